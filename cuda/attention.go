@@ -8,9 +8,8 @@ import (
 	"headroom/device"
 )
 
-// rowsAChunk is the most query positions that a chunk covers. A long sequence is cut
-// into several chunks, so that the products of a chunk leave out the keys after its
-// last query.
+// rowsAChunk is the largest number of query positions in a chunk. A long sequence is cut into
+// several chunks, so that the products of a chunk leave out the keys after its last query.
 const rowsAChunk = 256
 
 // chunk is a part of an attention's scores: those of the (sample, head) pairs in
@@ -19,9 +18,9 @@ type chunk struct{ first, pairs, r0, rows int }
 
 func (c chunk) keys() int { return c.r0 + c.rows }
 
-// chunks cuts an attention into pieces whose scores fit the scratch memory. Within a
-// group of pairs the last rows come first: their gradients of keys and values cover
-// every position, and earlier rows add to them.
+// chunks cuts an attention into pieces whose scores fit the scratch memory. Within a group
+// of pairs, the chunk with the last rows comes first: the gradients of keys and values that
+// it writes cover every position, and the chunks with earlier rows add to them.
 func chunks(s device.Attention) []chunk {
 	room := int(chunkBytes) / 4
 	rows := min(s.T, rowsAChunk, max(1, room/s.T))
@@ -37,11 +36,12 @@ func chunks(s device.Attention) []chunk {
 	return all
 }
 
-// addressArrays is how many arrays of addresses a chunk needs at most: six for
-// values and six for gradients.
+// addressArrays is the largest number of arrays of addresses that a chunk
+// needs: six for values and six for gradients.
 const addressArrays = 12
 
-// addresses are the arrays of matrix addresses of a chunk, on the device.
+// addresses holds the device addresses of six arrays, which contain the
+// addresses of a chunk's matrices.
 type addresses struct{ q, k, v, out, scores, other device.Addr }
 
 // addressesOf fills in and returns six arrays of addresses for a chunk of qkv and out:
@@ -85,9 +85,9 @@ func (g *gpu) AttentionGrad(dqkv, delta, dout, qkv, out, lse device.Tensor, s de
 	}
 }
 
-// gradOfChunk computes the scores of a chunk again, then the gradients. With P
-// the probabilities and dS the gradient of the scores, dV = Pᵀ·dO, dQ = dS·K
-// and dK = dSᵀ·Q.
+// gradOfChunk recomputes the scores of a chunk and then computes the gradients:
+// dV = Pᵀ·dO, dQ = dS·K and dK = dSᵀ·Q, where P are the probabilities and dS is
+// the gradient of the scores.
 func (g *gpu) gradOfChunk(c chunk, dqkv, delta, dout, qkv, lse device.Tensor, s device.Attention) {
 	n, wide, narrow := c.keys(), 3*s.H*s.D, s.H*s.D
 	a := g.addressesOf(0, c, s, qkv, dout)

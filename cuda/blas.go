@@ -105,7 +105,8 @@ func (b *blas) start(workspace device.Addr) error {
 
 func (b *blas) close() { C.headroom_blas_close(b.handle) }
 
-// check turns a cublasStatus_t into an error, or nil if it is success.
+// check returns the error that a cublasStatus_t stands for, or nil if the
+// status is success.
 func (b *blas) check(status C.int) error {
 	names := map[C.int]string{1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED"}
 	if status == 0 {
@@ -153,7 +154,8 @@ type matrix struct {
 	offset int // a multiple of 4 if every matrix starts at a multiple of 16 bytes
 }
 
-// products computes c = alpha·op(a)·op(b) + beta·c for each of count matrices.
+// products computes c = alpha·op(a)·op(b) + beta·c for each of the count
+// matrices in the batches.
 func (g *gpu) products(c, a, b matrix, p device.MatMul, alpha float32, count int) {
 	l, compute := g.blas, g.blas.compute
 	if !aligned(a, b, c) {

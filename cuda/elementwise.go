@@ -15,8 +15,9 @@ func quads(n int, tensors ...device.Tensor) int {
 	return n / 4
 }
 
-// groups cuts each row of cols elements into across groups of w elements. w is
-// 4 if the alignment of all tensors allows it, else 1.
+// groups divides each row of cols elements into groups of w elements; across is
+// the number of groups. w is 4 if cols and the alignment of all tensors allow
+// it, else 1.
 func groups(cols int, tensors ...device.Tensor) (across, w int) {
 	if cols%4 == 0 && quads(cols, tensors...) > 0 {
 		return cols / 4, 4

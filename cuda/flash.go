@@ -14,14 +14,14 @@ import (
 	"headroom/device"
 )
 
-// flashRows is how many positions of a head a block of threads handles at a time
+// flashRows is the number of positions of a head that a block of threads handles at a time
 // in attention in bfloat16.
 const flashRows = 64
 
 // flashKernels are the kernels for heads of up to the given number of channels.
 type flashKernels struct {
 	channels int // the channels that tiles have room for
-	stages   int // how many tiles of each operand that the kernel walks over are in shared memory at once
+	stages   int // tiles in shared memory at once, for each operand that a kernel loops over
 }
 
 func flashFor(channels int) flashKernels {
@@ -31,9 +31,9 @@ func flashFor(channels int) flashKernels {
 	return flashKernels{MostChannels, 1}
 }
 
-// flashParts describes each kernel, by the part of its name that tells it apart:
-// how many tiles it keeps in addition to two per stage, and how many floats per row
-// it keeps for each stage.
+// flashParts describes what each kernel keeps in shared memory. The key is the part of a
+// kernel's name that distinguishes it from the others. tiles is the number of tiles in
+// addition to two per stage; floats is the number of floats per row and stage.
 var flashParts = map[string]struct{ tiles, floats int }{"": {1, 0}, "keys_": {2, 2}, "queries_": {2, 0}}
 
 // shared returns the dynamic shared memory of a block, in bytes.

@@ -13,8 +13,8 @@ import (
 	"headroom/memory"
 )
 
-// openGPU opens the first GPU. Without one it skips the test, or fails it under
-// HEADROOM_REQUIRE_GPU=1.
+// openGPU opens the first GPU. If there is none, it skips the test, or fails it
+// if HEADROOM_REQUIRE_GPU is 1.
 func openGPU(t testing.TB, o Options) device.Device {
 	t.Helper()
 	g, err := Open(o)
@@ -59,8 +59,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestUploadsArriveWhole makes uploads that are larger than the staging memory,
-// and changes the source as soon as Upload has returned.
+// TestUploadsArriveWhole checks that uploads larger than the staging memory
+// arrive complete, although the source changes as soon as Upload has returned.
 func TestUploadsArriveWhole(t *testing.T) {
 	g := openGPU(t, Options{})
 	defer func() {

@@ -17,7 +17,7 @@ import (
 //go:embed kernels/*.ptx
 var ptx embed.FS
 
-// kernels are the functions of all kernel files, by name.
+// kernels holds the kernel files that have been loaded, and their functions by name.
 type kernels struct {
 	modules   []cu.Module
 	functions map[string]cu.Function
@@ -35,8 +35,8 @@ var sources = map[string][]string{
 	"reduce":      append(each("column_sums"), "add_pieces", "sum_pieces", "sum_all"),
 }
 
-// each returns the kernels that exist for one operand of either type, and pairs those
-// for two operands; see [types].
+// each returns the names of the kernels for one operand, which may have either type. pairs
+// returns the names of those for two operands; see [types].
 func each(names ...string) []string  { return suffixed(names, "_f", "_b") }
 func pairs(names ...string) []string { return suffixed(names, "_ff", "_fb", "_bf", "_bb") }
 

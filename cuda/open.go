@@ -88,7 +88,7 @@ func (g *gpu) start(o Options) error {
 	return g.blas.start(g.scratch.blas)
 }
 
-// serves checks that the GPU supports bfloat16 if that is asked for.
+// serves returns an error if p is BF16 and the GPU does not support bfloat16.
 func (g *gpu) serves(p Precision) error {
 	if p != BF16 {
 		return nil

@@ -23,10 +23,9 @@ type span struct {
 	begin, end cu.Event
 }
 
-// Profile starts to time every call on d, which must be a device that Open returned.
-// stop waits for the GPU, ends the timing and returns how long each kind of work
-// took, longest first. Each call slows the GPU by a few microseconds, which are not
-// counted.
+// Profile starts to time every call on d, which must be a device that Open returned. stop
+// waits for the GPU, ends the timing and returns how long each kind of work took, longest
+// first. Timing a call delays the GPU by a few microseconds, which are not counted.
 func Profile(d device.Device) (stop func() ([]Timed, error), err error) {
 	g, ok := d.(*gpu)
 	if !ok {

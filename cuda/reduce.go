@@ -4,9 +4,9 @@ package cuda
 
 import "headroom/device"
 
-// rowsAPiece cuts rows into pieces for a reduction over rows. It returns the
-// number of rows in each piece and the number of pieces. The sums of all pieces
-// fit the scratch memory twice. The pieces depend on the sizes alone.
+// rowsAPiece cuts rows into pieces for a reduction over rows. It returns the number of
+// rows in each piece and the number of pieces. The scratch memory has room for two sets
+// of sums of all pieces. The pieces depend on the sizes alone.
 func rowsAPiece(rows, cols int) (each, pieces int) {
 	each = 64
 	for most := max(1, int(pieceBytes/8)/cols); (rows+each-1)/each > min(most, 512); {

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// chunkBytes is the room for the scores of one chunk of attention. Twice as
-	// much stays in the L2 cache of the larger GPUs. If the rows of a chunk need
-	// more room, the chunk has fewer rows.
+	// chunkBytes is the room for the scores of one chunk of attention. Twice this size
+	// still fits into the L2 cache of the larger GPUs. If the scores of rowsAChunk rows
+	// need more room, a chunk has fewer rows.
 	chunkBytes = 24 * memory.MiB
 	// pieceBytes is the room for the pieces of reductions, and for the addresses
 	// of batched matrix products.

@@ -11,11 +11,11 @@ import (
 	"headroom/memory"
 )
 
-// pair makes every call to both an Allocator and the model, each over a source
-// of its own, and compares everything that a caller can see.
+// pair makes every call on both an Allocator and the model, each with its own
+// source, and compares everything that a caller can see.
 type pair struct {
 	a       *Allocator
-	source  *testSource // of a
+	source  *testSource // the one that a uses
 	m       *model
 	tensors []Tensor // live
 }
@@ -121,9 +121,8 @@ func (p *pair) close() error {
 	return p.a.check()
 }
 
-// elements turns v into the number of elements of a tensor. The tensor holds between
-// one element and a sixth more than the capacity; small and large tensors are equally
-// frequent.
+// elements derives a tensor's number of elements from v. The tensor has at least one element and
+// exceeds the capacity by at most a sixth. Small and large tensors are equally frequent.
 func elements(v uint16, capacity memory.Bytes) int {
 	scale := memory.Bytes(512) << (v % 16)
 	n := scale * memory.Bytes(v>>4) / 4096
@@ -216,8 +215,8 @@ func TestAllocatorAgreesWithModel(t *testing.T) {
 	})
 }
 
-// TestLongRuns compares the allocator with the model over runs that are longer
-// than those of the fuzz target and have more tensors.
+// TestLongRuns checks that the allocator agrees with the model in runs that are
+// longer than those of the fuzz target and use more tensors.
 func TestLongRuns(t *testing.T) {
 	runs, length := 18, 2000
 	if testing.Short() {

@@ -22,7 +22,7 @@ import (
 //
 // These rules keep the peak of Reserved close to the peak of Allocated:
 //
-//   - Small tensors, which tend to live long, have segments of their own, so
+//   - Small tensors, which tend to live long, are kept in separate segments, so
 //     that they do not end up in the middle of space for large ones.
 //   - Medium tensors share segments; large ones each get one of their own size.
 //     What counts as large depends on the capacity: see [Allocator.SetLimit].
@@ -51,8 +51,8 @@ type Allocator struct {
 	retries, failures   int64
 }
 
-// NewAllocator returns an allocator over s that holds nothing yet and has no
-// limit of its own.
+// NewAllocator returns an allocator that takes its memory from s. It holds
+// nothing yet and has no limit of its own.
 func NewAllocator(s Source) *Allocator {
 	a := &Allocator{source: s, live: map[Addr]*block{}}
 	a.unit = unitFor(a.Stats().Capacity)
@@ -132,7 +132,8 @@ func (a *Allocator) split(b *block, size memory.Bytes) {
 	rest.pool.insert(rest)
 }
 
-// Free implements [TensorAllocator]. It panics with a *[ShapeError].
+// Free implements [TensorAllocator]. It panics with a *[ShapeError] if t is not
+// allocated or is a view.
 func (a *Allocator) Free(t Tensor) {
 	b := a.live[t.Addr]
 	if b == nil {

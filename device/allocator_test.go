@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	kib = 1 << 10 / 4 // elements of 1 KiB
+	kib = 1 << 10 / 4 // F32 elements in 1 KiB
 	mib = 1 << 20 / 4
 )
 
@@ -81,7 +81,7 @@ func TestSizesGoByType(t *testing.T) {
 	}
 }
 
-// TestStats follows every number through the life of an allocator.
+// TestStats checks every statistic at each stage of an allocator's life.
 func TestStats(t *testing.T) {
 	a, s := open(t, 64<<20)
 	base := memory.Stats{Capacity: 64 << 20, Free: 64 << 20}
@@ -151,8 +151,8 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestGapOfTheOtherKind: with nothing left to reserve, a small tensor goes
-// between large ones.
+// TestGapOfTheOtherKind: when nothing more can be reserved, a small tensor goes
+// into a gap in a segment for large ones.
 func TestGapOfTheOtherKind(t *testing.T) {
 	a, s := open(t, 64<<20)
 	must(t)(a.Alloc(100*kib, F32))

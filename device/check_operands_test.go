@@ -71,12 +71,12 @@ var allChecks = []checked{
 	{"SGD", "f w 5,f g 5,f m 5", "", nil, func(t []Tensor, _ []int) { SGD{}.Check(t[0], t[1], t[2]) }},
 }
 
-// anyLength holds the operands that may have any length, each as the operation
-// and the operand's name.
+// anyLength is the set of operands that may have any length. Each key is the
+// operation's name followed by the operand's name.
 var anyLength = map[string]bool{"Fill x": true, "Sum x": true, "SumSquares x": true}
 
-// operand is one operand of an operation: its kind, and a tensor that fits, of
-// F32 unless it can only be I32.
+// operand is one operand of an operation: its kind, its name, and a tensor that
+// fits. The tensor is F32 unless the operand must be I32.
 type operand struct {
 	kind, name string
 	right      Tensor
@@ -103,7 +103,8 @@ func TestRightOperandsPassWithoutGarbage(t *testing.T) {
 	}
 }
 
-// TestOperandTypes gives every operand every type, in all combinations.
+// TestOperandTypes tries every combination of operand types with every
+// operation, and checks that only the allowed combinations pass.
 func TestOperandTypes(t *testing.T) {
 	for _, c := range allChecks {
 		_, tensors := c.right()
@@ -229,8 +230,8 @@ func TestLogits(t *testing.T) {
 	}
 }
 
-// TestPositions: a table may have more rows than the sequence has positions,
-// but only whole rows, and not fewer.
+// TestPositions: the table of positions may have more rows than the sequence
+// has positions, but not fewer, and all its rows must be whole.
 func TestPositions(t *testing.T) {
 	s := Embed{B: 1, T: 2, C: 3, V: 1}
 	out, tok, tokens := Tensor{512, 6, F32}, Tensor{512, 2, I32}, Tensor{512, 3, F32}

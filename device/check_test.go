@@ -66,7 +66,7 @@ func (a *Allocator) checkBlock(b *block) error {
 	return nil
 }
 
-// check looks for contradictions in every block of a pool, which should hold
+// check looks for contradictions in the blocks of a pool. The pool should hold
 // want blocks.
 func (t *freeTree) check(want int) error {
 	var last *block

@@ -25,7 +25,7 @@ type Device interface {
 	Close() error
 }
 
-// TensorAllocator hands out the memory of a device, as a caching allocator.
+// TensorAllocator allocates the memory of a device. It keeps freed memory in a cache.
 type TensorAllocator interface {
 	// Alloc returns a tensor of n elements, n > 0, with undefined contents. The
 	// tensor belongs to the caller until Free. If there is not enough memory even
@@ -56,7 +56,7 @@ type Copier interface {
 	Copy(dst, src Tensor)
 }
 
-// Linear is the matrix product and the operations that go with it.
+// Linear holds the operations of a linear layer: the matrix product and the bias.
 type Linear interface {
 	// MatMul computes c = op(a)·op(b) + beta·c where c is m×n, op(a) is m×k and
 	// op(b) is k×n; op transposes the stored matrix if p says so. beta is 0 (c is
@@ -89,9 +89,9 @@ type Elementwise interface {
 	GELU(y, x Tensor)
 	// GELUGrad computes dx = dy·GELU′(x). dx may be dy. All are F32 or all BF16.
 	GELUGrad(dx, x, dy Tensor)
-	// Dropout computes y = x·keep/(1−P), with keep, 0 or 1, drawn as [Dropout]
-	// describes. The same call on the gradient is the backward pass. y may be x.
-	// Each may be F32 or BF16.
+	// Dropout computes y = x·keep/(1−P), where keep is 0 or 1 for each element and is drawn
+	// as type [Dropout] describes. The same call, applied to the gradient, is the backward
+	// pass. y may be x. Each may be F32 or BF16.
 	Dropout(y, x, samples Tensor, d Dropout)
 }
 
@@ -103,14 +103,14 @@ type Dropout struct {
 	P    float32 // probability of dropping an element, in [0, 1)
 	Seed uint64
 	Step uint32 // optimizer step
-	Site uint32 // which dropout of the model
-	Each int    // elements per sample; x holds len(samples)·Each of them
+	Site uint32 // which of the model's dropouts
+	Each int    // elements per sample; x has Each elements for every element of samples
 }
 
 // Network holds the operations that neural networks need beyond those of
-// [Linear] and [Elementwise]. In shapes, B is the number of samples, T of
-// positions, C of channels, and V of entries in the vocabulary. Operands are
-// F32 unless stated otherwise.
+// [Linear] and [Elementwise]. In shapes, B is the number of samples, T the
+// number of positions, C the number of channels, and V the number of entries in
+// the vocabulary. Operands are F32 unless stated otherwise.
 type Network interface {
 	// Embed computes out[b,t,·] = tokens[tok[b,t],·] + positions[t,·].
 	// out is B×T×C, tok is B×T of I32, tokens is V×C, positions is T'×C, T' ≥ T.
@@ -164,11 +164,11 @@ type Attention struct{ B, T, H, D int }
 type Optimizer interface {
 	// SumSquares computes dst[0] += Σ x².
 	SumSquares(dst, x Tensor)
-	// AdamW makes one step of Adam with decoupled weight decay (Loshchilov and
-	// Hutter, 2019, algorithm 2): m and v are the moments, and g is multiplied
-	// by GradScale as it is read.
+	// AdamW performs one step of Adam with decoupled weight decay (Loshchilov
+	// and Hutter, 2019, algorithm 2): m and v are the moments, and g is
+	// multiplied by GradScale as it is read.
 	AdamW(w, g, m, v Tensor, p AdamW)
-	// SGD makes one step of stochastic gradient descent in PyTorch's form:
+	// SGD performs one step of stochastic gradient descent in PyTorch's form:
 	// d = GradScale·g + WeightDecay·w; m = Momentum·m + d; w −= LR·m.
 	SGD(w, g, m Tensor, p SGD)
 }

@@ -7,8 +7,8 @@
 //
 //   - Operations never allocate. Whatever an operation writes, scratch
 //     included, is a tensor that the caller allocated. So the allocations of a
-//     training step are exactly the caller's, and failing each of them in turn
-//     covers every way in which a step can run out of memory.
+//     training step are exactly the caller's, and making each of them fail in
+//     turn covers every way in which a step can run out of memory.
 //   - Operations return no error. A device may run them some time after the
 //     call. The first error is kept until [Device.Sync] returns it. Until then
 //     the operations that update state (Fill, Add and the optimizers) do

@@ -16,16 +16,17 @@ type block struct {
 	pool       *freeTree // where the block goes when it is free
 	tensor     Tensor    // what lives here; the zero Tensor while the block is free
 
-	left, right *block // in the pool's tree, while free
+	left, right *block // children in the pool's tree, while the block is free
 	priority    uint64
 }
 
 func (b *block) free() bool { return !b.tensor.Valid() }
 
-// before reports whether b comes before c in the order of size, then of
-// address. The first block that is large enough is then the best fit, and among
-// blocks of equal size the one with the lowest address. So tensors pack at the
-// low end and the high end empties.
+// before reports whether b comes before c when blocks are ordered by size and,
+// among equal sizes, by address. The first block in this order that is large
+// enough is therefore the best fit and, among blocks of equal size, the one
+// with the lowest address. So tensors collect at low addresses, and high
+// addresses become free.
 func (b *block) before(c *block) bool {
 	return b.size < c.size || b.size == c.size && b.addr < c.addr
 }
@@ -62,7 +63,7 @@ func (t *freeTree) insert(b *block) {
 	*below, *above = nil, nil
 }
 
-// remove takes b, which is in the tree, out of it.
+// remove removes b from the tree, which must contain it.
 func (t *freeTree) remove(b *block) {
 	at := &t.root
 	for *at != b {
@@ -80,7 +81,7 @@ func (t *freeTree) remove(b *block) {
 	b.left, b.right = nil, nil
 }
 
-// towards returns the link of b that leads to c.
+// towards returns the child link of b that leads to c.
 func (b *block) towards(c *block) **block {
 	if c.before(b) {
 		return &b.left
@@ -88,7 +89,8 @@ func (b *block) towards(c *block) **block {
 	return &b.right
 }
 
-// take removes and returns the smallest block of at least n bytes, or nil.
+// take removes and returns the smallest block of at least n bytes. It returns
+// nil if there is none.
 func (t *freeTree) take(n memory.Bytes) *block {
 	var best *block
 	for b := t.root; b != nil; {

@@ -2,9 +2,9 @@ package device
 
 import "fmt"
 
-// GoneError means that a device can't be used any more: it fell off the bus, or
-// a faulty access killed its context. Everything on it is gone; only a new
-// device opened in a new process helps.
+// GoneError means that a device can't be used any more, for example because it
+// fell off the bus or because a faulty access killed its context. Everything on
+// it is lost. The only remedy is to open a device in a new process.
 type GoneError struct {
 	Device string
 	Err    error

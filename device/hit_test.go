@@ -21,7 +21,8 @@ func TestHitsMakeNoGarbage(t *testing.T) {
 
 // cycle returns a function that allocates n tensors of assorted sizes and frees
 // them: first every other tensor in the order of allocation, then the rest in
-// reverse order. n is even. The function has already run when it is returned.
+// reverse order. n must be even. cycle itself runs the function 20 times, to
+// warm the cache.
 func cycle(t testing.TB, a *Allocator, n int) func() {
 	tensors := make([]Tensor, n)
 	f := func() {

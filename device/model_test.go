@@ -9,9 +9,9 @@ import (
 )
 
 // model does what Allocator does, in the simplest way: it keeps the tensors of
-// each segment and nothing else. Free blocks are the gaps between tensors,
-// which model finds anew each time. It must agree with Allocator on every
-// address and number.
+// each segment and nothing else. Free blocks are the gaps between tensors;
+// model searches for them again each time. It must agree with Allocator on
+// every address and number.
 type model struct {
 	source             *testSource
 	limit, unit        memory.Bytes

@@ -8,8 +8,8 @@ import (
 	"headroom/memory"
 )
 
-// trace makes the allocations of training a GPT-2-like model: first those for
-// the weights, then those of a forward and a backward pass of a micro-batch.
+// trace performs the allocations that training a GPT-2-like model performs: first those
+// for the weights, then those of a forward and a backward pass of a micro-batch.
 type trace struct {
 	layers, channels, heads, positions, classes int
 
@@ -25,7 +25,7 @@ func (r *trace) alloc(n int) Tensor {
 	return t
 }
 
-// keep allocates tensors that stay until drop.
+// keep allocates tensors that stay allocated until drop frees them.
 func (r *trace) keep(sizes ...int) {
 	for _, n := range sizes {
 		r.held = append(r.held, r.alloc(n))
@@ -85,10 +85,10 @@ func (r *trace) micro(samples int) {
 	r.a.Free(dx)
 }
 
-// fits makes a step with each of the micro-batch sizes on a device of the given
+// fits runs a step with each of the micro-batch sizes on a device of the given
 // capacity, and reports whether all of them fit. A step that runs out of memory
-// is abandoned and tried once more with the cache emptied, as a harness does
-// first.
+// is abandoned and tried once more with the cache emptied, which is what a
+// harness tries first.
 func (r trace) fits(capacity memory.Bytes, micros []int) (s memory.Stats, ok bool) {
 	r.a = NewAllocator(&testSource{capacity: capacity})
 	if !r.try(r.load) {
@@ -123,9 +123,9 @@ func (r *trace) try(f func()) (ok bool) {
 	return true
 }
 
-// TestPacking looks for the smallest memory in which a training runs and
-// compares it with the peak of the memory that the training's tensors hold: the
-// difference is the cost of fragmentation, memory that no micro-batch can use.
+// TestPacking searches for the smallest memory in which a training run fits,
+// and compares it with the peak of the memory that the run's tensors hold. The
+// difference is the cost of fragmentation: memory that no micro-batch can use.
 func TestPacking(t *testing.T) {
 	small := trace{layers: 2, channels: 32, heads: 4, positions: 32, classes: 96}
 	medium := trace{layers: 6, channels: 256, heads: 8, positions: 128, classes: 4096}

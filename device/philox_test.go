@@ -2,9 +2,9 @@ package device
 
 import "testing"
 
-// TestPhiloxKnownAnswers uses the known answers that the authors of Philox
-// publish with their reference implementation, Random123, for philox4x32 with
-// 10 rounds.
+// TestPhiloxKnownAnswers checks Philox against the known answers that its
+// authors publish with their reference implementation, Random123, for
+// philox4x32 with 10 rounds.
 func TestPhiloxKnownAnswers(t *testing.T) {
 	const ones = 0xffffffff
 	for _, c := range []struct {

@@ -30,11 +30,10 @@ func unitFor(capacity memory.Bytes) memory.Bytes {
 	return min(max(unit, minUnit), maxUnit)
 }
 
-// segmentFor returns the usual size of a segment for a block of size bytes. Models
-// have many tensors of one size, so a segment that medium tensors share has room
-// for a whole number of blocks like the first. When all of these segments were 20
-// MiB, 12 layers of GPT-2 lost 2 % of the peak to gaps too small for the next
-// weight.
+// segmentFor returns the usual size of a segment for a block of size bytes. Models have
+// many tensors of one size, so a segment that medium tensors share has room for a whole
+// number of blocks of the first block's size. When all of these segments were 20 MiB, 12
+// layers of GPT-2 lost 2 % of the peak to gaps that were too small for the next weight.
 func (a *Allocator) segmentFor(size memory.Bytes) memory.Bytes {
 	if size <= a.unit/2 {
 		return a.unit
@@ -63,7 +62,7 @@ func (a *Allocator) reserve(size memory.Bytes, pool *freeTree) (*block, error) {
 	return b, nil
 }
 
-// ask asks the source for n bytes, if the limit allows them.
+// ask reserves n bytes from the source, if the limit allows that.
 func (a *Allocator) ask(n memory.Bytes) (Addr, error) {
 	if a.closed {
 		return 0, errors.New("alloc: the device is closed")
@@ -118,17 +117,18 @@ func (a *Allocator) EmptyCache() (memory.Bytes, error) {
 	return before - a.reserved, first
 }
 
-// SetLimit limits the bytes that may be reserved to n; 0 or less is no limit. The
-// Capacity is then the smaller of n and the source's own capacity. If more than n is
-// reserved already, unused segments are given back at once, and nothing more is
-// reserved until enough tensors are freed to bring the amount below n. If the source
-// fails to take a segment back, SetLimit returns that error; the limit applies all
+// SetLimit limits the bytes that may be reserved to n. If n is 0 or less, there is no
+// limit. Stats reports the smaller of the limit and the source's own capacity as Capacity.
+// If more than n is reserved already, unused segments are given back at once, and nothing
+// more is reserved until enough tensors are freed to bring the amount below n. If the
+// source fails to take a segment back, SetLimit returns that error; the limit applies all
 // the same.
 //
-// The capacity sets the sizes of the segments reserved from now on. The unit is
-// a 2048th of the capacity, rounded down to a power of two between 4 KiB and 2
-// MiB: tensors up to half a unit share segments of one unit, tensors up to five
-// units share segments of about ten, and larger ones have their own.
+// The capacity determines the sizes of the segments that are reserved from now
+// on. The unit is a 2048th of the capacity, rounded down to a power of two
+// between 4 KiB and 2 MiB: tensors up to half a unit share segments of one
+// unit, tensors up to five units share segments of about ten, and larger ones
+// have their own.
 func (a *Allocator) SetLimit(n memory.Bytes) error {
 	a.limit = max(0, n)
 	a.unit = unitFor(a.Stats().Capacity)

@@ -9,9 +9,9 @@ import "fmt"
 // *[ShapeError] if it fails, and allocates memory only then.
 
 // Want panics with a *[ShapeError] unless t is a tensor of n elements of type
-// d: op names the operation, and name the operand as in the operation's
-// documentation. Want costs a few comparisons, and allocates memory only when
-// it panics.
+// d. op is the name of the operation, and name is the name of the operand in
+// the operation's documentation. Want costs a few comparisons, and allocates
+// memory only when it panics.
 func Want(op, name string, t Tensor, n int, d DType) {
 	if t.Addr != 0 && t.Len == n && t.DType == d {
 		return

@@ -20,7 +20,8 @@ func (s span) end() Addr { return s.addr + Addr(s.size) }
 
 // testSource hands out the lowest addresses that are free, so that segments
 // touch and addresses are reused. nextReserve and nextRelease hold the errors
-// of its next calls; a nil lets the call go ahead.
+// that the next calls of Reserve and Release return; where an error is nil, the
+// call goes ahead.
 type testSource struct {
 	capacity, foreign memory.Bytes
 	held              []span // sorted by address

@@ -9,9 +9,9 @@ import (
 	"headroom/recovery"
 )
 
-// sweepSteps is the number of steps in each run of a sweep. A sweep fails every
-// allocation of these steps in turn, as SQLite's tests fail every malloc. A step that
-// fails is tried again until it succeeds.
+// sweepSteps is the number of steps in each run of a sweep. A sweep makes every allocation
+// of these steps fail in turn, as SQLite's tests do with every malloc. A step that fails is
+// tried again until it succeeds.
 const sweepSteps = 3
 
 // sweep holds what the runs of one sweep share: the model, the plan for the first try
@@ -21,8 +21,8 @@ type sweep struct {
 	plan, retry recovery.Plan
 }
 
-// run makes the steps of the sweep while the given allocations fail, and returns the
-// state at the end. Allocations are counted from 1 at the start of the first step.
+// run runs the steps of the sweep while the given allocations fail, and returns the state
+// at the end. Allocations are counted from 1 at the start of the first step.
 func (s sweep) run(t *testing.T, fail ...int) snapshot {
 	t.Helper()
 	tr, d := s.open(t)
@@ -65,8 +65,8 @@ func checkFailure(t *testing.T, err error, fail []int) {
 	}
 }
 
-// swept returns the subjects of the sweeps. Their steps take as many operations as
-// those of the other subjects, but less data.
+// swept returns the subjects of the sweeps. Their steps run as many operations as those of
+// the other subjects, but on less data.
 func swept() []subject {
 	gpt, mlp := tiny(GPT), tiny(MLP)
 	gpt.spec.Width, gpt.set = 8, text{n: 30, tokens: 6, classes: 11}
@@ -135,8 +135,8 @@ func TestEveryPairOfAllocationsMayFail(t *testing.T) {
 	}
 }
 
-// stride returns the distance between the allocations that a sweep fails: short in
-// short mode, else 1. short should have no factor in common with the number of
+// stride returns the distance between the allocations that a sweep makes fail: the value of
+// short in short mode, else 1. short should have no factor in common with the number of
 // allocations of a layer.
 func stride(short int) int {
 	if testing.Short() {
@@ -177,8 +177,8 @@ func TestProbeMayFailAndLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// TestProbeNeedsWhatAStepNeeds checks that a probe takes the memory that a step
-// takes.
+// TestProbeNeedsWhatAStepNeeds checks that a probe reaches the same peak of
+// memory as a step.
 func TestProbeNeedsWhatAStepNeeds(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -198,7 +198,8 @@ func TestProbeNeedsWhatAStepNeeds(t *testing.T) {
 }
 
 // TestProbeIsNotChargedForWhatOthersLeft probes a small micro-batch before and after a
-// large one. What the large one leaves in the cache must not count for the small one.
+// large one. The memory that the large one leaves in the cache must not count towards the
+// small one's.
 func TestProbeIsNotChargedForWhatOthersLeft(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

@@ -43,8 +43,8 @@ func (b *batch) sample(i int) data.Sample {
 }
 
 // fetch reads the given number of samples of the stream, starting at position
-// first. It returns an error for tokens or targets outside the model's range,
-// and if no target counts.
+// first. It returns an error if a token or target is outside the model's range,
+// or if no target counts.
 func (t *Trainer) fetch(first int64, samples int) (*batch, error) {
 	b := newBatch(t.set.Shape(), samples)
 	for i := range samples {

@@ -14,7 +14,8 @@ import (
 	"headroom/device"
 )
 
-// checkpointVersion changes when older programs cannot read new checkpoints.
+// checkpointVersion is the version of the checkpoint format. It changes when
+// older programs can no longer read new checkpoints.
 const checkpointVersion = "1"
 
 // checksumName names the last tensor of a checkpoint, which holds the CRC-32C of
@@ -51,7 +52,7 @@ func (t *Trainer) stored() []stored {
 	return all
 }
 
-// pair is a key of the run configuration with its value.
+// pair is a key of the run configuration and its value.
 type pair struct{ key, value string }
 
 // identity returns the settings in which a run and a checkpoint must agree for

@@ -72,8 +72,8 @@ func TestSaveAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestSavedFileIsSafetensors reads a checkpoint by the description of the
-// format alone, without the code of this package.
+// TestSavedFileIsSafetensors checks a checkpoint against the description of the
+// safetensors format, without using this package's code to read it.
 func TestSavedFileIsSafetensors(t *testing.T) {
 	tr, _ := tiny(GPT).open(t)
 	steps(t, tr, 2, plan(10, 4))

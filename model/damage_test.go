@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// TestDamagedCheckpoints cuts a checkpoint off at every offset in its header
-// and at many offsets in its contents, and changes single bytes all over it.
+// TestDamagedCheckpoints checks that Load refuses damaged checkpoints and then
+// leaves the trainer unchanged. It cuts a checkpoint off at offsets throughout
+// its header and contents, and changes single bytes at such offsets.
 func TestDamagedCheckpoints(t *testing.T) {
 	tr, _ := tiny(MLP).open(t)
 	steps(t, tr, 1, plan(4, 4))
@@ -54,8 +55,8 @@ func step(at, contents, large int) int {
 	return large
 }
 
-// vanishing is a file that can be read once; near the end of the second
-// reading, it fails.
+// vanishing is a file that can be read once. The second time, reading fails
+// near the end.
 type vanishing struct {
 	*bytes.Reader
 	seeks int
@@ -106,8 +107,8 @@ func TestSaveSaysWhenTheDiskIsFull(t *testing.T) {
 	}
 }
 
-// TestForeignSafetensors loads files that are well formed but are not
-// checkpoints of this run.
+// TestForeignSafetensors checks that Load refuses files that are well formed
+// but are not checkpoints of this run.
 func TestForeignSafetensors(t *testing.T) {
 	tr, _ := tiny(MLP).open(t)
 	good := tr.header()

@@ -15,11 +15,11 @@
 //
 // # What a step promises
 //
-// A step is a transaction. The part that can fail comes first and writes only
-// gradients, which are scratch between steps. The update comes last and allocates
-// nothing. So after a failed allocation, a cancelled context, a damaged sample or a
-// loss that is NaN or infinite, weights, optimizer state and position are unchanged,
-// bit for bit, and no tensor stays allocated.
+// A step is a transaction. The part that can fail comes first and writes only gradients,
+// whose values are not needed between steps. The update comes last and allocates nothing.
+// So after a failed allocation, a cancelled context, a damaged sample or a loss that is NaN
+// or infinite, weights, optimizer state and position are unchanged, bit for bit, and no
+// tensor stays allocated.
 //
 // How a step is cut into micro-batches does not change what it computes, except
 // for the order of floating-point sums. There are three reasons:
@@ -35,11 +35,11 @@
 //
 // # Memory
 //
-// Weights, gradients and the optimizer's moments are allocated by New and stay:
-// see [Spec.Requirements]. A micro-batch adds memory in proportion to its
-// samples. A block of a GPT keeps 16·T·C floats per sample plus 4·T + H·T for
-// normalisation and attention; with recomputation, it keeps only T·C. The gradient
-// of an activation overwrites the activation as soon as that is no longer needed.
+// Weights, gradients and the optimizer's moments are allocated by New and stay: see
+// [Spec.Requirements]. A micro-batch adds memory in proportion to its samples. A block of a
+// GPT keeps 16·T·C floats per sample plus 4·T + H·T for normalisation and attention; with
+// recomputation, it keeps only T·C. The gradient of an activation overwrites the activation
+// as soon as the activation is no longer needed.
 //
 // # Parameters
 //
@@ -69,10 +69,10 @@
 //
 // # Checkpoints
 //
-// [Trainer.Save] writes one safetensors file, F32 and little-endian, from which any
-// device can continue: the weights under the names above, each moment of the optimizer
-// under the same name with a prefix ("adamw.m.", "adamw.v.", "sgd.momentum."). The
-// metadata holds the step, the position and the settings that a run must share to
-// continue from the file (model.kind, model.width, …). The last tensor,
-// headroom.crc32c, is a checksum of everything before it.
+// [Trainer.Save] writes one safetensors file, F32 and little-endian, from which any device
+// can continue. It holds the weights under the names above, and each moment of the
+// optimizer under the same name with a prefix ("adamw.m.", "adamw.v.", "sgd.momentum.").
+// The metadata holds the step, the position and the settings that a run must share to
+// continue from the file (model.kind, model.width, …). The last tensor, headroom.crc32c, is
+// a checksum of everything before it.
 package model

@@ -17,8 +17,8 @@ type gpt struct {
 	embed             device.Embed // B and T are filled in at each use
 }
 
-// embedSite is the number of the dropout after the embeddings. Each block has
-// two more dropouts, numbered from there on.
+// embedSite is the number of the dropout after the embeddings. The two dropouts
+// of each block are numbered from there on.
 const embedSite = 0
 
 // deviation is the standard deviation of the initial weights, as in GPT-2.
@@ -132,8 +132,8 @@ func (b block) attention(in input) device.Attention {
 	return device.Attention{B: in.n, T: in.rows / in.n, H: b.heads, D: b.join.in / b.heads}
 }
 
-// forward computes everything except the block's output, which only the first
-// forward pass needs: recomputation in the backward pass does without it.
+// forward computes everything in the block except its output. Only the first
+// forward pass needs the output; recomputation in the backward pass does not.
 func (b block) forward(s *scope, x device.Tensor, in input) activations {
 	a := activations{x: x}
 	a.ln1 = b.ln1.forward(s, x, in.rows)
@@ -158,9 +158,9 @@ func (b block) output(s *scope, a activations, in input) device.Tensor {
 	return y
 }
 
-// backward replaces d, the gradient of the block's output, with the gradient of
-// its input, and frees a. Like the residual stream, d is float32 even in mixed
-// precision. Gradients overwrite activations that are no longer needed.
+// backward replaces d, the gradient of the block's output, with the gradient of its
+// input, and frees the tensors of a. Like the residual stream, d is float32 even in
+// mixed precision. Gradients overwrite activations that are no longer needed.
 func (b block) backward(s *scope, d device.Tensor, a activations, in input) {
 	dy := s.dropped(d, in, b.site+1)
 	b.contract.gradients(s, dy, a.act, in.rows)

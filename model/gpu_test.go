@@ -14,7 +14,7 @@ import (
 )
 
 // If HEADROOM_TEST_DEVICE is cuda, all tests of this package train on the first
-// GPU. They are otherwise the same.
+// GPU instead of the embedded device.
 func init() {
 	if os.Getenv("HEADROOM_TEST_DEVICE") == "cuda" {
 		onGPU = true
@@ -59,8 +59,7 @@ func TestCheckpointMovesBetweenDevices(t *testing.T) {
 	}
 }
 
-// move saves a checkpoint of the one trainer, loads it into the other, and
-// checks that everything arrived.
+// move saves a checkpoint of from, loads it into to, and checks that everything arrived.
 func move(t *testing.T, to, from *Trainer) {
 	t.Helper()
 	var sent, kept bytes.Buffer

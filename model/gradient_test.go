@@ -24,8 +24,8 @@ func TestGradientIsSlopeOfLoss(t *testing.T) {
 }
 
 // TestMixedGradientsAreNear compares the gradients of every parameter in mixed
-// precision with those in float32. Every result that is rounded to bfloat16 is
-// off by up to 2⁻⁹ of its value.
+// precision with those in float32. Rounding a result to bfloat16 changes it by
+// up to 2⁻⁹ of its value.
 func TestMixedGradientsAreNear(t *testing.T) {
 	for _, kind := range []Kind{GPT, MLP} {
 		exact, _ := tiny(kind).open(t)
@@ -137,9 +137,9 @@ func norm2(g []float32) float64 {
 	return math.Sqrt(s)
 }
 
-// TestGradientDoesNotDependOnPlan cuts one step into micro-batches in four
-// ways. The step has dropout, and its samples differ in their numbers of
-// targets.
+// TestGradientDoesNotDependOnPlan checks that the gradients are the same, up to
+// rounding, for four ways to cut a step into micro-batches. The step has
+// dropout, and its samples differ in their numbers of targets.
 func TestGradientDoesNotDependOnPlan(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -175,8 +175,8 @@ func TestGradientDoesNotDependOnPlan(t *testing.T) {
 	}
 }
 
-// TestDropoutDropsSomething guards TestGradientDoesNotDependOnPlan, which a
-// dropout that does nothing would also pass.
+// TestDropoutDropsSomething checks that dropout changes the loss.
+// TestGradientDoesNotDependOnPlan would also pass if dropout did nothing.
 func TestDropoutDropsSomething(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

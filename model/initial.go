@@ -31,8 +31,8 @@ func (p *parameter) fill(dst []float32, seed uint64) {
 // few milliseconds.
 const pieceOfFill = 1 << 16
 
-// normal returns draw i from the standard normal distribution for key, by the
-// method of Box and Muller (1958).
+// normal returns number i of the sequence of standard normal random numbers
+// that key determines. It uses the method of Box and Muller (1958).
 func normal(key, i uint64) float64 {
 	u := 1 - unit(mix(key+2*i)) // in (0, 1], so that its logarithm is finite
 	v := unit(mix(key + 2*i + 1))

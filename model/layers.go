@@ -76,9 +76,10 @@ func (s *scope) dropTo(y, x device.Tensor, in input, site int) {
 	s.dev.Dropout(y, x, in.samples, d)
 }
 
-// dropped returns d, a gradient of the residual stream, after the dropout numbered
-// site, in the type of activations. It returns d itself if there is no dropout and d
-// already has that type, otherwise a new tensor, which [scope.freeDropped] frees.
+// dropped applies the dropout numbered site to d, a gradient of the residual stream, and
+// returns the result in the type of activations. If there is no dropout and d already has
+// that type, it returns d itself. Otherwise it returns a new tensor, which
+// [scope.freeDropped] frees.
 func (s *scope) dropped(d device.Tensor, in input, site int) device.Tensor {
 	if s.dropout.P == 0 && s.kind == d.DType {
 		return d
@@ -92,7 +93,7 @@ func (s *scope) dropped(d device.Tensor, in input, site int) device.Tensor {
 	return y
 }
 
-// freeDropped frees y, which dropped returned for d, unless it is d itself.
+// freeDropped frees y, which dropped returned for d, unless y is d itself.
 func (s *scope) freeDropped(y, d device.Tensor) {
 	if y != d {
 		s.free(y)

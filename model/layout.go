@@ -2,8 +2,8 @@ package model
 
 import "headroom/memory"
 
-// alignment is in elements: the offset of every parameter is a multiple of it. It
-// amounts to at least 512 bytes, at which every device can read at full speed.
+// alignment is a number of elements; every parameter's offset is a multiple of it. It amounts to at
+// least 512 bytes. Every device can read memory with this alignment at full speed.
 const alignment = 256
 
 // parameter is one named array of weights. It says where the array lies in the flat
@@ -13,14 +13,14 @@ type parameter struct {
 	shape []int
 	std   float64 // standard deviation of the initial normal distribution; 0 if all values start as a constant
 	value float32 // that constant
-	at, n int     // it occupies elements [at, at+n)
+	at, n int     // the array occupies elements [at, at+n)
 	room  int     // elements reserved from at on; those beyond n are 0
 }
 
 // layout places all parameters in one flat tensor. Matrices come first, because weight
 // decay applies only to them: an update then takes one operation with decay and one
-// without. The gaps between parameters hold zeros, and so do their gradients and
-// updates.
+// without. The gaps between parameters hold zeros, as do the gaps between their gradients
+// and between their moments.
 type layout struct {
 	list     []*parameter // in the order they were defined
 	matrices int          // elements [0, matrices) hold the matrices

@@ -13,12 +13,12 @@ import (
 	"headroom/harness"
 )
 
-// Load implements [harness.Trainer]. It reads the input twice: first to check all
-// of it, then to load it. So a checkpoint that is truncated or garbled, or belongs
-// to another model, leaves the trainer unchanged; for another model the error is a
-// *[harness.MismatchError]. Input that is not an [io.Seeker] cannot be read twice
-// and is held in host memory. If reading fails the second time, the trainer
-// refuses every step until another Load succeeds.
+// Load implements [harness.Trainer]. It reads the input twice: first to check all of it,
+// then to load it. So a checkpoint that is truncated or garbled, or belongs to another
+// model, leaves the trainer unchanged. If it belongs to another model, the error is a
+// *[harness.MismatchError]. Input that is not an [io.Seeker] cannot be read twice and is
+// held in host memory. If reading fails the second time, the trainer refuses every step
+// until another Load succeeds.
 func (t *Trainer) Load(r io.Reader) error {
 	input, ok := r.(io.ReadSeeker)
 	if !ok {

@@ -124,8 +124,8 @@ func TestNewFailsWhole(t *testing.T) {
 	}
 }
 
-// TestSmallDevice runs out of memory for real, on a device that has room for
-// the model but not for the micro-batch.
+// TestSmallDevice checks that a step can be repeated after a real out-of-memory
+// failure, on a device that has room for the model but not for the micro-batch.
 func TestSmallDevice(t *testing.T) {
 	s := tiny(GPT)
 	s.spec.Width = 64

@@ -19,9 +19,9 @@ func (s subject) openGPT(t *testing.T) (*Trainer, *gpt) {
 	return tr, g
 }
 
-// TestRowsOfLogitsAreAMultipleOfEight checks that a row of logits has the
-// smallest multiple of eight that holds the vocabulary, and that the rows of the
-// embedding table beyond the vocabulary stay 0 during training.
+// TestRowsOfLogitsAreAMultipleOfEight checks that the length of a row of logits is the
+// smallest multiple of eight that holds the vocabulary, and that the rows of the embedding
+// table beyond the vocabulary stay 0 during training.
 func TestRowsOfLogitsAreAMultipleOfEight(t *testing.T) {
 	for vocab, want := range map[int]int{1: 8, 7: 8, 8: 8, 9: 16, 23: 24} {
 		for _, kind := range []OptimizerKind{AdamW, SGD} {
@@ -82,7 +82,8 @@ func TestResidualStreamIsFloat32(t *testing.T) {
 	}
 }
 
-// TestProbeReadsNothingUndefined probes on a device whose fresh memory is NaN.
+// TestProbeReadsNothingUndefined checks that a probe on a device whose fresh
+// memory is NaN leaves no NaN in the gradients.
 func TestProbeReadsNothingUndefined(t *testing.T) {
 	for _, s := range subjects() {
 		tr, _ := s.open(t)

@@ -15,8 +15,9 @@ type mlp struct {
 }
 
 // newMLP builds the perceptron and adds its parameters to l, named fc.0.weight,
-// fc.0.bias, …, head.weight, head.bias. Weights start as N(0, 2/in) where GELU
-// follows (He and others, 2015) and as N(0, 1/in) at the output.
+// fc.0.bias, …, head.weight, head.bias. The initial weights are drawn from N(0,
+// 2/in) in the hidden layers, which GELU follows (He and others, 2015), and
+// from N(0, 1/in) in the output layer.
 func newMLP(s Spec, l *layout) *mlp {
 	m := &mlp{}
 	in := s.Features

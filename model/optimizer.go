@@ -66,8 +66,9 @@ func (o Optimizer) validate(p *problems) {
 	}
 }
 
-// moments returns the names of the tensors that the optimizer keeps, each as
-// long as the weights. In a checkpoint, the names are prefixes of tensor names.
+// moments returns the names of the tensors that the optimizer keeps; each
+// tensor is as long as the weights. In a checkpoint, the names are prefixes of
+// tensor names.
 func (o Optimizer) moments() []string {
 	if o.Kind == SGD {
 		return []string{"sgd.momentum."}
@@ -75,9 +76,9 @@ func (o Optimizer) moments() []string {
 	return []string{"adamw.m.", "adamw.v."}
 }
 
-// update applies the optimizer to weights and moments. This cannot be undone.
-// It allocates nothing, so it cannot run out of memory halfway. Steps count
-// from 1.
+// update applies the optimizer to weights and moments. An update cannot be
+// undone. It allocates nothing, so it cannot run out of memory halfway. Steps
+// are counted from 1.
 func (o Optimizer) update(dev device.Device, st *state, step int, lr, scale float64) {
 	for _, part := range []struct {
 		from, to int
@@ -103,8 +104,8 @@ func (o Optimizer) update(dev device.Device, st *state, step int, lr, scale floa
 	}
 }
 
-// clipScale returns the factor that brings gradients of the given norm down to
-// a norm of at most Clip.
+// clipScale returns the factor by which gradients of the given norm must be
+// multiplied so that their norm is at most Clip.
 func (o Optimizer) clipScale(norm float64) float64 {
 	if o.Clip > 0 && norm > o.Clip {
 		return o.Clip / norm

@@ -15,11 +15,11 @@ import (
 	"headroom/runs"
 )
 
-// BenchmarkRecovery measures what an out-of-memory failure costs, from the
-// failing allocation to the first allocation of the retried step. In between
-// come unwinding, diagnosis, decision, journal (fsynced) and emptying the cache.
-// One iteration is one failure. The model has the shape of GPT-2 on a GPU, and
-// is a small GPT on the embedded device.
+// BenchmarkRecovery measures what an out-of-memory failure costs, from the failing
+// allocation to the first allocation of the retried step. In between, the stack is unwound,
+// the failure is diagnosed, the decision is made and written to the journal (with fsync),
+// and the cache is emptied. One iteration is one failure. On a GPU the model has the shape
+// of GPT-2; on the embedded device it is a small GPT.
 func BenchmarkRecovery(b *testing.B) {
 	s := tiny(GPT)
 	effective := 8

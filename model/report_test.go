@@ -98,8 +98,9 @@ func TestDecayReachesMatricesAlone(t *testing.T) {
 	}
 }
 
-// TestGradientNormNotFinite makes the gradients overflow. The loss stays
-// finite, because the huge inputs are multiplied by weights of zero.
+// TestGradientNormNotFinite checks that a step is refused if the gradients
+// overflow. The loss stays finite, because the huge inputs are multiplied by
+// weights of zero.
 func TestGradientNormNotFinite(t *testing.T) {
 	s := tiny(MLP)
 	tr, _ := s.open(t)
@@ -115,7 +116,8 @@ func TestGradientNormNotFinite(t *testing.T) {
 	same(t, "after a norm that is not finite", capture(t, tr), before)
 }
 
-// TestLossFalls trains both kinds of models, each on data that it can learn.
+// TestLossFalls trains both kinds of models, each on data that it can learn,
+// and checks that the loss at least halves.
 func TestLossFalls(t *testing.T) {
 	for _, s := range subjects() {
 		s.spec.Dropout, s.spec.Schedule = 0, Schedule{}
@@ -129,8 +131,8 @@ func TestLossFalls(t *testing.T) {
 	}
 }
 
-// failing is a device on which the next AdamW update goes wrong: the following
-// Sync reports an error, once.
+// failing is a device on which the next AdamW update fails if armed is set: the
+// following Sync reports the error, once.
 type failing struct {
 	device.Device
 	armed bool

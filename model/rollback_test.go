@@ -12,8 +12,8 @@ import (
 	"headroom/model/data"
 )
 
-// TestFailedStepsThatAreNotAboutMemory checks that steps that fail for reasons
-// other than memory leave no trace either.
+// TestFailedStepsThatAreNotAboutMemory checks that a step that fails for a
+// reason other than memory also leaves no trace.
 func TestFailedStepsThatAreNotAboutMemory(t *testing.T) {
 	var notFinite *harness.NotFiniteError
 	failures := map[string]struct {
@@ -80,8 +80,8 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
-// cancelling is a device that cancels a context at one of the next allocations: the
-// first if left is 1.
+// cancelling is a device that cancels a context at one of its allocations: the next one if
+// left is 1, the one after it if left is 2, and so on.
 type cancelling struct {
 	device.Device
 	left   int

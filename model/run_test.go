@@ -27,12 +27,11 @@ func (w *watched) Sample(i int, x *data.Sample) error {
 	return w.Set.Sample(i, x)
 }
 
-// TestWholeRunWithRandomFailures trains over several epochs while allocations
-// chosen at random fail. There is a checkpoint every few steps and one interrupt.
-// Now and then so many allocations fail that the run gives up and is started again.
-// Every step must be made of exactly the effective batch, every epoch must contain
-// each sample exactly once, and the records must say so. The weights must be those
-// of a run in which nothing failed.
+// TestWholeRunWithRandomFailures trains over several epochs while allocations chosen at random
+// fail. There is a checkpoint every few steps and one interrupt. Now and then so many allocations
+// fail that the run gives up and is started again. Every step must use exactly one effective batch,
+// every epoch must contain each sample exactly once, and the run's records must agree. The weights
+// must be close to those of a run in which nothing failed.
 func TestWholeRunWithRandomFailures(t *testing.T) {
 	const total = 30
 	for _, s := range swept() {
@@ -88,8 +87,8 @@ func (r *wholeRun) reach(step int, want error) {
 	r.t.Fatalf("step %d was never reached", step)
 }
 
-// run continues the run to its end at step 30, or interrupts it after step until if
-// that is earlier.
+// run continues the run to its end at step 30, or interrupts it after the step numbered
+// until, if that is earlier.
 func (r *wholeRun) run(until int) (harness.Result, error) {
 	folder, err := runs.Open(r.dir)
 	if err != nil {
@@ -136,8 +135,8 @@ func (r *wholeRun) run(until int) (harness.Result, error) {
 	})
 }
 
-// account checks that the metrics, the samples that the trainer read and the
-// failures in the journal are what they should be after total steps.
+// account checks the metrics, the samples that the trainer read and the
+// failures in the journal after total steps.
 func (r *wholeRun) account(total int) {
 	r.t.Helper()
 	metrics, err := runs.ReadMetrics(r.dir)

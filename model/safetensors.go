@@ -13,9 +13,9 @@ import (
 // A safetensors file consists of the length of the header as 8 bytes,
 // little-endian; the header, a JSON object; and the tensors' raw little-endian
 // contents, without gaps. The header gives the type, shape and place of each
-// tensor. Under __metadata__ it may hold any strings.
+// tensor. Under the key __metadata__ it may hold any strings.
 
-// entry is what a header says about one tensor.
+// entry is the header's description of one tensor.
 type entry struct {
 	DType   string    `json:"dtype"`
 	Shape   []int     `json:"shape"`
@@ -23,8 +23,8 @@ type entry struct {
 	name    string
 }
 
-// header is the header of a file. entries are in the order in which their
-// contents lie in the file.
+// header is the header of a safetensors file. entries are in the order of the
+// contents in the file.
 type header struct {
 	metadata map[string]string
 	entries  []entry

@@ -15,9 +15,10 @@ const (
 	Linear   ScheduleKind = "linear"   // a straight line down to Min
 )
 
-// Schedule is the course of the learning rate. It rises in a straight line over
-// Warmup steps. After that, a constant schedule stays at Optimizer.LR; the
-// others fall as Kind says until step Steps, and stay at Min from there on.
+// Schedule is the course of the learning rate. The rate rises linearly to
+// Optimizer.LR over Warmup steps. After that, it stays there if Kind is
+// constant. Otherwise it falls, in the shape that Kind determines, to Min at
+// step Steps, and stays at Min.
 type Schedule struct {
 	Kind   ScheduleKind // [schedule.kind] "" means constant
 	Warmup int          // [schedule.warmup] steps

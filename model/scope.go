@@ -8,10 +8,10 @@ import (
 	"headroom/memory"
 )
 
-// scope is the working memory of one step or probe. Tensors that are still
-// allocated when it ends are freed, even after a panic. alloc returns no error:
-// on failure it panics, and [scope.within] turns that panic into an error. So the
-// code of a layer reads like its formula.
+// scope is the working memory of one step or probe. Tensors that are still allocated when
+// it ends are freed, even after a panic. alloc returns no error: on failure it panics, and
+// [scope.within] turns that panic into an error. So the code of a layer reads like the
+// layer's formula.
 type scope struct {
 	dev       device.Device
 	st        *state
@@ -44,8 +44,8 @@ func (s *scope) within(f func() error) (err error) {
 	return f()
 }
 
-// located fills the phase and the micro-batch into an out-of-memory error. It
-// returns any other error as it is.
+// located fills in the phase and the micro-batch of an out-of-memory error. It
+// returns any other error unchanged.
 func (s *scope) located(err error) error {
 	var oom *memory.OutOfMemoryError
 	if errors.As(err, &oom) {

@@ -36,8 +36,8 @@ func (s text) Sample(i int, x *data.Sample) error {
 	return nil
 }
 
-// points is a set of features. The class of a sample is the index of the largest
-// among its first features, one per class.
+// points is a set of features. The first features of a sample stand for the classes, one
+// each; the sample's class is that of the largest.
 type points struct{ n, features, classes int }
 
 func (s points) Len() int { return s.n }
@@ -133,8 +133,8 @@ func openFaulty(t testing.TB) *devicetest.Faulty {
 	return devicetest.NewFaulty(d)
 }
 
-// open builds the subject on a fresh device. The device is closed, and nothing
-// may be left on it, when the test ends.
+// open builds the subject on a fresh device. When the test ends, open closes
+// the device and checks that nothing is left on it.
 func (s subject) open(t testing.TB) (*Trainer, *devicetest.Faulty) {
 	t.Helper()
 	d := openFaulty(t)
@@ -157,7 +157,7 @@ func plan(effective, micro int) recovery.Plan {
 	return recovery.Plan{Effective: effective, World: 1, Micro: micro}
 }
 
-// steps makes n steps and fails the test if one of them fails.
+// steps runs n steps and fails the test if one of them fails.
 func steps(t testing.TB, tr *Trainer, n int, p recovery.Plan) (last runs.StepReport) {
 	t.Helper()
 	for range n {

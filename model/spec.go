@@ -18,8 +18,8 @@ const (
 	MLP Kind = "mlp" // multi-layer perceptron, for features
 )
 
-// Spec says what to train and how. It is plain data. [Spec.Validate] calls each
-// setting by the key that is given in brackets here.
+// Spec says what to train and how. It is plain data. The errors of [Spec.Validate] refer
+// to each setting by its key, which is given in brackets here.
 type Spec struct {
 	Kind    Kind    // [model.kind]
 	Width   int     // [model.width] channels of a GPT, units of each hidden layer of an MLP
@@ -27,8 +27,8 @@ type Spec struct {
 	Heads   int     // [model.heads] attention heads of a GPT; must divide Width
 	Dropout float64 // [model.dropout] probability of dropping an activation, in [0, 1)
 
-	// These sizes depend on the data. 0 takes the value from the set; any other
-	// value must suit the set.
+	// These sizes depend on the data. If a size is 0, it is taken from the set;
+	// any other value must suit the set.
 	Context  int // [model.context] positions of a GPT; at least the tokens of a sample
 	Vocab    int // [model.vocab] number of tokens that a GPT knows; at least that of the set
 	Features int // [model.features] inputs of an MLP
@@ -76,9 +76,8 @@ func (s Spec) Validate() error {
 	return errors.Join(p...)
 }
 
-// Fit returns s with the sizes that s leaves at 0 taken from d, the shape of the
-// data. The error names all problems of s, or else all sizes that do not suit the
-// data.
+// Fit returns s, in which every size that was 0 has been set from d, the shape of the data.
+// The error names all problems of s, or else all sizes that do not suit the data.
 func (s Spec) Fit(d data.Shape) (Spec, error) {
 	if err := s.Validate(); err != nil {
 		return s, err

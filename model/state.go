@@ -16,13 +16,13 @@ type state struct {
 	grads   device.Tensor // scratch between steps
 	moments []device.Tensor
 	numbers device.Tensor // see the constants below
-	factors device.Tensor // mixed precision only: bfloat16 copy of the matrices, for products; made again at each step
+	factors device.Tensor // bfloat16 matrices, copied at each step; mixed precision only
 }
 
 // These are the indices of the elements of state.numbers.
 const (
 	lossSum   = iota // loss of the step so far, summed over targets
-	lossMicro        // the same of one micro-batch
+	lossMicro        // loss of one micro-batch, summed over targets
 	squares          // sum of the squares of all gradients
 	numbersLen
 )

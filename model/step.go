@@ -153,7 +153,7 @@ func (t *Trainer) update(lr, norm float64) error {
 }
 
 // Probe implements [harness.Trainer]. It overwrites gradients, loss sums and
-// factors, which are scratch between steps, and changes nothing else.
+// factors, whose values are not needed between steps, and changes nothing else.
 func (t *Trainer) Probe(ctx context.Context, micro int) (memory.Stats, error) {
 	if micro < 1 {
 		return memory.Stats{}, fmt.Errorf("probe micro-batch %d: must be at least 1", micro)

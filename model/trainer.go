@@ -35,8 +35,8 @@ var (
 // New builds the model of spec on dev, with its optimizer state and initial
 // weights, to be trained on set. Sizes that spec leaves at 0 are taken from set.
 //
-// From then on the trainer owns dev, and Close closes it. On an error dev stays
-// the caller's, and the trainer leaves nothing on it. If the device is too
+// From then on the trainer owns dev, and Close closes it. If New returns an error, dev
+// still belongs to the caller, and nothing stays allocated on it. If the device is too
 // small, the error is a *memory.OutOfMemoryError with Phase load.
 func New(dev device.Device, spec Spec, set data.Set) (*Trainer, error) {
 	spec, err := spec.Fit(set.Shape())

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestUpdatesFollowTheFormula repeats the updates of AdamW and of SGD in
-// float64, from the gradients that the trainer computed, and compares the
-// weights.
+// TestUpdatesFollowTheFormula checks the weights after several updates by AdamW
+// and by SGD. It repeats the updates in float64, from the gradients that the
+// trainer computed.
 func TestUpdatesFollowTheFormula(t *testing.T) {
 	for _, kind := range []OptimizerKind{AdamW, SGD} {
 		t.Run(string(kind), func(t *testing.T) {

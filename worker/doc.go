@@ -1,10 +1,11 @@
-// Package worker looks after a training run from inside its processes. It makes the
-// Python package in python/headroom available to a command, and answers the messages
-// that the package sends.
+// Package worker looks after a training run from inside its processes. It makes the Python
+// package in python/headroom available to a command, and answers the messages that the
+// package sends. A life of a command lasts from a start of the command until all of its
+// processes have ended.
 //
 //	Begin     starts one life of a command: unpacks the package, opens the socket
-//	Life.Env  adds the variables through which Python finds both
-//	Pieces    decides how many rows of a step run at once, by recovery.Decide
+//	Life.Env  adds the variables by which Python finds the package and the socket
+//	Pieces    decides how many rows of a step run at once, using recovery.Decide
 //	Life.End  reports what was seen, once every process of the life is gone
 //
 // # The wire
@@ -18,5 +19,5 @@
 // A process says hello at its first guarded step and receives the plan. As long as nothing fails,
 // no process waits after that. After oom a process waits for the decision. After refused it waits
 // for heard, so that headroom's message about the refusal appears before the traceback. headroom's
-// history never crosses the wire, and a process continues by itself if its headroom is gone.
+// history never crosses the wire, and a process continues on its own if its headroom is gone.
 package worker

@@ -33,8 +33,8 @@ type folder struct {
 	lock *os.File
 }
 
-// abandoned is how old an unlocked folder must be before it counts as abandoned. A
-// younger one may have just been made and not be locked yet.
+// abandoned is the age from which an unlocked folder counts as abandoned. A younger folder
+// may have been made just now and not be locked yet.
 const abandoned = time.Minute
 
 // tempFor returns the folder for temporary files: temp, or the system's if temp is
@@ -94,8 +94,8 @@ type Standby struct {
 	err    error
 }
 
-// StandBy returns a [Standby] whose folder it makes in the background, with a package
-// that reports version as its own. The caller must call Discard.
+// StandBy returns a [Standby] and makes its folder in the background. The package in the
+// folder reports version as its own. The caller must call Discard.
 func StandBy(version string) *Standby {
 	s := &Standby{made: make(chan struct{})}
 	go func() {

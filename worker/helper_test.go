@@ -137,7 +137,7 @@ func stub(t testing.TB, l *Life) {
 	}
 }
 
-// python is a Python 3 that runs with a fake torch.
+// python is a Python 3 interpreter that runs with a fake torch.
 type python struct {
 	program string
 	env     []string // added to the test's own environment

@@ -22,14 +22,14 @@ type Mode string
 const (
 	Armed   Mode = "armed"   // it recovers from out-of-memory failures in place
 	Observe Mode = "observe" // it only reports them
-	Check   Mode = "check"   // like Armed, but it checks the first step instead of making it
+	Check   Mode = "check"   // like Armed, but it checks the first step instead of carrying it out
 )
 
-// Allowances are the names of the things that a user may allow the worker to do although
+// Allowances are the names of the things that a user may allow the worker to do even though
 // they change the training slightly.
 var Allowances = []string{"batchnorm-pieces"}
 
-// Books is where a life records what happens. It is a [harness.Session], behind a
+// Books receives the records of what happens in a life. It is a [harness.Session], behind a
 // lock if other goroutines write to it between [Begin] and [Life.End].
 type Books interface {
 	Note(runs.Entry)
@@ -44,7 +44,7 @@ type Options struct {
 	Mode    Mode
 	Books   Books
 	Version string   // the version that the package reports; "" for its own
-	Standby *Standby // the folder for the first of several lives; nil to make one in Begin
+	Standby *Standby // the folder for the first of several lives; if nil, Begin makes one
 	Allow   []string // some of Allowances
 
 	temp string // folder for temporary files; "" is the system's
@@ -54,23 +54,23 @@ type Options struct {
 // until all of its processes have ended.
 type Life struct {
 	o        Options
-	limit    int // how many rows at once earlier lives settled on; 0 if none did
+	limit    int // most rows to run at once, as earlier lives settled on; 0 if none did
 	folder   *folder
 	listener *net.UnixListener
 	ctx      context.Context
 	cancel   context.CancelFunc
-	all      sync.WaitGroup // goroutines of connections, and of the one that accepts them
+	all      sync.WaitGroup // goroutines for connections, accept and sweep
 
 	mu      sync.Mutex // guards the books and what follows
 	ended   Ended
 	notes   int             // entries that were written to the journal
 	talks   map[*talk]bool  // open connections
 	reached int             // connections so far
-	checked chan struct{}   // closed when a first step has been checked, or cannot be
+	checked chan struct{}   // closed when a first step has been checked, or cannot be checked
 	told    map[string]bool // keys of once-only entries that have been written
 }
 
-// Ended is what a life has observed by its end.
+// Ended holds what a life has observed by its end.
 type Ended struct {
 	Attached bool   // a process said hello
 	Python   bool   // a Python process found the package
@@ -81,14 +81,12 @@ type Ended struct {
 	Checked   []Checked // what was found in a first step, in mode Check
 	Unchecked string    // why a first step cannot be checked, else ""
 
-	// OOM is the newest out-of-memory failure after which its process made no further
-	// step, or nil if there is none. Where is the line of the user's code at which it
-	// happened.
+	// OOM is the newest out-of-memory failure after which the process completed no further step, or
+	// nil if there is none. Where is the line of the user's code at which it happened.
 	OOM   *memory.OutOfMemoryError
 	Where string
-	// Boundary holds the memory that the process of that failure had allocated after
-	// some of its steps, oldest first. Every is the number of steps between two of
-	// its elements.
+	// Boundary holds the memory that the process of that failure had allocated after some of its
+	// steps, oldest first. Every is the number of steps between two consecutive elements.
 	Boundary []memory.Bytes
 	Every    int
 }
@@ -163,8 +161,8 @@ func (l *Life) close() error {
 	return l.listener.Close()
 }
 
-// Env returns env with the variables added that Python needs to find the package and
-// the socket. The user's own PYTHONPATH is kept and comes after the package's folder.
+// Env returns env with additional variables, by which Python finds the package and the
+// socket. The user's own PYTHONPATH is kept and comes after the package's folder.
 func (l *Life) Env(env []string) []string {
 	path := l.folder.inject()
 	for _, entry := range env {
@@ -179,7 +177,7 @@ func (l *Life) Env(env []string) []string {
 	return env
 }
 
-// farewell is how long End may take to read the rest of a connection whose process is gone.
+// farewell is the time that End may take to read the rest of a connection whose process is gone.
 const farewell = 2 * time.Second
 
 // End ends the life. It must be called once no process of the command is left. It

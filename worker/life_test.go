@@ -24,8 +24,8 @@ func oom(id, rows, micro int, more string) string {
 		id, rows, micro, 2*gib, gib, 22*gib, 23*gib, 24*gib, more)
 }
 
-// TestFailureSurvived follows failures from the process's reports to the
-// entries in the books.
+// TestFailureSurvived checks the decisions about the failures that a process
+// reports, and the entries about those failures in the books.
 func TestFailureSurvived(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -86,8 +86,8 @@ func TestFailureSurvived(t *testing.T) {
 	}
 }
 
-// TestLastStepsAreCounted checks that the steps that a process made after the last one that it
-// reported are counted, with the time up to the end of the last one.
+// TestLastStepsAreCounted checks that the steps that a process completed after its last report are
+// counted, and that their time ends with the last of these steps, not with the bye.
 func TestLastStepsAreCounted(t *testing.T) {
 	for bye, want := range map[string]int{`,"step":12,"seconds":0`: 12, `,"step":9,"seconds":100`: 9, ``: 9} {
 		b := &books{}
@@ -106,8 +106,8 @@ func TestLastStepsAreCounted(t *testing.T) {
 	}
 }
 
-// TestSurvivalTakesTime checks that the time that it took to survive a failure is measured, and that
-// no time is recorded if no failure was reported.
+// TestSurvivalTakesTime checks that headroom measures how long it took to survive a failure, and
+// that it records no time if no failure was reported.
 func TestSurvivalTakesTime(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -190,8 +190,8 @@ func TestNextLifeKnows(t *testing.T) {
 	ended(t, l)
 }
 
-// TestEndAfterAFailure checks that the numbers of a failure that the process did not
-// recover from are kept, and those of no other failure.
+// TestEndAfterAFailure checks that End returns a failure, with its numbers, if the process
+// did not recover from it, and that it returns no other failure.
 func TestEndAfterAFailure(t *testing.T) {
 	refused := strings.Replace(oom(0, 8, 8, `,"why":"in-batch negatives"`), `"oom"`, `"refused"`, 1)
 	for name, c := range map[string]struct {
@@ -249,9 +249,8 @@ func TestRefusalIsHeard(t *testing.T) {
 	}
 }
 
-// TestOnlyArmedDecides checks that a process that only observes is told to leave
-// a failure to the command's code, and so is a process that is one of several
-// ranks.
+// TestOnlyArmedDecides checks that headroom leaves a failure to the command's code if the
+// process only observes, or if it is one of several ranks.
 func TestOnlyArmedDecides(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode  Mode
@@ -310,8 +309,8 @@ func TestNobodyIsKeptWaiting(t *testing.T) {
 	}
 }
 
-// TestLongLineEndsATalk checks that headroom ends the connection when a line is too long, so
-// that a process cannot make it keep more in memory.
+// TestLongLineEndsATalk checks that headroom ends the connection when a line is too long, so that a
+// process cannot make headroom hold more in memory.
 func TestLongLineEndsATalk(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -358,8 +357,8 @@ func TestWatchingIsSaid(t *testing.T) {
 	}
 }
 
-// TestLastWordsAreHeard checks that messages that a process sent just before its end
-// count, even if its connection had not been accepted yet.
+// TestLastWordsAreHeard checks that headroom reads the messages that a process sent just
+// before its end, even if it had not accepted the process's connection by then.
 func TestLastWordsAreHeard(t *testing.T) {
 	for range 50 {
 		b := &books{}
@@ -381,7 +380,7 @@ func TestLastWordsAreHeard(t *testing.T) {
 }
 
 // FuzzServer sends arbitrary bytes to a life, each time from a new process that has said hello. It
-// checks that the life neither ends nor hangs, and that its decisions are possible ones.
+// checks that the life neither ends nor hangs, and that its decisions are valid.
 func FuzzServer(f *testing.F) {
 	for _, text := range []string{helloLine(0, 1), oom(1, 8, 8, ""), oom(1, 8, 4, ""), `{"type":"step","rows":-1,"pieces":99999999999}`,
 		`{"type":"tomorrow","rows":4}`, `{"type":"refused"}`, "\x00\xff", `{"type":"oom","rows":0,"requested":-5,"phase":"update"}`,

@@ -13,9 +13,9 @@ const (
 	protocol = 1
 	// lineMost is the longest line that may be sent in either direction, in bytes.
 	lineMost = 1 << 20
-	// textMost is how much of a text that a process sends is kept, in bytes.
+	// textMost is the size, in bytes, to which a text from a process is cut.
 	textMost = 4000
-	// foundMost is how many findings about a first step are kept.
+	// foundMost is the largest number of findings about a first step that are kept.
 	foundMost = 32
 )
 
@@ -68,7 +68,7 @@ type Checked struct {
 	Where   string  `json:"where"`             // file:line of the user's code
 	Modules string  `json:"modules,omitempty"` // the classes of the step's modules
 	Rows    int     `json:"rows,omitempty"`
-	Pieces  int     `json:"pieces,omitempty"` // how many pieces the gradients compared with the whole batch's were computed in
+	Pieces  int     `json:"pieces,omitempty"` // pieces compared with the whole batch
 	Error   float64 `json:"error"`            // the largest difference, relative to the largest element of a gradient
 	Why     string  `json:"why,omitempty"`    // why pieces would be wrong; "" if they are right
 	How     string  `json:"how,omitempty"`    // how the failure was survived when memory ran out

@@ -10,16 +10,16 @@ const (
 )
 
 // pace chooses which of the steps that a process reports are recorded: at first one per
-// second, then fewer and fewer, so that a week of steps takes some ten thousand lines. It
-// reads no clock.
+// second, then fewer and fewer, so that a week of steps takes fewer than ten thousand
+// lines. It reads no clock.
 type pace struct {
 	begun, last time.Time
 	step        int
 }
 
-// due reports whether a step is to be recorded, and how many seconds each step since the
-// last recorded one has taken on average, or 0 if none was recorded. The caller also
-// records the last step of a process.
+// due reports whether a step is to be recorded. seconds is the average time of a step since
+// the last recorded one, or 0 if there is no such step. The caller also records the last
+// step of a process, whether or not it is due.
 func (p *pace) due(now time.Time, step int) (seconds float64, ok bool) {
 	if p.begun.IsZero() {
 		p.begun, p.last, p.step = now, now, step

@@ -8,13 +8,13 @@ import (
 	"headroom/recovery"
 )
 
-// growAfter is how many steps without a failure pass before more rows at once are tried.
+// growAfter is the number of steps without a failure after which more rows are run at once.
 const growAfter = 200
 
 // Pieces decides how many rows of a step of one process run at once. It applies
-// recovery.Decide to a history of its own. In that history, the effective batch is the
-// rows of one call of the model, and the micro-batch is the rows that are run at once,
-// which are called a piece. The command's own plan stays unchanged.
+// recovery.Decide to a history of its own. In that history, the effective batch is the rows
+// of one call of the model, and the micro-batch is a piece: the rows that are run at once.
+// The command's own plan stays unchanged.
 //
 // Its decisions depend only on its state and the arguments. It must be used by
 // one goroutine only.
@@ -25,8 +25,8 @@ type Pieces struct {
 	limit   int
 }
 
-// NewPieces returns a Pieces that lets at most limit rows run at once, as learned
-// before; 0 means that no limit is known.
+// NewPieces returns a Pieces that begins with a limit that an earlier life learned: at most
+// limit rows run at once. A limit of 0 means that none is known.
 func NewPieces(limit int) *Pieces {
 	return &Pieces{limit: max(0, limit), seen: harness.NewEvidence(memory.Stats{}), policy: recovery.Policy{GrowAfter: growAfter}}
 }

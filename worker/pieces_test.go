@@ -71,8 +71,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestPiecesGrowBack checks that a limit that was necessary because of other processes on the
-// device is lifted when those processes are gone.
+// TestPiecesGrowBack checks that a limit is lifted when the other processes on the device that made
+// it necessary are gone.
 func TestPiecesGrowBack(t *testing.T) {
 	n := &night{Pieces: NewPieces(0)}
 	n.steps(growAfter, 40, 24*gib, gib)
@@ -85,8 +85,8 @@ func TestPiecesGrowBack(t *testing.T) {
 	}
 }
 
-// TestSameAgain checks that a failure that the numbers do not explain leads to one
-// more try, once per step, and sets no limit.
+// TestSameAgain checks that, after a failure that its numbers do not explain, the same
+// number of rows is tried again, but only once per step, and that no limit is set.
 func TestSameAgain(t *testing.T) {
 	p := NewPieces(0)
 	f := memory.OutOfMemoryError{Requested: gib, Phase: memory.PhaseForward, Micro: 8,

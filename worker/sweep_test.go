@@ -25,7 +25,7 @@ func proof(t *testing.T, script string, args ...string) *exec.Cmd {
 	return c
 }
 
-// swept is the result of sweep.py for one loop.
+// swept is the result of sweep.py for one training loop.
 type swept struct {
 	Name       string         `json:"name"`
 	Kind       string         `json:"kind"`
@@ -40,8 +40,8 @@ type swept struct {
 	Failed     bool           `json:"failed"`
 }
 
-// sweeps runs sweep.py, makes a subtest of each loop, and returns the number of
-// loops.
+// sweeps runs sweep.py, reports its result for each training loop in a subtest,
+// and returns the number of loops.
 func sweeps(t *testing.T, args ...string) (loops int) {
 	t.Helper()
 	c := proof(t, "sweep.py", append([]string{"--json"}, args...)...)
@@ -88,8 +88,8 @@ func TestEveryOperationFails(t *testing.T) {
 	}
 }
 
-// TestFailuresInPairs makes a second operation fail while the failure of the first is being
-// handled.
+// TestFailuresInPairs checks the same as TestEveryOperationFails if a second operation
+// fails while the failure of the first is being handled.
 func TestFailuresInPairs(t *testing.T) {
 	if loops := sweeps(t, "--pairs", "learned_temperature", "--every", "3"); loops != 1 {
 		t.Errorf("%d loops, want 1", loops)

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// notesMost is how many journal entries the processes of a life may cause.
+	// notesMost is the largest number of journal entries that the processes of
+	// a life may cause.
 	notesMost = 1000
-	// hearing is how long headroom waits for a process to read an answer.
+	// hearing is the time that headroom waits for a process to read an answer.
 	hearing = 5 * time.Second
 )
 
@@ -35,7 +36,7 @@ type talk struct {
 	pace   pace
 	last   runs.ProcessStep  // the newest step that the process reported
 	newest *runs.ProcessStep // the newest step, or nil if it has been recorded
-	out    time.Time         // when the process runs out of memory if the trend continues, or zero if it does not; guarded by the life's lock
+	out    time.Time         // when memory runs out; zero if it does not; guarded by life.mu
 	grown  string            // what grows, and how fast
 
 	pending []told // failures decided on in the current step
@@ -60,7 +61,7 @@ func (f told) at() string {
 	return text
 }
 
-// listen reads and handles the messages of the process until no more come.
+// listen reads and handles the messages of the process until there are no more.
 func (t *talk) listen() {
 	defer t.end()
 	t.lines = bufio.NewScanner(t.conn)
@@ -183,8 +184,7 @@ func (t *talk) hello(m message) error {
 	return nil
 }
 
-// step records a finished optimizer step. The failures in that step are settled
-// by it.
+// step records a finished optimizer step, and settles the failures in that step.
 func (t *talk) step(m message) {
 	t.settle("") // a step, unlike a note, does not say what was done
 	t.refused = nil
@@ -206,8 +206,8 @@ func (t *talk) step(m message) {
 	t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
 }
 
-// bye records the last step that the process made, if it made steps after the last one that it
-// reported. It assumes that the memory has not changed since then.
+// bye records the last step that the process completed, unless the process has already reported it.
+// It assumes that the memory has not changed since the last reported step.
 func (t *talk) bye(m message) {
 	if t.last.Made == 0 || m.Step <= t.last.Made {
 		return
@@ -266,8 +266,8 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 }
 
-// settle records the pending failures as survived, how they were survived, and the time from the
-// first failure until now. how is "" if it is not known.
+// settle records that the pending failures were survived, how, and the time from the first failure
+// until now. how is "" if it is not known.
 func (t *talk) settle(how string) {
 	if len(t.pending) == 0 {
 		return

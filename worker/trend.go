@@ -11,12 +11,12 @@ const (
 	// trendPoints limits how many steps a trend keeps. When it has that many, it drops
 	// every second one, and from then on keeps half as many of the new ones.
 	trendPoints = 400
-	// trendParts is how many parts the steps are cut into. Only the smallest amount of
-	// each part counts, because the memory that the command still holds after a step
-	// varies with the step's batch.
+	// trendParts is the number of parts into which the steps are cut. Only the smallest
+	// amount of each part counts, because the memory that the command still holds after a
+	// step varies with the step's batch.
 	trendParts = 20
-	// trendWarm is how many first steps are left out, because optimizer state and
-	// workspaces are allocated in them.
+	// trendWarm is the number of steps at the beginning that are left out, because
+	// optimizer state and workspaces are allocated in them.
 	trendWarm = 10
 	// forecastMost is the longest time until memory runs out for which a forecast is
 	// reported. Most runs end sooner.
@@ -102,7 +102,7 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 }
 
 // newest returns the memory held after each of the newest steps that t has kept, at most
-// the given number of them. every is the number of steps from one to the next.
+// the given number of them. every is the number of steps from one of these to the next.
 func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	points := t.points[max(0, len(t.points)-most):]
 	if len(points) < 2 {

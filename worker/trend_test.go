@@ -13,8 +13,8 @@ import (
 const mib = memory.Bytes(1) << 20
 
 // grown returns a trend that has followed the given number of steps of half a second each, and its
-// forecast after the last step. The device has 80 GiB. After a step, held of it is allocated, and
-// 10 GiB more at the step's peak.
+// forecast after the last step. The device has 80 GiB. After a step, held(step) bytes are
+// allocated; at the step's peak, 10 GiB more than that.
 func grown(steps int, held func(step int) memory.Bytes) (*trend, forecast, bool) {
 	t, begin := &trend{}, time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	var newest memory.Bytes
@@ -28,9 +28,8 @@ func grown(steps int, held func(step int) memory.Bytes) (*trend, forecast, bool)
 	return t, f, ok
 }
 
-// TestForecast checks that a leak is reported, with the step at which it ends the run,
-// however much other memory varies between batches, and that nothing is reported
-// without a leak.
+// TestForecast checks that a leak is reported, with the step at which it ends the run, even
+// if other memory varies between batches. Nothing must be reported if there is no leak.
 func TestForecast(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	noise := func(most memory.Bytes) memory.Bytes { return memory.Bytes(random.Int64N(int64(most))) }

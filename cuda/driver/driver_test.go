@@ -12,9 +12,8 @@ import (
 	"headroom/cuda/driver"
 )
 
-// TestWithoutLoad checks that a program that links cu starts, and that before
-// Load cu reports that there is no device, with or without a driver on the
-// machine.
+// TestWithoutLoad checks that a program that links cu starts, and that cu reports no
+// device before Load. Both must hold with or without a driver on the machine.
 func TestWithoutLoad(t *testing.T) {
 	if n, err := cu.NumDevices(); !errors.Is(err, cu.NoDevice) || n != 0 {
 		t.Errorf("before Load: %d devices, %v; want %v", n, err, cu.NoDevice)

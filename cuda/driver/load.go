@@ -18,7 +18,7 @@ import (
 // Built reports whether the program was built with GPU support.
 const Built = true
 
-// Library is the file name under which every NVIDIA driver installs itself.
+// Library is the file name under which every NVIDIA driver installs its library.
 const Library = "libcuda.so.1"
 
 var load = sync.OnceValue(func() error {

@@ -9,7 +9,7 @@ import (
 	"headroom/memory"
 )
 
-// benchCapacity is enough for every shape of the benchmarks.
+// benchCapacity is enough memory for every shape in the benchmarks.
 const benchCapacity = 256 * memory.MiB
 
 // Bench measures the operations that decide how fast a small model trains, at the
@@ -54,8 +54,8 @@ func (x *bench) tensor(b *testing.B, dtype device.DType, n int) device.Tensor {
 	return t
 }
 
-// run measures one operation and reports its work per nanosecond in the given
-// unit. work is the amount of work of one call.
+// run measures one operation and reports the work done per nanosecond, labelled
+// with unit. work is the amount of work in one call.
 func (x *bench) run(b *testing.B, name string, work int, unit string, op func()) {
 	b.Run(name, func(b *testing.B) {
 		for b.Loop() {
@@ -74,9 +74,10 @@ func (x *bench) matMul(b *testing.B, dtype device.DType, p device.MatMul) {
 	x.run(b, name, 2*p.M*p.N*p.K, "GFLOP/s", func() { x.d.MatMul(c, left, right, p) })
 }
 
-// attention measures attention and its gradient. Of the products for a full T×T
-// square of scores it counts half, because attention is causal; papers count
-// the full square for attention that is not.
+// attention measures attention and its gradient. The attention is causal, so a
+// query sees half of the keys on average. The GFLOP/s therefore count half of
+// the work that the products for a full T×T square of scores would take. Papers
+// count the full square for attention that is not causal.
 func (x *bench) attention(b *testing.B, dtype device.DType, s device.Attention) {
 	n := s.B * s.T * s.H * s.D
 	qkv, out, lse := x.tensor(b, dtype, 3*n), x.tensor(b, dtype, n), x.tensor(b, device.F32, s.B*s.H*s.T)
@@ -86,8 +87,8 @@ func (x *bench) attention(b *testing.B, dtype device.DType, s device.Attention) 
 	x.run(b, "AttentionGrad"+name, 5*n*s.T, "GFLOP/s", func() { x.d.AttentionGrad(dqkv, delta, dout, qkv, out, lse, s) })
 }
 
-// rows measures the operations that go row by row or element by element, in elements
-// per nanosecond.
+// rows measures the operations that work row by row or element by element, in elements per
+// nanosecond.
 func (x *bench) rows(b *testing.B) {
 	const rows, cols, each = 2048, 256, "elements/ns"
 	const n = rows * cols

@@ -21,10 +21,10 @@
 // that was read before it was written, or never written at all. Each call is
 // made twice and must give the same bits.
 //
-// Besides the numbers, the suite checks memory (alignment, statistics, reuse,
-// giving back, running out), the bits of dropout and their independence of how
-// a step is cut, the bits of rounding, wrong shapes, and the guarantees of
-// Sync. It uses nothing but [device.Device].
+// Besides the results, the suite checks memory: alignment, statistics, reuse,
+// release and exhaustion. It also checks the bits of rounding, the bits of
+// dropout, which must not depend on how a step is cut, wrong shapes, and the
+// guarantees of Sync. It uses nothing but [device.Device].
 //
 // [NewFaulty] is for the tests of code that uses a device: it fails the
 // allocations that a test chooses. [Seed] returns the seed for the random

@@ -80,8 +80,9 @@ func testDropoutCut(r *rig) {
 	}
 }
 
-// testDropoutRate checks the share of elements kept to within five standard
-// deviations, and that another seed, step or site gives another draw.
+// testDropoutRate checks that the share of elements kept is within five
+// standard deviations of its expected value, and that another seed, step or
+// site gives another draw.
 func testDropoutRate(r *rig) {
 	const n = 200_000
 	base := device.Dropout{P: 0.3, Seed: r.rng.Uint64(), Step: 5, Site: 2, Each: n}

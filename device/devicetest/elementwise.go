@@ -8,7 +8,7 @@ import (
 	"headroom/device"
 )
 
-// lengths are the lengths of the tensors of elementwise operations.
+// lengths are the tensor lengths with which elementwise operations are tested.
 var lengths = []int{1, 3, 17, 65, 1024, 33001}
 
 func testFill(r *rig) {

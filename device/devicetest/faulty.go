@@ -22,8 +22,8 @@ type Faulty struct {
 	bytes    memory.Bytes
 }
 
-// NewFaulty returns d with no failures chosen. Tensors that were allocated
-// before may be freed through it; they do not count as live.
+// NewFaulty returns a Faulty that wraps d and has no failures chosen yet. Tensors that d
+// allocated before may be freed through it; they do not count as live.
 func NewFaulty(d device.Device) *Faulty {
 	return &Faulty{Device: d, live: map[device.Addr]memory.Bytes{}}
 }
@@ -39,10 +39,10 @@ func (f *Faulty) FailAt(nth ...int) {
 	f.FailIf(func(n int, _ memory.Bytes) bool { return chosen[n] })
 }
 
-// FailIf makes those calls of Alloc fail for which the function returns true. The function
-// is called with the call's number, counted from 1 from now on, and the size of the
-// contents. The choice replaces the previous one; with nil, no call fails. Count starts
-// again from 0.
+// FailIf sets the function that chooses the calls of Alloc that fail: those for which it
+// returns true. Its arguments are the call's number, where the next call is number 1, and
+// the size of the tensor's contents. The choice replaces the previous one; with nil, no
+// call fails. Count starts again from 0.
 func (f *Faulty) FailIf(fails func(nth int, size memory.Bytes) bool) {
 	f.fails, f.count = fails, 0
 }

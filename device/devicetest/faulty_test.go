@@ -88,8 +88,8 @@ func failing(t *testing.T, f *Faulty, d *asked, n int) (failed []int) {
 }
 
 // countsLive checks that f counts only live tensors that were allocated through
-// it. The tensor before is older than f; freeing it through f must change no
-// count.
+// it. before is a tensor that was allocated before f was made; freeing it
+// through f must change no count.
 func countsLive(t *testing.T, f *Faulty, before device.Tensor) {
 	t.Helper()
 	x, err := f.Alloc(10, device.I32)

@@ -29,7 +29,7 @@ func refSGD(w, g, m []float64, p device.SGD) {
 	}
 }
 
-// testAdamW makes three steps from moments of 0, so that the bias correction
+// testAdamW performs three steps from moments of 0, so that the bias correction
 // has an effect.
 func testAdamW(r *rig) {
 	for _, n := range lengths {
@@ -67,9 +67,9 @@ func testSGD(r *rig) {
 	}
 }
 
-// apart changes the signs of w and against, if they are short, so that an
-// update makes every weight grow and none comes near 0. Like steady, it keeps
-// cancellation out of the comparison.
+// apart makes w positive and the tensors in against negative if w has fewer
+// than 16 elements. An update then makes every weight grow, and no weight comes
+// near 0. Like steady, it keeps cancellation out of the comparison.
 func apart(w []float64, against ...[]float64) {
 	if len(w) >= 16 {
 		return

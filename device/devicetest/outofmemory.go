@@ -7,7 +7,9 @@ import (
 	"headroom/memory"
 )
 
-// testOutOfMemory fills the device with tensors of one size until one fails.
+// testOutOfMemory fills the device with tensors of one size until an allocation
+// fails. It checks the error, that all tensors keep their contents, and that
+// freed memory can be allocated again.
 func testOutOfMemory(r *rig) {
 	const n = 1 << 20
 	kept := r.inout(device.F32, []float64{1, 2, 3})

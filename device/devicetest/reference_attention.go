@@ -6,8 +6,8 @@ import (
 	"headroom/device"
 )
 
-// inQKV returns the index in qkv of element d of the query, key or value (part 0, 1 or 2) of a
-// sample b, head h and position t. inOut returns the index in out of element d of the output.
+// inQKV returns the index in qkv of element d of the query, key or value (part 0, 1 or 2) of sample
+// b, head h and position t. inOut returns the index in out of element d of the output.
 func inQKV(s device.Attention, b, h, t, part, d int) int {
 	return (((b*s.T+t)*3+part)*s.H+h)*s.D + d
 }

@@ -127,8 +127,8 @@ func TestReferenceEmbed(t *testing.T) {
 	wantSlope(t, "positions", positions, dpositions, loss)
 }
 
-// TestReferenceMatMul: the gradients of a product are products too. Models
-// compute them with these shapes and transpositions.
+// TestReferenceMatMul checks the two gradients of a product. They are products
+// too, with the shapes and transpositions that models use for them.
 func TestReferenceMatMul(t *testing.T) {
 	rng := testRNG(t)
 	p := device.MatMul{M: 3, N: 4, K: 5}
@@ -138,8 +138,8 @@ func TestReferenceMatMul(t *testing.T) {
 	wantSlope(t, "b", b, refMatMul(nil, a, dc, device.MatMul{M: 5, N: 4, K: 3, TransA: true}), loss)
 }
 
-// TestLean: numbers truncated to BF16 are too small in magnitude on average;
-// rounded ones are not.
+// TestLean: on average, numbers truncated to BF16 are too small in magnitude,
+// while numbers rounded to BF16 are not.
 func TestLean(t *testing.T) {
 	x := reals(testRNG(t), 1000)
 	cut := make([]float32, len(x))

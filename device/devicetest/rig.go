@@ -38,8 +38,8 @@ type operand struct {
 // that it can be compared with ==, and it can be stored as BF16.
 const guard float32 = -0x1.ap92
 
-// guards is how many guard elements lie after each operand, and before an
-// aligned one. They take at least 512 bytes.
+// guards is the number of guard elements after each operand, and before each
+// aligned operand. They take at least 512 bytes.
 const guards = 256
 
 // Seed returns the seed for a test's random numbers: the value of

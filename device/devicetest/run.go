@@ -12,8 +12,8 @@ import (
 // cannot, it fails or skips the test. The suite closes the device.
 type Opener func(t testing.TB, capacity memory.Bytes) device.Device
 
-// Tolerance is how far results may be from the reference, measured as
-// ‖got−want‖/‖want‖, for forward operations and for gradients.
+// Tolerance holds the largest allowed distances of results from the reference,
+// for forward operations and for gradients. The distance is ‖got−want‖/‖want‖.
 type Tolerance struct {
 	Forward  float64
 	Gradient float64
@@ -22,7 +22,7 @@ type Tolerance struct {
 // Float32 is the tolerance of a device that computes in IEEE single precision.
 var Float32 = Tolerance{Forward: 1e-5, Gradient: 1e-5}
 
-// suiteCapacity is enough for every shape of the suite.
+// suiteCapacity is enough memory for every shape in the suite.
 const suiteCapacity = 64 * memory.MiB
 
 // Run runs the whole suite as subtests of t, with operands of F32.

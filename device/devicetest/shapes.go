@@ -47,7 +47,8 @@ func testShapes(r *rig) {
 // write to any of them is found.
 type canaries struct{ f32, act, i32 device.Tensor }
 
-// fitting is an operand that fits, and the types with which it would not fit.
+// fitting is an operand that fits, together with the types with which it would
+// not fit.
 type fitting struct {
 	t     device.Tensor
 	wrong []device.DType
@@ -93,8 +94,8 @@ type rightCall struct {
 	call func(d device.Device, a []device.Tensor)
 }
 
-// wrongCalls returns calls of every operation in which one of the operands does
-// not fit, and those of wrongNumbers.
+// wrongCalls returns, for every operation, calls in which one operand does not
+// fit. It also returns the calls of wrongNumbers.
 func (c canaries) wrongCalls() []wrongCall {
 	calls := wrongNumbers(c)
 	for _, o := range append(c.simpleCalls(), c.networkCalls()...) {

@@ -96,11 +96,11 @@ func (r *rig) fair(name string, got []float32, want []float64) {
 	}
 }
 
-// lean returns how much larger in magnitude BF16 results are than they should
-// be, on average and relative to their size. It is about -0.0026 if they are
-// truncated and 0 if they are rounded. They are compared with want rounded to
-// BF16, because many numbers of the same size are all rounded in the same
-// direction.
+// lean returns the average error in the magnitudes of BF16 results, relative to
+// their size: about -0.0026 if the results are truncated, and about 0 if they
+// are rounded. It compares the results with want rounded to BF16, because
+// rounding moves equal numbers in want in the same direction, and these errors
+// would not average out.
 func lean(got []float32, want []float64) float64 {
 	var off, size float64
 	for i, w := range rounded(device.BF16, slices.Clone(want)) {

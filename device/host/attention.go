@@ -8,9 +8,9 @@ import (
 	"headroom/device"
 )
 
-// queryRows is how many queries an attention handles at a time. Besides copies
-// of one head, it keeps only the scores of these queries with the keys that
-// they see, so its memory grows with T, not T².
+// queryRows is the number of queries that an attention handles at a time.
+// Besides copies of one head, it keeps only the scores of these queries with
+// the keys that they see, so its memory grows with T, not T².
 const queryRows = 32
 
 // head is one head of one sample: T rows of D values, stride values apart.
@@ -55,8 +55,9 @@ func (d *Device) Attention(out, lse, qkv device.Tensor, s device.Attention) {
 	d.store(out, to)
 }
 
-// AttentionGrad computes dqkv. With p the probabilities and ds the gradient of
-// the scores, as in Dao et al., FlashAttention, 2022, appendix B:
+// AttentionGrad computes dqkv by the formulas of Dao et al., FlashAttention,
+// 2022, appendix B, in which p are the probabilities and ds is the gradient of
+// the scores:
 //
 //	delta = Σ_d dout·out, dv = pᵀ·dout, ds = p·(dout·vᵀ − delta)/√D, dq = ds·k, dk = dsᵀ·q
 func (d *Device) AttentionGrad(dqkv, delta, dout, qkv, out, lse device.Tensor, s device.Attention) {
@@ -99,12 +100,12 @@ func dot(a, b []float32) float32 {
 
 // tile is the scratch that one worker needs for one head. Keys, values and
 // their gradients are kept as D rows of T values, so that every product runs
-// along T, which is longer than D: gonum then does most of the work in one
-// call.
+// along T, which is usually longer than D: gonum then does most of the work in
+// one call.
 type tile struct {
 	shape          device.Attention
 	q              head
-	stride         int       // of the fields below: T rounded up to 16 bytes, see panel
+	stride         int       // row length of the fields below: T rounded up to 16 bytes; see panel
 	k, v, dk, dv   []float32 // D×T
 	scores, dscore []float32 // queryRows×T
 }

@@ -33,10 +33,10 @@ func (d *Device) BiasGrad(db, dy device.Tensor, rows, cols int) {
 	}, func(c int, sum float64) { to[c] += float32(sum) })
 }
 
-// overRows sums over rows of cols elements: it calls the function one to add row r to
-// the n sums, and the function done with each sum. Rows are cut into pieces by the
-// shape alone and the pieces' sums are combined in order, in float64, so the bits do
-// not depend on the number of workers.
+// overRows computes n sums over rows of cols elements. It calls the function one for every
+// row r, to add the row to the sums, and then the function done with each sum. The shape
+// alone determines how the rows are cut into pieces, and the sums of the pieces are
+// combined in order, in float64, so the bits do not depend on the number of workers.
 func (d *Device) overRows(rows, cols, n int, one func(sum []float64, r int), done func(i int, sum float64)) {
 	each := max(grain(cols), (rows+maxPieces-1)/maxPieces)
 	pieces := (rows + each - 1) / each
@@ -57,5 +57,6 @@ func (d *Device) overRows(rows, cols, n int, one func(sum []float64, r int), don
 	}
 }
 
-// maxPieces bounds the scratch of overRows.
+// maxPieces is the largest number of pieces into which overRows cuts the rows. It bounds
+// the scratch.
 const maxPieces = 64

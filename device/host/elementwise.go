@@ -2,8 +2,8 @@ package host
 
 import "headroom/device"
 
-// elements is how many elements make one piece of work in operations that touch
-// each element once.
+// elements is the number of elements in one piece of work, for operations that
+// touch each element once.
 const elements = 16384
 
 // Fill sets every element of x to v.
@@ -41,8 +41,8 @@ const (
 	geluCubic = 0.044715
 )
 
-// GELU computes y = 0.5·x·(1+tanh(u)), u = √(2/π)·(x+0.044715·x³), as x·σ(2u),
-// which is equal and needs only one exponential.
+// GELU computes y = 0.5·x·(1+tanh(u)), where u = √(2/π)·(x+0.044715·x³). It
+// uses the equal form x·σ(2u), which needs only one exponential.
 func (d *Device) GELU(y, x device.Tensor) {
 	device.CheckGELU(y, x)
 	to, from := d.floats("GELU", "y", y), d.floats("GELU", "x", x)
@@ -58,7 +58,7 @@ func (d *Device) GELU(y, x device.Tensor) {
 	d.store(y, to)
 }
 
-// GELUGrad computes dx = dy·(σ + x·σ·(1−σ)·2u′), σ = σ(2u).
+// GELUGrad computes dx = dy·(s + x·s·(1−s)·2u′), where s = σ(2u) and u is as in GELU.
 func (d *Device) GELUGrad(dx, x, dy device.Tensor) {
 	const op = "GELUGrad"
 	device.CheckGELUGrad(dx, x, dy)

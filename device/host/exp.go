@@ -7,10 +7,10 @@ import "math"
 // than any normal float32, and +Inf for x above 88.3.
 //
 // It writes x = k·ln 2 + r with |r| ≤ ln 2 / 2 and sums the Taylor series of eʳ
-// to r⁷/7!; the remainder is below r⁸/8! < 6e-9. It stays in float32 because
-// the conversions to float64 that the compiler emits depend on the previous
-// content of their register, so that a loop cannot work on several elements at
-// once.
+// to r⁷/7!; the remainder is below r⁸/8! < 6e-9. It stays in float32 because,
+// in the code that the compiler emits, a conversion to float64 depends on the
+// previous content of its register. With such conversions, a loop could not
+// work on several elements at once.
 func exp(x float32) float32 {
 	const (
 		least, most = -87.33, 88.3
@@ -42,7 +42,7 @@ func outside(x float32) float32 {
 	return 0
 }
 
-// expRow computes dst = exp(x·scale − shift) and returns the sum.
+// expRow computes dst = exp(x·scale − shift) and returns the sum of dst.
 func expRow(dst, x []float32, scale, shift float32) (sum float64) {
 	x = x[:len(dst)]
 	for i, v := range x {

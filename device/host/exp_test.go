@@ -28,7 +28,7 @@ func TestExp(t *testing.T) {
 }
 
 // TestNaNComesThrough: a NaN in an operand must give NaN in the result, because
-// a trainer detects a diverged run by it.
+// a trainer recognises a diverged run by its NaN.
 func TestNaNComesThrough(t *testing.T) {
 	for _, act := range []device.DType{device.F32, device.BF16} {
 		t.Run(act.String(), func(t *testing.T) { nanComesThrough(t, act) })

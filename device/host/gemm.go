@@ -6,8 +6,8 @@ import (
 )
 
 // gemm calls gonum's Sgemm with alpha 1, for a caller that is itself one of
-// several workers. It passes at most 64 columns at a time, because gonum
-// computes so few columns, for up to 192 rows, in a single goroutine.
+// several workers. It passes at most 64 columns at a time, because gonum uses a
+// single goroutine for a result of so few columns and at most 192 rows.
 func gemm(ta, tb blas.Transpose, m, n, k int, a []float32, lda int, b []float32, ldb int, beta float32, c []float32, ldc int) {
 	const columns = 64
 	for j := 0; j < n; j += columns {

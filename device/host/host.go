@@ -18,8 +18,8 @@ type Options struct {
 	// Poison fills fresh tensors with NaN or [PoisonInt], so that a test notices
 	// when an operation reads memory that was never written.
 	Poison bool
-	// Workers is how many goroutines an operation may use; 0 means GOMAXPROCS.
-	// Results do not depend on it.
+	// Workers is the number of goroutines that an operation may use; 0 means
+	// GOMAXPROCS. Results do not depend on it.
 	Workers int
 }
 

@@ -6,8 +6,8 @@ import (
 	"headroom/device"
 )
 
-// LayerNorm normalises each row. Mean and variance are taken in two passes, so
-// that a large mean does not swallow the variance.
+// LayerNorm normalises each row. Mean and variance are computed in two passes,
+// so that the variance is accurate even if the mean is large.
 func (d *Device) LayerNorm(out, mean, rstd, x, gamma, beta device.Tensor, rows, cols int, eps float32) {
 	const op = "LayerNorm"
 	device.CheckLayerNorm(out, mean, rstd, x, gamma, beta, rows, cols)
@@ -38,8 +38,8 @@ func moments(row []float32, eps float32) (mean, rstd float32) {
 	return mean, float32(1 / math.Sqrt(float64(sumOff(row, mean)/n+eps)))
 }
 
-// sum returns the sum of x. It adds up in four lanes, which need not wait for
-// one another and have smaller rounding errors than one long sum.
+// sum returns the sum of x. It adds in four lanes, which need not wait for one
+// another and have smaller rounding errors than one long sum.
 func sum(x []float32) float32 {
 	var a, b, c, d float32
 	for ; len(x) >= 4; x = x[4:] {
@@ -64,7 +64,7 @@ func sumOff(x []float32, mean float32) float32 {
 	return (a + b) + (c + d)
 }
 
-// LayerNormGrad computes, with x̂ = (x−mean)·rstd and g = dy·gamma,
+// LayerNormGrad computes the following, where x̂ = (x−mean)·rstd and g = dy·gamma:
 //
 //	dx = rstd·(g − avg(g) − x̂·avg(g·x̂)),  dgamma += Σ_r dy·x̂,  dbeta += Σ_r dy
 func (d *Device) LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd device.Tensor, rows, cols int) {

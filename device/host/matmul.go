@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// depth is how many values of k a product handles at a time. Two packed panels
-	// of this depth stay in the cache, and dot products of this length are long
+	// depth is the number of values of k that a product handles at a time. Two packed
+	// panels of this depth stay in the cache, and dot products of this length are long
 	// enough for gonum to be fast.
 	depth = 256
-	// panelStride keeps rows of a panel 16-byte aligned and off one another's
+	// panelStride keeps the rows of a panel 16-byte aligned and in different
 	// cache sets.
 	panelStride = depth + 4
 	// A tile of tileRows × tileCols elements of c is one piece of work.
@@ -21,13 +21,13 @@ const (
 
 // MatMul computes c = op(a)·op(b) + beta·c.
 //
-// gonum's Sgemm splits over goroutines by size alone, so its bits do not depend on
-// GOMAXPROCS; but it is slow where an operand is transposed (2 instead of 12 GFLOP/s on
-// two cores where both are), stays serial for outputs under 4 blocks of 64×64, and sums in
-// another order when there are more rows. So every product is brought into the form that
-// gonum computes fastest, rows of a times rows of bᵀ, and cut into tiles that are too
-// small for gonum to split. An element of c is then a sum of dot products, one per slice
-// of at most depth values of k, whatever m and n are.
+// gonum's Sgemm splits its work among goroutines by size alone, so its bits do not depend
+// on GOMAXPROCS. But it is slow if an operand is transposed (2 instead of 12 GFLOP/s on two
+// cores if both are), uses a single goroutine for outputs of fewer than four blocks of
+// 64×64, and sums in another order when there are more rows. So MatMul brings every product
+// into the form that gonum computes fastest, rows of a times rows of bᵀ, and cuts it into
+// tiles that are too small for gonum to split. An element of c is then a sum of dot
+// products, one per slice of at most depth values of k, whatever m and n are.
 func (d *Device) MatMul(c, a, b device.Tensor, p device.MatMul) {
 	const op = "MatMul"
 	p.Check(c, a, b)
@@ -97,7 +97,7 @@ func (d *Device) panel(scratch *[]float32, o operand, from, to int) panel {
 	return panel{x, panelStride}
 }
 
-// transpose writes the rows×cols matrix src to dst, column by column. It works
+// transpose writes the transpose of the rows×cols matrix src to dst. It works
 // in blocks, so that the cache lines that it writes stay in the cache.
 func transpose(dst []float32, dstStride int, src []float32, srcStride, rows, cols int) {
 	const block = 32
@@ -113,7 +113,8 @@ func transpose(dst []float32, dstStride int, src []float32, srcStride, rows, col
 	}
 }
 
-// grow returns n elements of scratch, whose capacity is kept for the next call.
+// grow returns the first n elements of scratch. If scratch is too small, grow
+// first replaces it with a larger slice, which is kept for the next call.
 func grow[E any](scratch *[]E, n int) []E {
 	if cap(*scratch) < n {
 		*scratch = make([]E, n)

@@ -6,8 +6,8 @@ import (
 	"headroom/device"
 )
 
-// AdamW makes one step, with the schedule multiplier of the paper folded into
-// LR, as PyTorch does: w −= LR·(m̂/(√v̂+Eps) + WeightDecay·w).
+// AdamW performs one step, with the schedule multiplier of the paper folded
+// into LR, as PyTorch does: w −= LR·(m̂/(√v̂+Eps) + WeightDecay·w).
 func (d *Device) AdamW(w, g, m, v device.Tensor, p device.AdamW) {
 	const op = "AdamW"
 	p.Check(w, g, m, v)
@@ -30,7 +30,7 @@ func (d *Device) AdamW(w, g, m, v device.Tensor, p device.AdamW) {
 	})
 }
 
-// SGD makes one step in PyTorch's form.
+// SGD performs one step in PyTorch's form.
 func (d *Device) SGD(w, g, m device.Tensor, p device.SGD) {
 	const op = "SGD"
 	p.Check(w, g, m)

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// parallel calls f for consecutive pieces [from, to) of [0, n), each of as many
-// elements as grain says, except that the last may be shorter. The pieces do not
-// depend on the number of workers; which worker gets which piece may vary. f may
-// use worker, in [0, d.workers), to pick scratch of its own.
+// parallel calls f for consecutive pieces [from, to) of [0, n), each of grain elements,
+// except that the last may be shorter. The pieces do not depend on the number of workers;
+// which worker gets which piece may vary. f may use worker, in [0, d.workers), to pick
+// scratch of its own.
 func (d *Device) parallel(n, grain int, f func(worker, from, to int)) {
 	pieces := (n + grain - 1) / grain
 	workers := min(d.workers, pieces)
@@ -68,7 +68,7 @@ func (p *workerPanicError) Unwrap() error {
 	return err
 }
 
-// grain is how many rows of cols elements make a piece that is worth handing to
-// another goroutine. It depends on the shape alone, so that sums over pieces
-// do too.
+// grain returns how many rows of cols elements make a piece that is worth
+// handing to another goroutine. It depends on the shape alone, and so do sums
+// over the pieces.
 func grain(cols int) int { return max(1, 16384/max(1, cols)) }

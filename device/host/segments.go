@@ -10,9 +10,9 @@ import (
 )
 
 // segments is the device's memory: a [device.Source] that takes pages from the
-// operating system up to a capacity. It knows the segments that it has handed
-// out, so that an address is turned into a slice only if it lies in one of
-// them.
+// operating system up to a capacity. It keeps a list of the segments that it
+// has handed out, so that an address is turned into a slice only if it lies in
+// one of them.
 type segments struct {
 	capacity, foreign, reserved memory.Bytes
 	held                        []segment // sorted by address

@@ -157,8 +157,9 @@ func TestResultsDoNotDependOnWorkers(t *testing.T) {
 	}
 }
 
-// TestSumsOverRowsDoNotDependOnWorkers compares the float64 sums over rows.
-// Operations round these sums to float32, which hides most differences.
+// TestSumsOverRowsDoNotDependOnWorkers compares the float64 sums over rows that
+// different numbers of workers compute. Operations round these sums to float32,
+// which hides most differences.
 func TestSumsOverRowsDoNotDependOnWorkers(t *testing.T) {
 	const rows, cols = 3001, 40
 	sums := func(workers int) (all [cols]float64) {

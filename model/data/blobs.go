@@ -9,12 +9,13 @@ import (
 	"math/rand/v2"
 )
 
-// Blobs is a set that needs no files. Its samples are points around one centre
-// per class; each point is computed from (seed, index) when it is asked for.
-// The centres lie in random directions at [BlobRadius] from the origin, and the
-// noise around them has standard deviation 1 in each feature. So the classes
-// overlap a little, whatever the number of features, and a model can be seen to
-// learn. Blobs is safe for concurrent use.
+// Blobs is a set that needs no files. Each class has a centre, and a sample is
+// a random point near the centre of its class. A point is computed from (seed,
+// index) when it is needed. The centres lie in random directions at
+// [BlobRadius] from the origin, and the noise around them has standard
+// deviation 1 in each feature. So the classes overlap only a little, whatever
+// the number of features, and a model can learn them. Blobs is safe for
+// concurrent use.
 type Blobs struct {
 	o           BlobOptions
 	centres     [][]float32
@@ -34,8 +35,8 @@ type BlobOptions struct {
 // nearer to the other centre than to its own with probability Φ(−4/√2) ≈ 0.2 %.
 const BlobRadius = 4
 
-// NewBlobs draws the centres and returns the set. Options below their minimum
-// are an error.
+// NewBlobs draws the centres and returns the set. It returns an error if an
+// option is below its minimum.
 func NewBlobs(o BlobOptions) (*Blobs, error) {
 	if o.Samples < 1 || o.Features < 1 || o.Classes < 2 {
 		return nil, fmt.Errorf("draw blobs: %d samples of %d features in %d classes: must be at least 1, 1 and 2", o.Samples, o.Features, o.Classes)

@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// listFiles returns the regular files below the folder name whose base names
-// match glob, in lexical order; "" matches all. It leaves out names that begin
-// with a dot. If name is a file, listFiles returns that file.
+// listFiles returns the regular files at any depth below the folder at the path
+// name, in lexical order. It leaves out files whose base names do not match
+// glob, unless glob is "", and all names that begin with a dot. If name is the
+// path of a file, listFiles returns that file.
 func listFiles(name, glob string) ([]string, error) {
 	if _, err := path.Match(glob, ""); err != nil {
 		return nil, fmt.Errorf("pattern %q: %w", glob, err)

@@ -18,10 +18,10 @@ type IDXOptions struct {
 	Room    memory.Bytes // memory that may be used; 0 means not known and sets no bound
 }
 
-// Images is a set of labelled images in the IDX format of MNIST and its family.
-// A pixel p becomes the feature (p − mean)/deviation, with mean and deviation
-// taken over all pixels of the set, so that features have mean 0 and variance 1.
-// Images is safe for concurrent use.
+// Images is a set of labelled images in the IDX format of MNIST and its family. A pixel p
+// becomes the feature (p − mean)/deviation, with mean and deviation computed over all
+// pixels of the set, so that features have mean 0 and variance 1. Images is safe for
+// concurrent use.
 type Images struct {
 	pixels      []byte
 	labels      []byte
@@ -115,7 +115,7 @@ func (s *Images) Sample(i int, dst *Sample) error {
 	return nil
 }
 
-// candidates returns the paths at which a file of the family may lie: with a
+// candidates returns the paths at which a file of the data set may be: with a
 // dash or a dot after the stem, and with or without .gz.
 func candidates(folder, stem string, dims int) []string {
 	var names []string

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// idx returns an IDX file of unsigned bytes with the given content and
-// dimensions.
+// idx returns the text of an IDX file of unsigned bytes with the given content
+// and dimensions.
 func idx(content []byte, dims ...uint32) string {
 	b := []byte{0, 0, 8, byte(len(dims))}
 	for _, d := range dims {
@@ -136,9 +136,9 @@ func TestIDXDamagedGzip(t *testing.T) {
 	}
 }
 
-// TestFashionMNIST reads real images, if Debian's package dataset-fashion-mnist
-// is installed. It takes the smaller part of the data set, under the names of
-// the larger one.
+// TestFashionMNIST checks that real images are read correctly, if Debian's
+// package dataset-fashion-mnist is installed. It reads the smaller part of the
+// data set under the file names of the larger part.
 func TestFashionMNIST(t *testing.T) {
 	const from = "/usr/share/datasets/fashion-mnist"
 	dir := t.TempDir()

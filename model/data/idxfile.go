@@ -19,8 +19,8 @@ import (
 // set of the family, EMNIST, holds 0.6 GB.
 const maxIDX = 4 << 30
 
-// read reads the first of the [candidates] that exists, and keeps its items up to
-// the limit.
+// read reads the first of the [candidates] that exists. The content that it returns ends
+// after o.Limit items.
 func (o IDXOptions) read(stem string, dims int) (shape []int, content []byte, name string, err error) {
 	names := candidates(o.Path, stem, dims)
 	for _, name = range names {
@@ -71,8 +71,8 @@ func (o IDXOptions) decodeFile(f *os.File, dims int) ([]int, []byte, error) {
 	return o.decode(z, dims, most)
 }
 
-// decode reads one IDX file whose contents have at most the given number of bytes.
-// content has the items up to the limit. The other items are read too, to check
+// decode reads one IDX file whose contents have at most the given number of bytes. The
+// content that it returns ends after o.Limit items. It reads the other items too, to check
 // that the file is complete.
 func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, content []byte, err error) {
 	shape, size, err := idxHeader(r, dims)

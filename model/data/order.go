@@ -9,18 +9,18 @@ type Order struct {
 	Len  int // samples in the set; at least 1
 }
 
-// At returns the epoch of position pos, counted from 0, and the index in the set
-// of the sample there. pos must be at least 0. At is a pure function.
+// At returns the epoch that position pos is in, counted from 0, and the index in the set of
+// the sample at that position. pos must be at least 0. At is a pure function.
 func (o Order) At(pos int64) (epoch int64, index int) {
 	epoch = pos / int64(o.Len)
 	return epoch, o.permute(uint64(epoch), uint64(pos%int64(o.Len)))
 }
 
-// permute applies the permutation of an epoch to x, which must be in [0, Len).
-// It is a Feistel network on the smallest even number of bits that can hold
-// every index. The network is applied again until the result is below Len (cycle
-// walking; Black and Rogaway, 2002, "Ciphers with arbitrary finite domains").
-// The domain is at most four times Len, so this takes few repetitions.
+// permute applies the permutation of an epoch to x, which must be in [0, Len). The
+// permutation is a Feistel network on the smallest even number of bits that can hold every
+// index, applied repeatedly until the result is below Len (cycle walking; Black and
+// Rogaway, 2002, "Ciphers with arbitrary finite domains"). The domain is at most four times
+// Len, so this takes few repetitions.
 func (o Order) permute(epoch, x uint64) int {
 	half := uint(1)
 	for uint64(1)<<(2*half) < uint64(o.Len) {

@@ -57,9 +57,9 @@ func TestOrderDiffersBetweenEpochsAndSeeds(t *testing.T) {
 	}
 }
 
-// TestOrderIsUniform checks that every sample comes in every place about
-// equally often. A weak network would leave a pattern in small sets, where the
-// halves have few bits.
+// TestOrderIsUniform checks that every sample appears at every place of an
+// epoch about equally often. A weak Feistel network would leave a pattern in
+// small sets, where its halves have few bits.
 func TestOrderIsUniform(t *testing.T) {
 	for _, size := range []int{2, 3, 5, 17} {
 		const epochs = 4000
@@ -88,8 +88,8 @@ func TestOrderIsUniform(t *testing.T) {
 	}
 }
 
-// TestOrderKnownAnswers pins the order. It may never change, because a
-// checkpoint holds only a position.
+// TestOrderKnownAnswers checks that the order has not changed. It may never
+// change, because a checkpoint holds only a position in it.
 func TestOrderKnownAnswers(t *testing.T) {
 	if got, want := epoch(Order{Seed: 1, Len: 10}, 0), []int{5, 9, 4, 8, 0, 1, 3, 6, 7, 2}; !slices.Equal(got, want) {
 		t.Errorf("seed 1, epoch 0: %v, want %v", got, want)

@@ -7,8 +7,8 @@ import (
 )
 
 // TooLargeError reports that data would not fit into the memory that is left.
-// The size of the data shows this before any of the data is read. Without the
-// check, the system would kill the process without an error message.
+// The size is checked before any data is read. Without this check, the system
+// might kill the process without an error message.
 type TooLargeError struct {
 	Path  string
 	Size  memory.Bytes // size of the data that would be read

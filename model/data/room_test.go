@@ -96,8 +96,8 @@ func TestImagesLargerThanMemory(t *testing.T) {
 	}
 }
 
-// taken returns the number of bytes that f allocates, whether or not they are
-// freed.
+// taken returns the total number of bytes that f allocates, including those
+// that are freed before it returns.
 func taken(f func()) memory.Bytes {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -107,7 +107,7 @@ func taken(f func()) memory.Bytes {
 }
 
 // TestReadingTakesNoMore checks that reading data takes no more memory than the
-// check of its size assumes. With a copy on the way, data that passed the check
+// check of its size assumes. If reading made a copy, data that passed the check
 // would not fit.
 func TestReadingTakesNoMore(t *testing.T) {
 	const size = 8 * memory.MiB

@@ -39,9 +39,9 @@ type Set interface {
 	Len() int
 	// Shape returns the shape that every sample of the set has.
 	Shape() Shape
-	// Sample writes sample i, 0 ≤ i < Len, into s. The slices of s must have the
-	// lengths that Shape gives, and stay the caller's. Any other index or length
-	// is an error.
+	// Sample writes sample i, 0 ≤ i < Len, into s. The slices of s must have the lengths
+	// that Shape gives; they still belong to the caller afterwards. Sample returns an error
+	// for any other index or length.
 	Sample(i int, s *Sample) error
 	// Fingerprint identifies the contents and their order: sets with the same
 	// fingerprint have the same samples at the same indices.

@@ -20,17 +20,17 @@ const Vocabulary = 256
 // TextOptions say which bytes [OpenText] reads and how it cuts them into samples.
 type TextOptions struct {
 	Path    string       // a file, or a folder whose files are read at every depth
-	Glob    string       // pattern of path.Match for the base names to read in a folder; "" reads all
+	Glob    string       // path.Match pattern for base names in a folder; "" reads all
 	Limit   memory.Bytes // number of bytes to read at most, with the last file cut short; 0 reads all
 	Context int          // tokens per sample, T; at least 1
 	Room    memory.Bytes // memory that may be used; 0 means not known and sets no bound
 }
 
-// Text is a set of samples cut from files. A sample has T tokens and, for each, the
-// token that follows. So it comes from a window of T+1 bytes, and the next window
-// begins with the last byte of the one before. Windows never cross files: a file's
-// last window is padded with token 0 and targets that do not count. The bytes are
-// held in memory. Text is safe for concurrent use.
+// Text is a set of samples cut from files. A sample has T tokens and, as the target of
+// each, the token that follows. So a sample comes from a window of T+1 bytes, and the last
+// byte of a window is the first byte of the next one. Windows never cross files: a file's
+// last window is padded with token 0 and targets that do not count. The bytes are held in
+// memory. Text is safe for concurrent use.
 type Text struct {
 	context     int
 	bytes       []byte
@@ -39,14 +39,14 @@ type Text struct {
 	fingerprint string
 }
 
-// window is where a sample lies in the text: bytes [from, to), at least two and at
-// most T+1 of them.
+// window is the place of a sample in the text: bytes [from, to), at least two and at most
+// T+1 of them.
 type window struct{ from, to int }
 
-// OpenText reads the files that o names. It reads a folder in lexical order, leaves
-// out names that begin with a dot, and follows no symbolic links below Path.
-// Unreadable files and too little text for one sample are errors. If the text does
-// not fit into o.Room, the error is a *[TooLargeError] and none of it is read.
+// OpenText reads the files that o names. It reads the files of a folder in lexical order, leaves
+// out names that begin with a dot, and follows no symbolic links below Path. It returns an error if
+// a file cannot be read or if there is too little text for one sample. If the text does not fit
+// into o.Room, the error is a *[TooLargeError] and none of it is read.
 func OpenText(o TextOptions) (*Text, error) {
 	if o.Context < 1 {
 		return nil, fmt.Errorf("read text: %d tokens per sample: must be at least 1", o.Context)
@@ -84,8 +84,8 @@ func OpenText(o TextOptions) (*Text, error) {
 // windowBytes is the size of a window in memory, in bytes.
 const windowBytes = 16
 
-// measure returns the number of bytes that o reads of files, and the number of
-// windows that they make.
+// measure returns how many bytes of the files are to be read, and how many
+// windows they make.
 func (o TextOptions) measure(files []string) (size memory.Bytes, windows int, err error) {
 	for _, name := range files {
 		if o.Limit > 0 && size >= o.Limit {
@@ -122,8 +122,9 @@ func (t *Text) read(name string, limit memory.Bytes) (err error) {
 	return nil
 }
 
-// fill appends r to the text, to its end or until the text has limit bytes; 0 is no
-// limit. It also reads all of a file that does not report its size, or that grows.
+// fill appends the contents of r to the text, but stops when the text has limit bytes; if
+// limit is 0, there is no limit. It does not rely on the reported size of a file, which may
+// be missing or out of date.
 func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
 	for limit == 0 || memory.Bytes(len(t.bytes)) < limit {
 		t.bytes = slices.Grow(t.bytes, 1)
@@ -143,8 +144,8 @@ func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
 	return nil
 }
 
-// digest returns the fingerprint. It covers the windows too, so that the same bytes
-// count as different data if they are split into other files or cut differently.
+// digest returns the fingerprint. It covers the windows too, so that the same bytes count
+// as different data if the files or the windows divide them differently.
 func (t *Text) digest() string {
 	h := sha256.New()
 	var cut [windowBytes]byte
