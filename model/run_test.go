@@ -57,7 +57,8 @@ func TestWholeRunWithRandomFailures(t *testing.T) {
 
 var wholePlan = plan(7, 4)
 
-// wholeRun is a run of a subject in a folder.
+// wholeRun trains a subject, which is a small model with its data, in a folder and records
+// what happened.
 type wholeRun struct {
 	t *testing.T
 	subject

@@ -22,7 +22,7 @@ type fault struct {
 	line    int  // number of the line of output that reported it
 }
 
-// Bounds of what a scan keeps.
+// Limits on what a scan keeps.
 const (
 	faultsMost  = 512
 	streamsMost = 1024

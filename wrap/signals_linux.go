@@ -49,7 +49,8 @@ func (l *listener) stop() {
 	close(l.in)
 }
 
-// pass passes the received signals on to c, and returns after stop was called.
+// pass passes received signals on to c. It returns once stop has been called and all signals
+// received before that have been passed on.
 func (l *listener) pass(c *Child) {
 	defer close(l.answered)
 	for s := range l.in {

@@ -100,9 +100,10 @@ func kindsIn(t *testing.T, dir string) map[runs.Kind]int {
 	return kinds
 }
 
-// TestLostDeviceLeavesNoTrace loses the device once, at each of its answers in turn: while
-// the model is built, during a step or during a checkpoint. The run must continue under the
-// same process ID and arrive at the result of a run that loses nothing.
+// TestLostDeviceLeavesNoTrace repeats a run and loses the device once in each repetition: at
+// the first Sync or Download, then at a later one, until losses have covered the building of
+// the model, the steps and the checkpoints. Each run must continue under the same process ID
+// and arrive at the result of a run that loses nothing.
 func TestLostDeviceLeavesNoTrace(t *testing.T) {
 	const steps = mortalEvery + 1
 	stride := 1

@@ -260,7 +260,8 @@ class Recorder:
 
     def _late_call(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, again: Optional[Callable] = None, worn: Sequence = ()) -> Any:
         """Returns the result of a module's call that ran out of memory, or is expected to. The
-        result is late, or comes from repeating the call where pieces would be wrong."""
+        tensors of the result are late: they are computed afterwards, in pieces. If pieces would be wrong, the call
+        is repeated instead, and its result is returned."""
         release_frames(failure)
         tape.failure = failure
         module: Any = entry.module

@@ -377,10 +377,11 @@ class Plan:
         return slots
 
     def _imagined(self, entry: Entry) -> Optional[list[tuple]]:
-        """The shapes of a function's results for the whole batch. A trial may not show them, since
+        """The shapes of a function's results for the whole batch. A trial might not show them, since
         numbers among the arguments, such as the end of a slice, may be larger than the few rows of
         the trial. None if the shapes cannot be computed without values, or if the function is not
-        PyTorch's own: its kernel may not check for tensors without memory. Raises :class:`Refused`
+        PyTorch's own, because a foreign kernel might not check that its tensors are on the meta device
+        and have no memory. Raises :class:`Refused`
         if the shapes depend on values."""
         if getattr(entry.call, "opaque", False):
             return None
