@@ -14,11 +14,11 @@ import (
 	"headroom/recovery"
 )
 
-// TestEverySampleOnce makes runs in which random allocations fail, other
-// processes hold memory, and interrupts come. A run may give up; it is then
-// started again. Once the run is done, every step must have been made of
-// exactly the effective batch, every epoch must have each sample once, and the
-// metrics must say so.
+// TestEverySampleOnce checks runs in which random allocations fail, other
+// processes hold memory, and interrupts arrive. A run may give up; it is then
+// started again. Once the run is done, every step must have used exactly the
+// effective batch, every epoch must contain each sample once, and the metrics
+// must agree.
 func TestEverySampleOnce(t *testing.T) {
 	root, n := t.TempDir(), 0
 	rapid.Check(t, func(r *rapid.T) {

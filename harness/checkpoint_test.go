@@ -68,8 +68,8 @@ func TestStatusOfAKilledRunIsStale(t *testing.T) {
 	}
 }
 
-// TestReadWhileRunning checks that readers of a live run see only whole lines, and more and
-// more of them.
+// TestReadWhileRunning checks that readers of a live run see only whole lines, and that the
+// lines and the status lag only a few steps behind the run.
 func TestReadWhileRunning(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 30)
 	clock := time.Unix(0, 0)
@@ -240,7 +240,7 @@ func TestFinishedCheckpointOfAnotherRun(t *testing.T) {
 }
 
 // TestCheckpointsRemoved checks that a run whose checkpoints are gone says so and starts
-// over, and that a run whose checkpoints are removed while it is live writes new ones.
+// over, and that a live run writes new checkpoints if somebody removes the old ones.
 func TestCheckpointsRemoved(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 4)
 	j.options.CheckpointEvery = 2

@@ -16,7 +16,7 @@ var ErrInterrupted = errors.New("interrupted; the same command continues from he
 var errFinished = errors.New("already finished")
 
 // End records how the run ended and returns its result. An err of nil means that
-// all steps were made. End returns err, or nil if err says that the run had
+// all steps were completed. End returns err, or nil if err says that the run had
 // already finished.
 func (s *Session) End(err error) (Result, error) {
 	defer func() {

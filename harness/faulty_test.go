@@ -124,8 +124,8 @@ func (f *faultyFile) Close() error {
 	return errors.Join(f.disk.op("close", f.path), f.File.Close())
 }
 
-// saving returns a journey with everything that writes: several checkpoints, and an
-// out-of-memory failure that is retried.
+// saving returns a journey in which everything that a run can write is written. It has
+// several checkpoints, and an out-of-memory failure that is retried.
 func saving(t testing.TB) *journey {
 	j := newJourney(t, plan64.WithMicro(16), 6)
 	j.options.CheckpointEvery = 2
@@ -337,8 +337,8 @@ func TestSaveAgain(t *testing.T) {
 	}
 }
 
-// TestCheckpointOrder checks that every file is on disk before the name that vouches for
-// it, and that the metrics are on disk before the checkpoint.
+// TestCheckpointOrder checks that every file of a checkpoint is on disk before the
+// checkpoint gets its final name, and that the metrics are on disk before the checkpoint.
 func TestCheckpointOrder(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 1)
 	disk := &faulty{Disk: fast{}}

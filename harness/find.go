@@ -18,7 +18,7 @@ type FindOptions struct {
 	Plan      recovery.Plan // Micro is ignored
 	Policy    recovery.Policy
 	Interrupt <-chan struct{}  // as in [RunOptions]
-	Now       func() time.Time // nil is time.Now
+	Now       func() time.Time // nil means time.Now
 
 	OnEntry  func(runs.Entry) // called with trials and decisions as they happen; Find itself writes nothing
 	OnTiming func(Timing)     // called with every size that was timed
@@ -53,11 +53,11 @@ type finder struct {
 	found Found
 }
 
-// Find searches for the largest micro-batch that fits. It then makes whole optimizer steps
+// Find searches for the largest micro-batch that fits. It then runs whole optimizer steps
 // with that size and with the plan to recommend, and times that plan and smaller ones.
-// Memory is more fragmented in a whole step, so a size that fits alone may run out of
-// memory there; the search then continues below it. The trainer still belongs to the
-// caller, but can no longer be used for training.
+// Memory is more fragmented in a whole step, so a size that fitted in the search may run
+// out of memory there; the search then continues below that size. The trainer still
+// belongs to the caller, but can no longer be used for training.
 //
 // The error is ErrInterrupted, the error of ctx, a *[GaveUpError] if nothing fits, or any
 // other error of the trainer.
@@ -107,11 +107,11 @@ func Find(ctx context.Context, t Trainer, o FindOptions) (*Found, error) {
 	}
 }
 
-// hold makes whole steps to try what the search found: first with the largest size that
+// hold runs whole steps to try what the search found: first with the largest size that
 // fits, then with the plan to recommend. It times that plan and smaller ones. failed is a
-// size that fitted alone but ran out of memory in a whole step, or 0 if there is none. If
-// that size is the smallest allowed, nothing is left below it, and hold returns the
-// failure as err.
+// size that fitted in the search but ran out of memory in a whole step, or 0 if there is
+// none. If that size is the smallest allowed, nothing is left below it, and hold returns
+// the failure as err.
 func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 	whole := recovery.Plan{Effective: fits, World: 1, Micro: fits}
 	f.found.Largest, err = f.time(ctx, whole, 1)
@@ -173,9 +173,9 @@ func (f *finder) curve(ctx context.Context, plan recovery.Plan) ([]Timing, error
 	return all, nil
 }
 
-// time runs n whole steps with p and measures them; it stops early once they have taken a
-// while. If n is more than 1, the first step is a warm-up and does not count, unless it
-// alone has taken that long.
+// time runs n whole steps with p and measures them. It stops early once the steps have
+// taken a while. If n is more than 1, the first step is a warm-up and does not count,
+// unless it alone has taken that long.
 func (f *finder) time(ctx context.Context, p recovery.Plan, n int) (Timing, error) {
 	const enough = 5 * time.Second
 	t := Timing{Micro: p.Largest(), Accumulation: p.Accumulation()}
@@ -212,7 +212,8 @@ func (f *finder) note(e runs.Entry) {
 	}
 }
 
-// wanted returns the error to end with if the user no longer wants an answer, else nil.
+// wanted returns the error with which Find should end if the user no longer wants an
+// answer, or nil.
 func (f *finder) wanted(ctx context.Context) error {
 	select {
 	case <-f.o.Interrupt:

@@ -12,8 +12,9 @@ import (
 	"headroom/runs"
 )
 
-// coarse is a trainer on which some sizes fit alone but not in a whole step: those above
-// most, and in a step of several micro-batches also those above cut.
+// coarse is a trainer on which some sizes fit in a probe but not in a whole step. These
+// are the sizes above most and, in a step of several micro-batches, also the sizes above
+// cut.
 type coarse struct {
 	*toy
 	most, cut int

@@ -32,8 +32,8 @@ func (e *DeviceGoneError) Error() string { return e.Decision.Reason }
 // that.
 func (e *DeviceGoneError) Unwrap() error { return e.Err }
 
-// faultPatience is how long to wait for the driver to report why a device is gone. It reports
-// faults through a channel of its own.
+// faultPatience is how long to wait for the driver to report why a device is gone. The driver
+// reports faults separately from the errors of its calls.
 const faultPatience = 300 * time.Millisecond
 
 // isGone reports whether err means that the device is gone.
@@ -41,8 +41,8 @@ func (l *loop) isGone(err error) bool {
 	return err != nil && l.do.Gone != nil && l.do.Gone(err)
 }
 
-// gone ends the run in this process after the device was lost with err. It honours a request to
-// stop, even one that arrives while it waits for the driver's report.
+// gone ends the run in this process after err showed that the device was lost. It honours a
+// request to stop, even one that arrives while it waits for the driver's report.
 func (l *loop) gone(ctx context.Context, err error) error {
 	why := onLine(err)
 	if broken := (*CheckpointError)(nil); errors.As(err, &broken) { // that error's text gives advice about disks

@@ -18,7 +18,7 @@ import (
 var errGone = errors.New("the device is gone")
 
 // mortal is a trainer whose device is lost in the nth call of one of its methods. From then
-// on, the device answers nothing.
+// on, every use of the device fails.
 type mortal struct {
 	Trainer
 	call string
@@ -88,8 +88,8 @@ func doomed(j *journey, processes int, call string, nth int) (last **mortal) {
 	return last
 }
 
-// TestLostDevice loses the device in every kind of call. The process must end without
-// another try, and the next one must make the missing steps.
+// TestLostDevice loses the device in every kind of call. The process must end without using
+// the device again, and the next process must run the remaining steps.
 func TestLostDevice(t *testing.T) {
 	for _, c := range []struct {
 		call  string
@@ -224,8 +224,8 @@ func TestLostAndInterrupted(t *testing.T) {
 	}
 }
 
-// TestLossesAreTheCallersToName checks that without RunOptions.Gone no error counts as a
-// lost device.
+// TestLossesAreTheCallersToName checks that, without RunOptions.Gone, no error counts as
+// the loss of the device.
 func TestLossesAreTheCallersToName(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(32), 3)
 	doomed(j, 1, "load", 1)

@@ -62,8 +62,8 @@ func TestWhatAWorkerLearnsIsKept(t *testing.T) {
 	}
 }
 
-// TestACommandsStartIsTold checks that the entries about the start of a command name
-// neither steps nor samples, which are not known.
+// TestACommandsStartIsTold checks that the entries about the start of a command do not
+// mention numbers of steps or samples, which are not known.
 func TestACommandsStartIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		o    SessionOptions

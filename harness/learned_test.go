@@ -14,8 +14,8 @@ import (
 	"headroom/runs"
 )
 
-// killed runs j until the given step begins. Then it stops the run as if the process were
-// killed, with only what is on disk by then.
+// killed runs j until the given step begins. Then it stops the run as if the process had
+// been killed: only what is on disk by then remains.
 func killed(t *testing.T, j *journey, step int) {
 	t.Helper()
 	gone, dead := errors.New("the process is gone"), false

@@ -45,7 +45,8 @@ func (s *Session) journalState(err error) {
 	}
 }
 
-// noteRemovals reports which files someone removed from the folder of the live run.
+// noteRemovals reports which files somebody removed from the folder of the live
+// run.
 func (s *Session) noteRemovals() {
 	for _, text := range s.f.TakeRemovals() {
 		s.Note(runs.Entry{Kind: runs.KindMissing, Text: text})
@@ -108,10 +109,10 @@ func (s *Session) setStatus(state runs.State, reason string) {
 }
 
 // Save writes a checkpoint of the current state, unless that state has one already.
-// It writes the metrics first, so that every checkpoint vouches for the lines up to
-// its step. If must is true, it saves the state even if the metrics cannot be
-// written, since weights are worth more. keep is the number of newest checkpoints
-// to keep.
+// It writes the metrics first, so that the lines up to the step of a checkpoint are
+// on disk before the checkpoint is. If must is true, it saves the state even if the
+// metrics cannot be written, since weights are worth more. keep is the number of
+// newest checkpoints to keep.
 func (s *Session) Save(save func(io.Writer) error, keep int, must bool) error {
 	if s.saved == s.step {
 		return nil

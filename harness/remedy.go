@@ -39,9 +39,9 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 	return nil // Continue and ShrinkStep need no action; the history holds the plan for the next step
 }
 
-// startAfresh empties the cache for a new plan. Segments cut to the sizes of the old
-// plan would be in the way: measurements showed that they can take up a tenth of the
-// memory.
+// startAfresh empties the cache before a new plan takes effect. Cached segments with
+// the sizes of the old plan would not suit the new one: measurements showed that
+// they can take up a tenth of the memory.
 func (l *loop) startAfresh() error {
 	if _, err := l.trainer.EmptyCache(); err != nil {
 		return fmt.Errorf("step %d: empty the cache for a new plan: %w", l.step+1, err)
@@ -75,7 +75,7 @@ func (l *loop) pause(ctx context.Context, d time.Duration) error {
 }
 
 // wait waits until other processes have released enough memory for what failed, or
-// until the time is over. In both cases the failed step is then tried again. If the
+// until its time is up. In both cases the failed step is then tried again. If the
 // model could not be built, there is no trainer whose memory could be checked: wait
 // then takes the whole time and asks for a new attempt.
 func (l *loop) wait(ctx context.Context, e recovery.Event) error {

@@ -15,7 +15,7 @@ import (
 	"headroom/runs"
 )
 
-// RunOptions say how the native loop makes steps.
+// RunOptions say how the native loop runs steps.
 type RunOptions struct {
 	CheckpointEvery int // steps between checkpoints; 0 saves only at the end, on an interrupt, before a relaunch and on giving up
 	Keep            int // number of newest checkpoints to keep; 0 means 1
@@ -78,7 +78,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 // PanicError reports a panic inside the trainer. The log of the attempt also has the
 // stack.
 type PanicError struct {
-	Step  int // the step that was being made
+	Step  int // the step that was running
 	Value any
 	Stack []byte
 	Log   string // path of the attempt's log
@@ -91,7 +91,7 @@ func (e *PanicError) Error() string {
 // errRelaunch ends an attempt that is followed by another.
 var errRelaunch = errors.New("relaunch")
 
-// loop is one call of Run. It makes the steps, and its Session keeps the records.
+// loop is one call of Run. It runs the steps, and its Session keeps the records.
 type loop struct {
 	*Session
 	do      RunOptions
@@ -103,9 +103,9 @@ type loop struct {
 	begun    int       // steps finished when BeforeStep was last called; -1 if never
 }
 
-// Run makes the missing steps, starting from the newest whole checkpoint in the session's
-// folder. It ends the session when they are done or something stopped them. If the run is
-// already finished, Run returns at once, with Finished set.
+// Run runs the remaining steps, starting from the newest whole checkpoint in the
+// session's folder. It ends the session when all steps are done or something has stopped
+// the run. If the run is already finished, Run returns at once, with Finished set.
 //
 // The error is one of these, possibly wrapped:
 //
@@ -151,9 +151,9 @@ func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 	}
 }
 
-// try makes one attempt, from the newest whole checkpoint on. It returns nil once all
-// steps are made, errRelaunch if another attempt should follow, errFinished if the run
-// had already finished, or the error that ended the run.
+// try runs one attempt, from the newest whole checkpoint on. It returns nil once all
+// steps are completed, errRelaunch if another attempt should follow, errFinished if the
+// run had already finished, or the error that ended the run.
 func (l *loop) try(ctx context.Context) (err error) {
 	defer l.catch(&err)
 	from, bad, err := l.f.NewestCheckpoint()
@@ -180,7 +180,7 @@ func (l *loop) try(ctx context.Context) (err error) {
 	return l.saveAtEnd(err)
 }
 
-// work makes the missing steps.
+// work runs the remaining steps.
 func (l *loop) work(ctx context.Context, from *runs.Checkpoint) error {
 	if from != nil {
 		if err := l.f.LoadCheckpoint(from.Step, l.trainer.Load); err != nil {
@@ -229,9 +229,9 @@ func (l *loop) prepare(ctx context.Context) error {
 	return nil
 }
 
-// loadFailed handles err, which occurred while the model was being built or loaded. what
-// says which of the two, for the text of the error. The attempt ends with the error that
-// loadFailed returns.
+// loadFailed handles err, which occurred while the model was being built or loaded. The
+// argument what says which of the two was being done, for the text of the error. The
+// attempt ends with the error that loadFailed returns.
 func (l *loop) loadFailed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return l.canceled(ctx)

@@ -21,8 +21,8 @@ import (
 
 var plan64 = recovery.Plan{Effective: 64, World: 1, Micro: 64}
 
-// failedSteps matches each step of a story that ran out of memory. A step that ran out
-// again after the cache was emptied counts once.
+// failedSteps finds the steps that ran out of memory in a text that story returned. A step
+// that ran out of memory again after the cache was emptied is matched only once.
 var failedSteps = regexp.MustCompile(`\d+!( empty \d+!)*`)
 
 func TestRunTrajectory(t *testing.T) {
@@ -81,8 +81,8 @@ func TestRunTrajectory(t *testing.T) {
 	}
 }
 
-// story returns the trace as text. A search, and the emptying of the cache before it,
-// become one word.
+// story returns the trace as text. A search and the emptying of the cache before it are
+// shortened to one word.
 func story(trace []string) string {
 	var words []string
 	for i, w := range trace {
@@ -324,8 +324,8 @@ func TestWaitsToLoad(t *testing.T) {
 	j.account(5)
 }
 
-// TestWaitsAreBoundedWhileLoading checks that memory.waits counts every wait until a
-// step is made, even if the model can be built but its checkpoint cannot be loaded.
+// TestWaitsAreBoundedWhileLoading checks that memory.waits counts every wait until a step
+// is finished, even if the model can be built but its checkpoint cannot be loaded.
 func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 2)
 	j.mustRun()

@@ -15,8 +15,9 @@ import (
 // probed with the result of every trial.
 //
 // Any error other than running out of memory ends the search and is returned. Before
-// each trial, seek calls wanted, whose error also ends the search. So does an error
-// of the trainer for which fatal, unless it is nil, returns true.
+// each trial, seek calls wanted, whose error also ends the search. An error of the
+// trainer for which fatal returns true ends the search even if memory ran out. fatal
+// may be nil.
 func seek(ctx context.Context, t Trainer, p recovery.Policy, limit int, wanted func() error, fatal func(error) bool, probed func(search.Probe, *memory.OutOfMemoryError)) (recovery.Searched, error) {
 	if _, err := t.EmptyCache(); err != nil {
 		return recovery.Searched{}, fmt.Errorf("search: empty the cache: %w", err)
@@ -58,8 +59,8 @@ func probeText(p search.Probe, oom *memory.OutOfMemoryError) string {
 	return fmt.Sprintf("micro-batch %d fits: peak %v", p.N, p.Peak)
 }
 
-// search probes for the largest micro-batch up to limit that fits. It then has the
-// session decide about the result, and carries the decision out.
+// search probes for the largest micro-batch up to limit that fits. It then asks the
+// session for a decision about the result, and carries the decision out.
 func (l *loop) search(ctx context.Context, limit int) error {
 	start := l.o.Now()
 	last := start

@@ -19,7 +19,7 @@ type SessionOptions struct {
 	Plan   recovery.Plan // the plan that the user asked for; Micro 0 searches for the largest that fits
 	Policy recovery.Policy
 
-	// Precision is the number format in which training computes, such as "bf16"; "" is
+	// Precision is the number format in which training computes, such as "bf16"; "" means
 	// float32. The journal entry of an attempt names it. The need for memory depends on it,
 	// so what was learned with another precision is forgotten.
 	Precision string
@@ -29,7 +29,7 @@ type SessionOptions struct {
 	OnEntry func(runs.Entry)      // called with every journal entry, as it is written
 	OnStep  func(runs.StepReport) // called with every finished step
 	Log     *zap.Logger           // nil logs nothing
-	Now     func() time.Time      // nil is time.Now
+	Now     func() time.Time      // nil means time.Now
 }
 
 // complete fills in the defaults, or returns an error that names everything wrong with the
@@ -57,7 +57,7 @@ func (o *SessionOptions) complete() error {
 }
 
 // Session keeps a run's records: evidence, decisions, history, journal, metrics, status and
-// what was learned. It runs nothing. The body of the job (see [recovery.Able]) makes the
+// what was learned. It runs nothing. The body of the job (see [recovery.Able]) runs the
 // steps: it calls [Session.Attempt], reports what happens to [Session.Step] and
 // [Session.Handle], carries out their decisions, and calls [Session.End].
 //
@@ -115,14 +115,14 @@ type Result struct {
 	DeviceGone  int             // how many times the device was lost in the whole run
 	Plan        recovery.Plan   // the plan in force at the end
 	Last        runs.StepReport // the newest step of this session
-	Finished    bool            // whether all steps of the run have been made
+	Finished    bool            // whether all steps of the run have been completed
 }
 
 // GaveUpError is returned when no remedy was left. Decision.Verdict gives the cause, which is
 // memory.Unknown if it could not be found.
 type GaveUpError struct {
 	Decision recovery.Decision
-	Step     int // the step that could not be made
+	Step     int // the step that could not be completed
 }
 
 func (e *GaveUpError) Error() string { return e.Decision.Reason }
@@ -299,7 +299,8 @@ func (s *Session) eased(h recovery.History) []string {
 func (s *Session) Number() int { return s.attempt }
 
 // Handle asks [recovery.Decide] about an event, and records event and decision. The caller
-// carries the decision out. took is how long the event took, or 0 if that does not matter.
+// carries the decision out. took is how much time the event cost, or 0 if that does not
+// matter.
 //
 // For an out-of-memory failure the caller fills in Failure and what the session cannot have
 // seen. For a lost device it fills in Why and Ending. The session adds the rest of the
@@ -418,7 +419,8 @@ func (s *Session) where() string {
 	return fmt.Sprintf("step %d: ", s.step+1)
 }
 
-// keepLearned writes learned.json if the plan has changed for good and has proven itself.
+// keepLearned writes learned.json if the plan has changed for good and a later process may
+// begin with it.
 func (s *Session) keepLearned() {
 	now := s.history.Learned(s.o.Plan, s.o.Precision)
 	if !s.history.Settled() || now.Micro == s.kept.Micro && now.Recompute == s.kept.Recompute && now.Eased == s.kept.Eased && now.Eval == s.kept.Eval {

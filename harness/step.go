@@ -26,7 +26,7 @@ func (e *BrokenPromiseError) Error() string {
 	return fmt.Sprintf("step %d: the trainer broke its promise: it reported %s %d instead of %d", e.Step, e.What, e.Have, e.Want)
 }
 
-// makeStep makes one step, with as many tries as [recovery.Decide] grants.
+// makeStep runs one step, with as many tries as [recovery.Decide] grants.
 func (l *loop) makeStep(ctx context.Context) error {
 	for {
 		start := l.o.Now()
@@ -112,8 +112,8 @@ func (l *loop) answer(ctx context.Context, e recovery.Event, took time.Duration)
 	return l.carryOut(ctx, d, e)
 }
 
-// inStep returns err with the step in front, unless the text of err already begins
-// with the step.
+// inStep returns err with the number of the current step at the start of its text,
+// unless the text already begins with it.
 func (l *loop) inStep(err error) error {
 	step := fmt.Sprintf("step %d: ", l.step+1)
 	if strings.HasPrefix(err.Error(), step) {

@@ -17,12 +17,12 @@ import (
 	"headroom/runs"
 )
 
-// lab is what outlives the attempts of a test: the device, and the record of what was
+// lab holds what outlives the attempts of a test: the device, and the record of what was
 // trained on it. A micro-batch needs base + perSample·micro bytes.
 type lab struct {
 	base, perSample memory.Bytes
 	device          memory.Bytes
-	foreign         func(step int) memory.Bytes    // memory held by others while that step is made
+	foreign         func(step int) memory.Bytes    // memory held by other processes during a step
 	allocFails      func(n int) bool               // whether allocation n fails, counted from 0 over all attempts
 	before          func(l *lab, step int)         // called before every try of a step
 	twist           func(s *runs.StepReport) error // changes the report of a step, or makes the step fail
@@ -230,7 +230,7 @@ func newJourney(t testing.TB, plan recovery.Plan, steps int) *journey {
 	return j
 }
 
-// run opens the folder, makes the run, and closes the folder.
+// run opens the folder, calls [Run], and closes the folder.
 func (j *journey) run(ctx context.Context) (Result, error) {
 	j.t.Helper()
 	return j.runOn(ctx, fast{})
@@ -273,8 +273,8 @@ func (j *journey) kinds() string {
 	return strings.Join(kinds, ", ")
 }
 
-// account checks that metrics and trainer agree on every step, that each has
-// the effective batch, and that every epoch has each sample once.
+// account checks that metrics and trainer agree on every step, that each step has the
+// effective batch, and that every epoch contains each sample once.
 func (j *journey) account(steps int) {
 	j.t.Helper()
 	metrics, err := runs.ReadMetrics(j.dir)

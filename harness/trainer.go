@@ -10,13 +10,13 @@ import (
 	"headroom/runs"
 )
 
-// Trainer makes optimizer steps on one device. [Run] calls it from one goroutine and
+// Trainer runs optimizer steps on one device. [Run] calls it from one goroutine and
 // never calls two methods at once.
 //
-// The position of a trainer (how many steps were made, which samples come next) is
-// part of its state: Step advances it, and Save and Load carry it.
+// The position of a trainer (how many steps are finished, which samples come next) is
+// part of its state: Step advances it, Save writes it, and Load restores it.
 type Trainer interface {
-	// Step makes one optimizer step, cut into micro-batches as p says. It is atomic:
+	// Step runs one optimizer step, cut into micro-batches as p says. It is atomic:
 	// after any error, running out of memory included, weights, optimizer state and
 	// position are what they were, and the next Step gets the same samples. An
 	// out-of-memory failure is a *memory.OutOfMemoryError with Phase and Micro set. A
@@ -30,7 +30,8 @@ type Trainer interface {
 	EmptyCache() (memory.Bytes, error)
 	// Stats returns the present state of the device's memory.
 	Stats() memory.Stats
-	// Save writes everything that a later run needs to continue bit for bit.
+	// Save writes everything that a later process needs to continue with
+	// bit-identical results.
 	Save(w io.Writer) error
 	// Load reads what Save wrote. The state of another model gives a *MismatchError
 	// and leaves the trainer unchanged.
@@ -48,7 +49,7 @@ type Recomputer interface {
 // NotFiniteError reports a loss, gradient norm or learning rate that is NaN or
 // infinite. It is never treated as an out-of-memory failure.
 type NotFiniteError struct {
-	Step  int     // the step that was being made
+	Step  int     // the step that was running
 	What  string  // "loss", "gradient norm" or "learning rate"
 	Value float64 // NaN or ±Inf
 }

@@ -28,9 +28,9 @@ const (
 	// LeakSteps is the smallest number of step boundaries that can show a leak. Fewer
 	// often show only the warm-up of caches and workspaces.
 	LeakSteps = 20
-	// LeakShare is the share of the capacity by which memory must rise, over the
-	// boundaries examined, to count as a leak. At 80 GiB it is 1.6 GiB; allocator
-	// noise between steps stays far below that.
+	// LeakShare is the smallest rise in memory over the examined boundaries that
+	// counts as a leak, as a share of the capacity. At 80 GiB it is 1.6 GiB;
+	// allocator noise between steps stays far below that.
 	LeakShare = 0.02
 	// LeakWindow is how many of the newest boundaries are examined. It bounds the
 	// cost of computing the pairwise slopes.
@@ -61,10 +61,10 @@ type Evidence struct {
 	Boundary []Bytes          `json:"boundary,omitempty"` // bytes allocated after each finished step, or after every few steps, oldest first
 	Every    int              `json:"every,omitempty"`    // how many steps lie between two values of Boundary; 0 means 1
 	Typical  Bytes            `json:"typical,omitempty"`  // median peak of finished steps with the failing plan
-	Like     int              `json:"like,omitempty"`     // how many steps Typical is the median of
+	Like     int              `json:"like,omitempty"`     // number of steps from which Typical was computed
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
 	Host     bool             `json:"host,omitempty"`     // host memory ran out, not the device's
-	Resuming bool             `json:"resuming,omitempty"` // the training had got further with a micro-batch at least this large, before it resumed from a checkpoint
+	Resuming bool             `json:"resuming,omitempty"` // before it resumed from a checkpoint, the training had got further with a micro-batch at least as large as the one that failed
 }
 
 // Verdict is a cause and a sentence that supports it with numbers.
@@ -75,16 +75,16 @@ type Verdict struct {
 
 func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 
-// Diagnose finds out why memory ran out, from the evidence alone. It makes these
-// tests in order, the ones that exclude most first. The first test that holds gives
-// the verdict:
+// Diagnose finds out why memory ran out, from the evidence alone. It applies the
+// following tests in order, beginning with those that rule out the most other causes.
+// The first test that holds gives the verdict:
 //
 //	host           the failure was the machine's memory
 //	unknown        nothing is known about the device's memory
 //	foreign        requested ≤ free + what others took since the attempt began, or others hold at
 //	               least [ForeignShare] of the capacity and requested ≤ free + what they hold
-//	resume         the training had got further with a micro-batch at least this large, before it
-//	               resumed from a checkpoint
+//	resume         before it resumed from a checkpoint, the training had got further with a
+//	               micro-batch at least as large as the one that failed
 //	fragmentation  requested ≤ free + (reserved − allocated), and reserved − allocated is at least
 //	               [FragmentationShare] of the capacity
 //	leak           allocated between steps rises steadily over at least [LeakSteps] boundaries
@@ -139,8 +139,8 @@ func resume(e Evidence) (Verdict, bool) {
 	return Verdict{Resume, fmt.Sprintf("training had got past this point with a micro-batch at least this large, but resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
 }
 
-// heldByOthers is how much of the capacity this process cannot hold because other
-// processes do.
+// heldByOthers returns how much of the capacity this process cannot hold because
+// other processes hold it.
 func heldByOthers(s Stats) Bytes { return s.Capacity - s.Available() }
 
 func fragmentation(e Evidence) (Verdict, bool) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// rising returns n amounts. The first is start, and each further amount is larger by
-// step.
+// rising returns n amounts. The first is start, and each of the others is larger than
+// the one before it by step.
 func rising(n int, start, step Bytes) []Bytes {
 	out := make([]Bytes, n)
 	for i := range out {
@@ -210,8 +210,9 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// TestAssumed checks that a failure still gets a verdict if its memory reports
-// nothing about itself, and that numbers made up for that memory are never reported.
+// TestAssumed checks that a failure still gets a verdict if nothing could be measured
+// about the memory, and that the numbers assumed in place of measurements are never
+// reported.
 func TestAssumed(t *testing.T) {
 	ranOut := OutOfMemoryError{Requested: 32 * MiB, Phase: PhaseForward, Micro: 8}
 	for _, c := range []struct {

@@ -38,16 +38,16 @@ type OutOfMemoryError struct {
 	// "python (pid 4711) holds 21.3 GiB". It is "" if there are none, or if the
 	// device cannot name them.
 	Others string `json:"others,omitempty"`
-	// Assumed is true if [OutOfMemoryError.Assume] made Stats up; messages then leave
-	// Stats out.
+	// Assumed is true if Stats were made up by [OutOfMemoryError.Assume]. Messages
+	// then leave them out.
 	Assumed bool `json:"assumed,omitempty"`
 }
 
-// Assume returns e with Stats made up to explain the failure: they say that one byte
-// less than the request was free. It is for memory that reports nothing about itself,
-// such as a machine's own memory under limits that are not known. most is the most
-// that the memory can hold, or 0 if that is not known. If the size of the request is
-// not known, Assume returns e unchanged.
+// Assume returns e with made-up Stats that explain the failure: they say that one
+// byte less than the request was free. It is for memory of which nothing can be
+// measured, such as a machine's own memory under limits that are not known. The
+// argument most is the capacity of the memory, or 0 if that is not known. If the size
+// of the request is not known, Assume returns e unchanged.
 func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 	if e.Requested <= 0 {
 		return e
@@ -61,8 +61,8 @@ func (e OutOfMemoryError) Assume(most Bytes) OutOfMemoryError {
 	return e
 }
 
-// Measured returns e without Stats that [OutOfMemoryError.Assume] made up. Only this
-// form may be recorded and shown.
+// Measured returns e without its Stats if they were made up by
+// [OutOfMemoryError.Assume]. A failure may be recorded and shown only in this form.
 func (e OutOfMemoryError) Measured() OutOfMemoryError {
 	if e.Assumed {
 		e.Stats = Stats{}
@@ -70,8 +70,8 @@ func (e OutOfMemoryError) Measured() OutOfMemoryError {
 	return e
 }
 
-// Needed is the least memory that the process would have had to hold to continue: the
-// allocated plus the requested bytes, or Whole if that is more.
+// Needed returns the least memory that the process would have had to hold to
+// continue: the allocated plus the requested bytes, or Whole if that is more.
 func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
 
 // Shortage describes how much memory was needed and how much there was, such as "at

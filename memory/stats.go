@@ -7,7 +7,7 @@ type Stats struct {
 	Free         Bytes `json:"free"`          // what could still be reserved now
 	Reserved     Bytes `json:"reserved"`      // taken from the device by the caching allocator
 	Allocated    Bytes `json:"allocated"`     // held by live tensors
-	LargestFree  Bytes `json:"largest_free"`  // largest block that the cache could hand out without reserving
+	LargestFree  Bytes `json:"largest_free"`  // largest block that the cache could hand out without reserving more
 	Foreign      Bytes `json:"foreign"`       // held by other processes
 	Peak         Bytes `json:"peak"`          // largest Allocated since the last reset
 	PeakReserved Bytes `json:"peak_reserved"` // largest Reserved since the last reset
@@ -15,8 +15,8 @@ type Stats struct {
 	Failures     int64 `json:"failures"`      // allocations that failed
 }
 
-// Available is the most memory that this process can hold right now: its capacity
-// minus the part that other processes have taken. It is never negative.
+// Available returns the most memory that this process can hold right now: its
+// capacity minus the part that other processes have taken. It is never negative.
 func (s Stats) Available() Bytes {
 	return max(0, min(s.Capacity, s.Reserved+s.Free))
 }

@@ -14,7 +14,7 @@ import (
 // kept here.
 type events struct {
 	set nvml.EventSet
-	of  map[nvml.Device]Xid // every field except Code and Time is filled in
+	of  map[nvml.Device]Xid // what is known of each GPU's events in advance: every field except Code and Time
 }
 
 func openXids() (source, error) {

@@ -16,7 +16,7 @@ import (
 )
 
 // TestNothingIsLeftOpen checks that symbols.h lists every NVML function that go-nvml
-// refers to. Any that is missing would be left to the dynamic linker to find.
+// refers to. The dynamic linker would have to find any function that the list lacks.
 func TestNothingIsLeftOpen(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the program is no ELF file")
@@ -61,7 +61,8 @@ func TestMain(m *testing.M) {
 }
 
 // child runs this program again, with every symbol bound when it starts, and returns
-// what it prints. does is the value of childKey.
+// what it prints. does is the value of childKey, and env holds further environment
+// variables.
 func child(t *testing.T, does string, env ...string) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -73,7 +74,7 @@ func child(t *testing.T, does string, env ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestStartsBound checks that the program starts where the dynamic linker binds
+// TestStartsBound checks that the program starts even if the dynamic linker binds
 // every symbol at the start, as under LD_BIND_NOW or in a hardened build.
 func TestStartsBound(t *testing.T) {
 	if got := child(t, "versions"); got == "" {
@@ -101,8 +102,9 @@ func standIn(t *testing.T) string {
 	return dir
 }
 
-// TestOldLibrary checks that calls reach the library that is found, that values which
-// the library lacks are only reported as unknown, and that its errors have a text.
+// TestOldLibrary checks a library that lacks most functions. Calls must reach this
+// library, values that it cannot provide must be reported as unknown, and its errors
+// must have a text.
 func TestOldLibrary(t *testing.T) {
 	got := child(t, "versions", "LD_LIBRARY_PATH="+standIn(t))
 	want := "{Version:9 NVML: CUDA:} <nil> [] no NVML: count GPUs: NVML answers: " + noText

@@ -21,8 +21,9 @@ func TestXidString(t *testing.T) {
 	}
 }
 
-// TestEveryCallAnswers checks that, with or without a GPU, NVML and the build tag, no
-// call crashes and every error is an *UnavailableError, which says what is missing.
+// TestEveryCallAnswers checks that no call crashes and that every error is an
+// *UnavailableError that says what is missing. This must hold with and without a GPU,
+// NVML and the build tag.
 func TestEveryCallAnswers(t *testing.T) {
 	check := func(call string, err error) {
 		t.Helper()
@@ -104,7 +105,7 @@ func TestWatchTellsInOrder(t *testing.T) {
 }
 
 // TestWatchEnds checks that a watch ends with its context, whatever the watch is
-// doing, and that the source is closed by the time the channel is.
+// doing, and that it closes the source before it closes the channel.
 func TestWatchEnds(t *testing.T) {
 	for name, steps := range map[string][]scriptedStep{
 		"waiting":           nil,

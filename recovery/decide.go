@@ -15,7 +15,7 @@ type Policy struct {
 	Recompute  bool    // activations may be recomputed to save memory
 	Relaunches int     // how many times in all the job may be relaunched to make room; if not 0 and Able.CountSteps is false, it may also be relaunched after each newer checkpoint
 	Waits      int     // how many times in a row to wait for other processes before giving up
-	GrowAfter  int     // quiet steps, without a failure or a growth, before growing back is tried; 0 never grows
+	GrowAfter  int     // number of steps without a failure or a growth before growing back is tried; 0 means never
 
 	// Host names ways to need less host memory, in the order in which to try them. For a
 	// command, they are the fallbacks of that kind in its profile.
@@ -31,7 +31,7 @@ type Policy struct {
 type Able struct {
 	EmptyCache bool // give unused memory back and run the same samples again
 	CutStep    bool // run a single step with a smaller micro-batch than the plan's
-	Probe      bool // try a micro-batch size, and so search for the largest
+	Probe      bool // try a micro-batch size, and so search for the largest that fits
 	Recompute  bool // recompute activations in the backward pass
 	Eval       bool // change the evaluation batch, Plan.Eval
 	CountSteps bool // report every optimizer step; if not, progress is seen from checkpoints alone
@@ -80,7 +80,7 @@ type Event struct {
 // Left is a process that was ended on purpose, just after a checkpoint, so that little
 // work is lost.
 type Left struct {
-	Why  string `json:"why"`  // what would have happened otherwise
+	Why  string `json:"why"`  // what would have happened if the process had not been ended
 	From int    `json:"from"` // step of that checkpoint
 }
 

@@ -18,9 +18,9 @@ type world struct {
 	capacity memory.Bytes
 	base     memory.Bytes                // held between steps
 	sample   memory.Bytes                // needed per sample of a micro-batch
-	foreign  func(step int) memory.Bytes // held by other processes; nil: nothing
-	spike    func(step int) float64      // factor on sample, 1 for an ordinary step; nil: always 1
-	edge     func(step int, n int) bool  // further failures that more free memory would not cure; nil: none
+	foreign  func(step int) memory.Bytes // held by other processes; nil means nothing
+	spike    func(step int) float64      // factor by which sample is multiplied, 1 for an ordinary step; nil means always 1
+	edge     func(step int, n int) bool  // further failures that more free memory would not cure; nil means none
 	leak     memory.Bytes                // how much more is held after each step, until a relaunch
 }
 
@@ -41,9 +41,9 @@ func (w world) need(step, n int) memory.Bytes {
 	return w.base + memory.Bytes(factor*float64(n)*float64(w.sample))
 }
 
-// run drives Decide over steps and records the trajectory: the micro-batch of every
-// try, with "!" after one that failed, and in between the remedies that do not show in
-// the numbers.
+// run calls Decide for one step after another and records the trajectory. The
+// trajectory holds the micro-batch of every try, followed by "!" if the try failed, and
+// between them the remedies that cannot be seen from the micro-batches.
 type run struct {
 	world
 	policy  Policy
@@ -123,8 +123,8 @@ type fatal interface {
 	Fatalf(format string, args ...any)
 }
 
-// step makes one optimizer step, or stops. It fails the test if Decide goes on for
-// ever.
+// step runs one optimizer step, or stops the run. It fails the test if Decide chooses
+// remedies without end.
 func (r *run) step(t fatal, step int) {
 	for tries := 0; ; tries++ {
 		if tries > 60 {
@@ -195,10 +195,10 @@ func (r *run) finish(step int, plan Plan) {
 	r.history = next
 }
 
-// command is a body that can only be started and ended, but counts its steps.
+// command is a body that can only be started and ended, but that counts its steps.
 var command = Able{CountSteps: true}
 
-// native is a body that can do everything but evaluate.
+// native is a body that can do everything except change the evaluation batch.
 var native = Able{EmptyCache: true, CutStep: true, Probe: true, Recompute: true, CountSteps: true}
 
 func drive(t fatal, w world, p Policy, plan Plan, steps int) *run {
@@ -433,8 +433,8 @@ func every(n int, factor float64) func(int) float64 {
 	}
 }
 
-// flicker is the memory held by another process that goes away just long enough to
-// invite a try at growing back.
+// flicker returns the memory that another process holds during a step. The process goes
+// away just long enough for the run to try to grow back.
 func flicker(step int) memory.Bytes {
 	if step >= 3 && step != 4 && step < 9 {
 		return 12 * memory.GiB
@@ -454,10 +454,10 @@ func checkStop(t *testing.T, r *run, cause memory.Cause) {
 	}
 }
 
-// TestDecideEnds drives random worlds under random policies. Whatever happens, every
-// step must end or the run must stop, the effective batch must be exact, and no
-// micro-batch may exceed what was asked for. No run may stop while the smallest
-// micro-batch would fit.
+// TestDecideEnds runs random worlds under random policies. Whatever happens, every step
+// must be finished or the run must stop, every finished step must have exactly the
+// effective batch, and no micro-batch may exceed what was asked for. No run may stop
+// while the smallest micro-batch would fit.
 func TestDecideEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		gib := rapid.Int64Range(0, 24)
@@ -505,8 +505,8 @@ func TestDecideEnds(t *testing.T) {
 	})
 }
 
-// TestStopSaysWhy checks two failures that are answered with a stop at once: one of
-// host memory if Policy.Host is empty, and one whose cause is unknown.
+// TestStopSaysWhy checks the causes and hints given for two failures that stop the run
+// at once: one of host memory if Policy.Host is empty, and one whose cause is unknown.
 func TestStopSaysWhy(t *testing.T) {
 	for _, c := range []struct {
 		evidence memory.Evidence

@@ -16,14 +16,14 @@ type DeviceGone struct {
 	Why          string   `json:"why"`                     // what the job was doing, and the driver's error
 	Reported     []string `json:"reported,omitempty"`      // faults of the device since the newest checkpoint, in the driver's words
 	From         int      `json:"from"`                    // step of the newest checkpoint; 0 if there is none
-	Before       int      `json:"before"`                  // how many times the device had been lost before, since that checkpoint
+	Before       int      `json:"before"`                  // how many times the device had already been lost since that checkpoint
 	Ending       bool     `json:"ending,omitempty"`        // the run had been asked to stop
 	JournalFails bool     `json:"journal_fails,omitempty"` // the journal, where losses are counted, cannot be written
 }
 
 // afterGone decides what to do after the device was lost. It never tries again in
 // the same process, where the device stays unusable. A new process continues from
-// the newest checkpoint, a few times.
+// the newest checkpoint, up to goneLimit times in a row.
 func afterGone(h History, g DeviceGone) Decision {
 	why := g.Why
 	if len(g.Reported) > 0 {

@@ -23,8 +23,8 @@ func TestAfterGone(t *testing.T) {
 	}
 }
 
-// TestAfterGoneStops checks that a run can be stopped whatever happens, and that it
-// is not restarted if restarts cannot be counted.
+// TestAfterGoneStops checks that, after its device was lost, a run is not restarted
+// if it had been asked to stop or if restarts cannot be counted.
 func TestAfterGoneStops(t *testing.T) {
 	for want, g := range map[string]DeviceGone{
 		"the device was lost while the run was being stopped: gone":                                                                 {Why: "gone", From: 4, Ending: true, JournalFails: true},

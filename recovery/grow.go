@@ -8,8 +8,8 @@ import (
 	"headroom/search"
 )
 
-// roomMargin is a factor. Growing back is worth a try only if the available memory
-// has risen by this factor since the plan was chosen. Smaller changes are noise.
+// roomMargin is the factor by which the available memory must have risen since the
+// plan was chosen before growing back is worth a try. Smaller changes are noise.
 const roomMargin = 1.02
 
 // grow decides after a finished step whether a larger micro-batch is worth a try. It
@@ -38,12 +38,12 @@ func grow(p Policy, h History, s Progress) Decision {
 	return Decision{Remedy: Grow, Plan: plan, Reason: changeReason(h.Plan, plan, why)}
 }
 
-// larger returns the micro-batch that the available memory should hold. It is
-// computed from h.line, if that is known. Otherwise it grows in proportion to the
-// memory, which errs on the safe side, because part of the memory does not grow with
-// the micro-batch. Without an earlier amount of memory to compare with, it doubles.
-// In every case it is at least the largest size that has run in as much memory
-// before.
+// larger returns the micro-batch that the available memory should hold. It computes
+// the size from h.line, if that is known. Otherwise the size grows in proportion to
+// the memory, which errs on the safe side, because part of the memory does not grow
+// with the micro-batch. If no earlier amount of memory is known, the size doubles.
+// In every case, the result is at least the largest size that has already run in the
+// available memory or less.
 func (h History) larger(p Policy, available memory.Bytes) int {
 	var n int
 	switch {

@@ -19,7 +19,7 @@ type History struct {
 	asked   int          // micro-batch that growing never exceeds
 	once    Plan         // plan for the running step alone; its Micro is 0 if there is none
 	line    search.Line  // peak memory by micro-batch; zero if not known
-	guessed bool         // the current plan was computed from line and has not run yet
+	guessed bool         // the current plan was computed from line, and no step has run with it yet
 	room    memory.Bytes // memory available when the current plan was chosen; 0 if growing back need not wait for more
 	proven  Proven       // the largest micro-batch that has run
 
@@ -107,9 +107,9 @@ func (h History) Recomputing() bool { return h.recompute }
 // Eased returns how many of the policy's ways to need less host memory are in force.
 func (h History) Eased() int { return h.eased }
 
-// Settled reports whether the plan in force has proven itself. A larger plan that the run has
-// grown to has done so only once it has run. If such a plan takes the process down, the next
-// process must not begin with it.
+// Settled reports whether a later process may begin with the plan in force. If the run has
+// grown to this plan, a later process may begin with it only once a step has run with it.
+// Otherwise a plan that took this process down could take down the next one, too.
 func (h History) Settled() bool { return h.grown == 0 }
 
 // Apply returns the history after event e was answered with d.

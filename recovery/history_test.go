@@ -14,7 +14,7 @@ func with(available memory.Bytes) memory.Stats {
 	return memory.Stats{Capacity: 24 * memory.GiB, Free: available, Foreign: 24*memory.GiB - available}
 }
 
-// failed returns the event of a micro-batch that ran out of memory because of its size.
+// failed returns the event that a micro-batch ran out of memory because of its size.
 func failed(micro int) Event {
 	return Event{OOM: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Micro: micro, Phase: memory.PhaseForward,
 		Stats: memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 23 * memory.GiB}}}}
@@ -26,8 +26,8 @@ func tell(p Policy, h History, e Event) (History, Decision) {
 	return h.Apply(e, d), d
 }
 
-// TestProvenRoomIsTheLeast checks that the run grows back to a size once as much memory is
-// available as the least in which that size has run.
+// TestProvenRoomIsTheLeast checks that the run grows back to a size as soon as the available
+// memory reaches the smallest amount in which that size has run.
 func TestProvenRoomIsTheLeast(t *testing.T) {
 	p := Policy{GrowAfter: 1, Able: native}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
@@ -41,8 +41,8 @@ func TestProvenRoomIsTheLeast(t *testing.T) {
 	}
 }
 
-// TestPatienceIsBounded checks that the waits between tries at growing back do not become longer
-// without end.
+// TestPatienceIsBounded checks that the waits between tries at growing back do not grow without
+// limit.
 func TestPatienceIsBounded(t *testing.T) {
 	p := Policy{GrowAfter: 3, Able: native}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})
@@ -90,9 +90,9 @@ func TestNoGrowthInTheDark(t *testing.T) {
 	}
 }
 
-// TestCheckpointsAreProgress checks a body that reports only checkpoints. After each checkpoint,
-// every bound must count from the start again. The reasons must name only steps that were
-// counted.
+// TestCheckpointsAreProgress checks the decisions for a body that reports only checkpoints.
+// After each newer checkpoint, the waits must be counted from 0 again. The reasons must name no
+// other step than that of the newest checkpoint.
 func TestCheckpointsAreProgress(t *testing.T) {
 	p := Policy{Waits: 1, GrowAfter: 100}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 1})
@@ -217,8 +217,8 @@ func TestHeadroomThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// TestHelpsNamesWhatIsNotAllowed checks that a hint advises allowing a remedy that is off, and
-// raising the limit only of a remedy that is on.
+// TestHelpsNamesWhatIsNotAllowed checks that a hint advises the user to allow a remedy that is
+// off, and to raise a limit only if its remedy is on.
 func TestHelpsNamesWhatIsNotAllowed(t *testing.T) {
 	e := Event{Load: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseLoad, Stats: with(0)}}}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 64})

@@ -6,8 +6,9 @@ import (
 	"headroom/memory"
 )
 
-// outlierLimit is how many steps may get a smaller micro-batch for themselves alone. The next
-// such step changes the plan for good, because so many steps are not outliers.
+// outlierLimit is how many steps may each get a smaller micro-batch that applies to no other
+// step. The next step that needs one changes the plan for good, because so many steps are not
+// outliers.
 const outlierLimit = 3
 
 // outlierWindow is the number of steps without a failure after which earlier outliers are
@@ -87,7 +88,7 @@ func (l ladder) resume() Decision {
 	return l.smaller()
 }
 
-// easeHost applies the next way to need less host memory, or stops if none is left.
+// easeHost chooses the next way to need less host memory, or stops the run if none is left.
 func (l ladder) easeHost() Decision {
 	if l.history.eased >= len(l.policy.Host) {
 		return l.stop("no allowed change is left that would save host memory", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
@@ -105,9 +106,9 @@ func (l ladder) giveUp() Decision {
 	return l.stop("the cause is unknown", "look at the evidence in the journal; nothing was tried, because a remedy for the wrong cause does harm")
 }
 
-// evaluation halves the evaluation batch. The training batch has nothing to do with it and does
-// not change. For generation outside evaluation, neither batch matters, so only the last rung is
-// left.
+// evaluation halves the evaluation batch. The training batch does not affect the memory for
+// evaluation, and does not change. For generation outside evaluation, neither batch matters, so
+// only the last rung is left.
 func (l ladder) evaluation() Decision {
 	old := l.history.Plan.Eval
 	if !l.policy.Able.Eval || old <= 1 || l.failure().Phase != memory.PhaseEval {
@@ -119,7 +120,7 @@ func (l ladder) evaluation() Decision {
 }
 
 // outlier chooses a smaller micro-batch for this step alone. If too many steps have needed that,
-// it chooses one for good.
+// it chooses a smaller micro-batch for good.
 func (l ladder) outlier() Decision {
 	switch {
 	case l.smallest():
@@ -138,15 +139,16 @@ func (l ladder) outlier() Decision {
 	return l.to(Shrink, l.halved(), because)
 }
 
-// relaunchIsDue reports whether a relaunch is worth a try. It is not if there was one recently,
-// because that one evidently did not help.
+// relaunchIsDue reports whether a relaunch is worth a try. It returns false if there was a
+// relaunch recently, because that relaunch evidently did not help.
 func (l ladder) relaunchIsDue() bool {
 	h := l.history
 	return h.relaunches == 0 || h.Finished-h.relaunched >= outlierWindow
 }
 
-// smaller chooses a micro-batch for the steps to come. It is computed if memory as a function of
-// the micro-batch is known, found by a search if the body can probe, and otherwise halved.
+// smaller chooses a smaller micro-batch for the steps to come. It computes the size if memory as
+// a function of the micro-batch is known. Otherwise it asks for a search if the body can probe,
+// and halves the micro-batch if not.
 func (l ladder) smaller() Decision {
 	if l.smallest() {
 		return l.last()
@@ -187,7 +189,8 @@ func (l ladder) canRecompute() bool {
 	return l.policy.Able.Recompute && l.failure().Phase.SizedByMicro()
 }
 
-// wait waits for other processes to release memory, as many times as the policy allows.
+// wait decides to wait for other processes to release memory, as many times as the policy
+// allows. After that, it stops the run.
 func (l ladder) wait() Decision {
 	if l.history.waits < l.policy.Waits {
 		return l.decide(Wait, fmt.Sprintf("wait for other processes to release memory (wait %d of %d): %s", l.history.waits+1, l.policy.Waits, l.verdict.Why))
@@ -214,9 +217,9 @@ func (l ladder) helps() string {
 	return helpModel
 }
 
-// relaunch returns a decision to start a new attempt. It returns false if none is left. If the
-// body does not count steps, there is always one left after a newer checkpoint, provided that
-// relaunches are allowed at all: a leak may end such a job every few hours of a long night.
+// relaunch returns a decision to start a new attempt. It returns false if no relaunch is left.
+// If the body does not count steps, a relaunch is always left after a newer checkpoint, provided
+// that relaunches are allowed at all: a leak may end such a job every few hours of a long night.
 func (l ladder) relaunch(why string) (Decision, bool) {
 	h := l.history
 	anew := !l.policy.Able.CountSteps && h.Finished > h.relaunched && l.policy.Relaunches > 0
@@ -231,7 +234,7 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 }
 
 // to returns a decision that changes the plan to the largest possible micro-batch of at most n.
-// because may be empty; it comes before the shortage in the reason.
+// The argument because comes before the shortage in the reason; it may be empty.
 func (l ladder) to(r Remedy, n int, because string) Decision {
 	old, plan := l.history.Running(), l.history.Plan
 	plan.Micro = plan.within(n, l.policy.Least())

@@ -10,7 +10,7 @@ type Plan struct {
 	Effective int  `json:"effective"`         // samples per optimizer step over all ranks; constant for a run, unless Common is set
 	World     int  `json:"world"`             // data-parallel ranks
 	Micro     int  `json:"micro"`             // largest micro-batch per rank, in samples
-	Uniform   bool `json:"uniform,omitempty"` // every micro-batch equal: static shapes, or a framework with one knob
+	Uniform   bool `json:"uniform,omitempty"` // all micro-batches have the same size, as for static shapes or a framework with a single setting
 	Common    int  `json:"common,omitempty"`  // for a Uniform plan whose effective batch grows up to Effective: a common divisor of all values that it takes; 0 if the effective batch is constant
 	Eval      int  `json:"eval,omitempty"`    // samples in an evaluation batch per rank; 0 if there is none, or none that can be set
 }
@@ -116,7 +116,7 @@ func (p Plan) Largest() int {
 
 // Below returns the largest micro-batch smaller than micro that a step of p can run,
 // or 0 if there is none. In a Uniform plan that is a divisor of the share, because a
-// framework with one knob can be set to nothing else.
+// framework with a single setting uses the same size for all micro-batches.
 func (p Plan) Below(micro int) int {
 	below := min(micro-1, p.Share(0))
 	for below > 1 && !p.Runs(below) {
@@ -137,8 +137,8 @@ func (p Plan) Above(micro int) int {
 }
 
 // within returns the largest micro-batch of at most n that a step of p can run. If
-// that is below least, it returns the smallest micro-batch that is not. It returns 0
-// if no micro-batch reaches least.
+// that is below least, it returns the smallest micro-batch that is not below least.
+// It returns 0 if no micro-batch reaches least.
 func (p Plan) within(n, least int) int {
 	found := 0
 	for size := p.Below(p.Share(0) + 1); size >= max(1, least); size = p.Below(size) {

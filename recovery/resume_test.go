@@ -6,8 +6,8 @@ import (
 	"headroom/memory"
 )
 
-// TestResumeRemembers checks that a new process of a run neither fails again
-// where the last one failed nor forgets to grow back.
+// TestResumeRemembers checks that a new process of a run does not fail again where the last
+// process failed, and that it still grows back.
 func TestResumeRemembers(t *testing.T) {
 	const gib = memory.GiB
 	policy := Policy{Headroom: 0.08, GrowAfter: 2, Able: native}

@@ -10,17 +10,18 @@ import (
 // Kept says whether the effective batch was the configured one in every step.
 type Kept string
 
-// The answers.
+// The possible values of [Kept].
 const (
 	Held      Kept = "kept"
 	Broken    Kept = "not kept"
 	Unchecked Kept = "not checked" // there is nothing to check, or part of the records is missing
 )
 
-// Accounting is the check, over the metrics, that the effective batch was kept (invariant
-// 1 in ARCHITECTURE.md). Every optimizer step must have taken exactly the configured
-// number of samples, and its micro-batches must add up to that number. No sample may have
-// been skipped or taken twice, and steps × effective must be the number of samples.
+// Accounting is the result of checking in the metrics whether the effective batch was
+// kept (invariant 1 in ARCHITECTURE.md). Every optimizer step must have taken exactly the
+// configured number of samples, and its micro-batches must add up to that number. No
+// sample may have been skipped or taken twice, and the samples of all steps must add up
+// to steps × effective.
 type Accounting struct {
 	State     Kept
 	Sum       string   // the result in words: "200 steps × 64 = 12,800 samples"
@@ -33,20 +34,21 @@ type Accounting struct {
 	More      int      // how many further problems there are
 }
 
-// problemLimit keeps the page readable if a run is wrong throughout.
+// problemLimit is the largest number of problems that an [Accounting] lists. It keeps the
+// page readable if every step of a run is wrong.
 const problemLimit = 12
 
-// auditor checks the metrics in a single pass.
+// auditor checks the journal and the metrics, and collects the result.
 type auditor struct {
 	Accounting
 	plan    recovery.Plan
-	follow  bool // the steps record First, so that the positions of samples can be checked
+	follow  bool // some step records First, so the positions of samples can be checked
 	missing bool
 }
 
 // account checks the metrics and returns the steps that count. If a step number recurs,
-// an attempt began again at an older checkpoint: the earlier steps from that number on
-// were rolled back, and only the later ones count.
+// an attempt began from an older checkpoint. The steps recorded before, from that number
+// on, were then rolled back, and only the steps that replaced them count.
 func account(in Input) ([]runs.StepReport, Accounting) {
 	a := auditor{Accounting: Accounting{State: Held, Effective: in.Effective}}
 	a.plan, _ = firstPlan(in.Entries)
@@ -149,8 +151,9 @@ func (a *auditor) sequence(previous, s runs.StepReport) {
 	}
 }
 
-// adds reports whether micro-batches of sum samples in all make up a step of the given
-// number of samples. With several ranks, a worker records only its own micro-batches.
+// adds reports whether micro-batches that contain sum samples in total make up a step of
+// the given number of samples. With several ranks, a worker records only its own
+// micro-batches.
 func (a *auditor) adds(sum, samples int) bool {
 	if a.plan.World <= 1 {
 		return sum == samples

@@ -59,8 +59,8 @@ func TestAccountingFindsTampering(t *testing.T) {
 	}
 }
 
-// TestAccountingOfStepsMadeAgain checks a run that was killed and repeated the steps
-// since its checkpoint.
+// TestAccountingOfStepsMadeAgain checks the accounting of a run that was killed and
+// then repeated the steps since its checkpoint.
 func TestAccountingOfStepsMadeAgain(t *testing.T) {
 	d := newDiary("killed", 100)
 	d.plan.Micro = 16

@@ -8,16 +8,18 @@ import (
 	"headroom/recovery"
 )
 
-// Limits of advice: a fact is mentioned only if it is beyond them.
+// Thresholds for advice. The advice mentions a fact only if its value is beyond the
+// threshold.
 const (
-	muchUnused  = 0.35 // share of the capacity
+	muchUnused  = 0.35 // share of what was available
 	littleLeft  = 0.02 // share of what was available
 	muchLost    = 0.05 // share of the time in attempts
 	worthSaving = 30   // seconds
 	worthATry   = 1.5  // a micro-batch this many times larger is worth a try
 )
 
-// advice says what to change next. It uses nothing but the facts of the report.
+// advice returns what to change next, most urgent first. It never returns an empty
+// list.
 func advice(in Input, r *Report) []string {
 	var all []string
 	for _, rule := range []func(Input, *Report) string{
@@ -115,8 +117,9 @@ func adviseMicro(in Input, r *Report) string {
 	return text
 }
 
-// adviseInPlace names a batch size and an accumulation with which no step of a command
-// has to fail first. It does so only if the newest step still ran in pieces.
+// adviseInPlace recommends a batch size and an accumulation for a command whose steps
+// ran out of memory and were then run in pieces. With these settings, no step has to
+// fail first. It recommends them only if the newest step still ran in pieces.
 func adviseInPlace(_ Input, r *Report) string {
 	if len(r.seen) == 0 || r.Failures.InPlace == 0 {
 		return ""
@@ -133,8 +136,8 @@ func adviseInPlace(_ Input, r *Report) string {
 // simulates.
 const unsimulated = "turn the squeeze off with --set 'device.squeeze=[]'"
 
-// simulatedHints replaces the hints of rows about other processes, for a run in which
-// these are only simulated.
+// simulatedHints replaces the hints of rows about other processes. It is for a run in
+// which these processes are only simulated.
 func simulatedHints(rows []Row) {
 	for i := range rows {
 		if rows[i].Cause == memory.Foreign && rows[i].Hint != "" {

@@ -72,8 +72,8 @@ func browser(t testing.TB) context.Context {
 	return ctx
 }
 
-// awaitEnd waits for the end of every process that has folder on its command line: the
-// browser's own child processes end a moment after the browser.
+// awaitEnd waits until every process that has folder on its command line has ended. The
+// browser's child processes end a moment after the browser itself.
 func awaitEnd(t testing.TB, folder string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -106,7 +106,8 @@ func awaitEnd(t testing.TB, folder string) {
 	}
 }
 
-// trouble collects what a page must not do: report an error or load anything.
+// trouble collects the errors that a page reports and the requests that it sends for
+// anything but itself. A sound page does neither.
 type trouble struct {
 	mu   sync.Mutex
 	page string
@@ -333,8 +334,9 @@ func grown(steps int) *diary {
 	return d
 }
 
-// onTheAir serves a live page of *now, which may change to another run at any time. It
-// loads the page in a tab to which watch listens.
+// onTheAir serves a live page of the run in now, which the test may replace at any time.
+// It loads the page in a browser tab and returns watch, which listens to the events of
+// that tab.
 func onTheAir(ctx context.Context, t testing.TB, now *atomic.Pointer[diary]) (live *Live, server *httptest.Server, watch *trouble) {
 	t.Helper()
 	live = &Live{Token: "secret", Draw: func() (*Report, error) { return New(now.Load().Input), nil },
@@ -461,8 +463,8 @@ const wording = `(() => [...document.querySelectorAll('main *')]
 	.join('\n') + '\n')()`
 
 // TestPagesAsGoldenFiles compares the texts of pages and their colours, on a desktop and
-// a phone, light and dark, with the files in testdata/pages. With -update it writes these
-// files again.
+// a phone, in light and dark, with the files in testdata/pages. With -update it rewrites
+// these files.
 func TestPagesAsGoldenFiles(t *testing.T) {
 	if testing.Short() && os.Getenv("HEADROOM_REQUIRE_BROWSER") != "1" {
 		t.Skip("short: the pages were not opened in a browser")
@@ -529,8 +531,8 @@ func firstDifference(got, want string) string {
 	return fmt.Sprintf("%d lines, want %d", len(a), len(b))
 }
 
-// at returns the time that is the given number of seconds after the beginning of the
-// diaries.
+// at returns the time that is the given number of seconds after the time at which every
+// diary begins.
 func at(seconds int) time.Time {
 	return time.Date(2026, 3, 2, 22, 14, 5, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
 }

@@ -21,7 +21,7 @@ type Card struct {
 	unknown bool // nothing was recorded that could answer the question
 }
 
-// Cards returns the answers, in the order in which people ask the questions.
+// Cards returns the report's cards, in the order in which people ask their questions.
 func (r *Report) Cards() []Card {
 	cards := []Card{
 		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
@@ -37,8 +37,8 @@ func (r *Report) Cards() []Card {
 	return cards
 }
 
-// commandsBatchCard is batchCard for a wrapped command, whose steps are not made by
-// headroom.
+// commandsBatchCard is batchCard for a wrapped command, whose steps headroom does not run
+// itself.
 func (r *Report) commandsBatchCard() Card {
 	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
 	var notes []string

@@ -148,10 +148,10 @@ func (a area) draw(b *strings.Builder, f frame, width float64) {
 	}
 }
 
-// path returns an SVG path through the points, rounded to a tenth of a unit. It uses H
-// and V for horizontal and vertical lines, and leaves out a point that coincides with the
-// previous one. All other lines are relative to the previous point, which takes half the
-// bytes.
+// path returns an SVG path through the points, rounded to a tenth of a unit. It uses H and
+// V for horizontal and vertical lines, and leaves out a point that coincides with the
+// previous one. All other lines are relative to the previous point, which halves the size
+// of the path.
 func path(points []point, f frame) string {
 	var b strings.Builder
 	x, y := 0.0, 0.0
@@ -215,8 +215,8 @@ type tick struct {
 	label string
 }
 
-// ticks returns labelled places between low and high, about as many as asked for. They
-// are spaced by 1, 2 or 5 times a power of ten.
+// ticks returns labelled places between low and high, spaced by 1, 2 or 5 times a power of
+// ten. The argument about is their approximate number.
 func ticks(low, high float64, about int, whole bool) []tick {
 	unit := (high - low) / float64(max(2, about))
 	scale := math.Pow(10, math.Floor(math.Log10(unit)))

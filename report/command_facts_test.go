@@ -28,8 +28,9 @@ func (d *diary) life() {
 	d.entry(runs.Entry{Kind: runs.KindAttempt, Text: "attempt"})
 }
 
-// made adds what a worker saw in the attempt. Each line is a pair: the steps made and the
-// seconds per step. The time of the first line counts as not known.
+// made adds what a worker saw in the attempt. Each line is a pair: the number of steps
+// finished so far, and the seconds per step. The seconds of the first line are recorded
+// as not known.
 func (d *diary) made(lines ...[2]float64) {
 	for i, l := range lines {
 		s := runs.ProcessStep{Time: d.now, Attempt: d.attempt, PID: 7, Made: int(l[0]), Seconds: l[1]}
@@ -66,8 +67,9 @@ func cardOf(r *Report, question string) string {
 	return ""
 }
 
-// TestCommandsProgress checks that a wrapped command's steps are those that a worker saw,
-// that a checkpoint is called a checkpoint, and that only what is known is counted.
+// TestCommandsProgress checks that the report counts only those steps of a wrapped
+// command that a worker saw, and that it does not present the step of a checkpoint as the
+// number of steps.
 func TestCommandsProgress(t *testing.T) {
 	done := runs.Entry{Kind: runs.KindDone, Text: "done"}
 	for _, c := range []struct {
@@ -184,7 +186,8 @@ func TestUnknownCost(t *testing.T) {
 }
 
 // TestCommandsAdvice checks that the report of a command recommends headroom resume only
-// if it works, and recommends smaller batches if the command's batches ran in pieces.
+// if that would work, and recommends smaller batches if the command's batches ran in
+// pieces.
 func TestCommandsAdvice(t *testing.T) {
 	failed := func(d *diary) { d.entry(runs.Entry{Kind: runs.KindFailed, Text: "exit status 1"}) }
 	resumable := func(d *diary) { d.Resumable = true; failed(d) }

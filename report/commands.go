@@ -91,7 +91,7 @@ func (r *Report) commandsProgress(steps int) string {
 }
 
 // worked returns the number of the newest attempt in which a wrapped command is known to
-// have made a step, or 0 if there is none. A step is known if a worker saw one, if a
+// have finished a step, or 0 if there is none. This is known if a worker saw a step, if a
 // checkpoint was written, or if the command finished.
 func (r *Report) worked() int {
 	newest := r.Checkpoints.attempt
@@ -104,7 +104,7 @@ func (r *Report) worked() int {
 	return newest
 }
 
-// stepsCard says how many steps the processes of a wrapped command made, and how fast.
+// stepsCard says how many steps the processes of a wrapped command ran, and how fast.
 func (r *Report) stepsCard() Card {
 	c := Card{Question: "Steps", Tone: Info, unknown: len(r.seen) == 0}
 	c.Answer = plural(r.Outcome.Steps, "optimizer step")

@@ -15,8 +15,8 @@
 //
 // The page is one file. It loads nothing, runs no script, follows the reader's light or
 // dark setting and can be printed. It stays small however long the run was. A picture has
-// at most a few thousand points ([Report.Pictures]), the extremes among the steps, and a
-// long ledger is cut in the middle.
+// at most a few thousand points, which include the extreme values ([Report.Pictures]),
+// and a long ledger is cut in the middle.
 //
 // The report treats everything in the journal as plain text, and escapes it in HTML, SVG
 // and Markdown.

@@ -13,12 +13,12 @@ import (
 
 // Usage is how much memory there was and how much of it was used. An unknown amount is 0.
 type Usage struct {
-	Capacity     memory.Bytes // in the newest step or, if no step says, in the newest failure
+	Capacity     memory.Bytes // in the newest step or, if no step records it, in the newest failure
 	Peak         memory.Bytes // largest allocated in any step
 	PeakStep     int
 	PeakReserved memory.Bytes // largest reserved in any step
 	Headroom     float64      // 1 − Peak / Capacity; NaN if not known
-	Tightest     float64      // smallest share left, over all steps, of the memory that was available; NaN if not known
+	Tightest     float64      // smallest share of the available memory that a step left unused; NaN if not known
 	TightestStep int
 	Foreign      memory.Bytes // most that other processes held after any step
 	ForeignFrom  int          // first and last step at which they held clearly more than at the start; 0 if there is none
@@ -73,7 +73,7 @@ func (m *Usage) step(s runs.StepReport, atFirst memory.Bytes) {
 // Speed is the run's throughput in samples per second.
 type Speed struct {
 	Median        float64 // over all steps; NaN if not known
-	Before, After float64 // medians before the first failure and after the last change; NaN if there are no such steps
+	Before, After float64 // medians of the steps before the first failure, and after the last failure or change of plan; NaN if there are no such steps
 	InSteps       float64 // seconds in steps that were not rolled back
 }
 
@@ -150,14 +150,15 @@ func loss(steps []runs.StepReport) Loss {
 	return l
 }
 
-// Checkpoints counts what was saved. A wrapped command saves its own checkpoints, and
-// headroom looks only for the newest whole one after each attempt. How many a command
-// saved, and which failed, is then not known.
+// Checkpoints counts the checkpoints of a run. A wrapped command saves its own
+// checkpoints, and headroom looks only for the newest whole one after each attempt. It
+// then does not know how many checkpoints the command saved, or how many it failed to
+// save.
 type Checkpoints struct {
 	Written, Failed, Damaged int
 	Newest                   int     // step of the newest whole checkpoint; 0 if there is none, or if its name does not give a step
 	Path                     string  // path of the newest checkpoint of a wrapped command; "" if not known
-	Seconds                  float64 // time spent on those written
+	Seconds                  float64 // time spent on the checkpoints written
 	attempt                  int     // attempt in which the newest one was written
 }
 
@@ -249,8 +250,8 @@ func about(entries []runs.Entry) string {
 	return clipped(strings.Trim(known+" · "+versions, " ·"), textLimit)
 }
 
-// ran returns the versions of headroom that made the attempts, oldest first. Each version
-// is named once.
+// ran returns the versions of headroom that executed the attempts, oldest first. Each
+// version is named once.
 func ran(entries []runs.Entry) string {
 	var all []string
 	for _, e := range entries {
@@ -261,8 +262,8 @@ func ran(entries []runs.Entry) string {
 	return clipped(strings.Join(all, ", then "), textLimit)
 }
 
-// DrawnBy names the version of headroom that made the run, if that is recorded, and the
-// version that drew the report.
+// DrawnBy names the version of headroom that executed the run, if that is recorded, and
+// the version that drew the report.
 func (r *Report) DrawnBy() string {
 	drew := strings.TrimSpace("headroom " + r.Version)
 	switch r.Ran {

@@ -121,8 +121,8 @@ func TestMadeUpAmounts(t *testing.T) {
 	}
 }
 
-// TestNewestCheckpoint checks that a damaged checkpoint is not the newest one: the next
-// attempt shows from which checkpoint the run continues.
+// TestNewestCheckpoint checks that a damaged checkpoint does not count as the newest
+// one. The next attempt shows from which checkpoint the run continues.
 func TestNewestCheckpoint(t *testing.T) {
 	d := newDiary("damaged", 200)
 	d.plan.Micro = 16

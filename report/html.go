@@ -21,7 +21,7 @@ const (
 	ledgerRoom    = 15 << 10 // bytes of the newest rows of the ledger
 	attemptsFirst = 3        // attempts from the first one on
 	attemptsLast  = 9        // newest attempts
-	endLimit      = 150      // bytes of the end of an attempt
+	endLimit      = 150      // bytes of the text that says how an attempt ended
 	sizesLimit    = 20       // ways to cut a step
 )
 
@@ -54,7 +54,8 @@ func (r *Report) HTML(w io.Writer) error {
 	return r.html(w, "")
 }
 
-// html is [Report.HTML], but adds the script of a live page unless nonce is "".
+// html writes the page as [Report.HTML] does. Unless nonce is "", it also adds the script
+// of a live page.
 func (r *Report) html(w io.Writer, nonce string) error {
 	return written(w, page(), struct {
 		*Report
@@ -62,8 +63,8 @@ func (r *Report) html(w io.Writer, nonce string) error {
 	}{r, nonce}, "the report of "+r.Name)
 }
 
-// written writes to w the page that the template makes of the given data. In an error, it
-// calls the page what.
+// written executes the template page on the given data and writes the result to w. The
+// argument what names the page in error messages.
 func written(w io.Writer, page *template.Template, of any, what string) error {
 	var text bytes.Buffer
 	err := page.Execute(&text, of)
@@ -93,7 +94,7 @@ func style() template.CSS {
 }
 
 // Limits on how many attempts and rows of the ledger a page shows without folding them.
-// When rows are folded, the newest ones, newestRows in number, stay visible.
+// When rows are folded, the newest newestRows of them stay visible.
 const (
 	attemptLimit  = 8
 	unfoldedLimit = 12
@@ -127,8 +128,9 @@ type ShownAttempt struct {
 	Skipped int // attempts left out before it
 }
 
-// shown returns the items with an index below first or from newest on. It converts each
-// with as; skipped is how many items are left out just before that one.
+// shown returns the items of all with an index below first, followed by those from index
+// newest on. It converts each item by calling as; skipped is the number of items left out
+// just before that item.
 func shown[T, S any](all []T, first, newest int, as func(one T, skipped int) S) (some []S) {
 	for i, one := range all {
 		skipped := 0

@@ -15,7 +15,7 @@ type Row struct {
 	Number  int // counts from 1; pictures mark failures with this number
 	Time    time.Time
 	Attempt int
-	// Step is the optimizer step that was being made. For something that happened between
+	// Step is the optimizer step that was running. For something that happened between
 	// steps, it is the last finished step. For a wrapped command, it is a step of the
 	// attempt's own process; 0 if that is not known.
 	Step int
@@ -196,9 +196,10 @@ func (b *bookkeeper) started(e runs.Entry) {
 	b.exited, b.again = false, false
 }
 
-// left returns the text of the newest row, and removes that row, if it only says that a
-// worker left a failure of this attempt to the command's own code. When memory then runs
-// out for the whole command, one row shows both. Otherwise left returns "".
+// left removes the newest row and returns its text, if that row says only that a worker
+// left a failure of this attempt to the command's own code. Otherwise it returns "". In
+// this way, one row shows both that failure and the whole command running out of memory
+// because of it.
 func (b *bookkeeper) left(attempt int) string {
 	if len(b.rows) == 0 || b.newest().Failed || b.newest().refused == "" || b.newest().Attempt != attempt {
 		return ""
@@ -273,7 +274,7 @@ func (b *bookkeeper) planned(e runs.Entry) {
 	b.plan = e.Plan
 }
 
-// failed records the end of the run. If the run gave up because of the failure before,
+// failed records the end of the run. If the run gave up because of the preceding failure,
 // the end is added to the row of that failure.
 func (b *bookkeeper) failed(e runs.Entry) {
 	if b.stopped != "" && (b.stopped == e.Text || e.Decision != nil && b.stopped == e.Decision.Reason) {
@@ -295,7 +296,7 @@ func (b *bookkeeper) blame(v *memory.Verdict) {
 	row.Cause, row.What, row.Why = v.Cause, "out of memory: "+string(v.Cause), v.Why
 }
 
-// decision adds the decision to the row of the failure before it. A decision about
+// decision adds the decision to the row of the preceding failure. A decision about
 // something else, such as growing back, gets a row of its own.
 func (b *bookkeeper) decision(e runs.Entry) {
 	d := e.Decision
@@ -397,7 +398,8 @@ func (b *bookkeeper) probe(e runs.Entry) {
 	b.spend(e)
 }
 
-// searched ends a search. The duration in its entry includes the search's probes.
+// searched ends a search. The duration in e includes the time of the search's probes,
+// which has already been counted.
 func (b *bookkeeper) searched(e runs.Entry) {
 	b.searching(e)
 	b.newest().Result = e.Text
@@ -427,9 +429,9 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
-// spend adds the time that e took to the newest row. If no entry of the row gives a
-// duration, it uses the time between entries. That time means nothing for a wrapped
-// command, whose failures are recorded after it has ended.
+// spend adds the time lost to e to the newest row. If no entry of the row gives a
+// duration, it uses the time between entries. It does not do so for a wrapped command,
+// whose failures are recorded only after the command has ended.
 func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()
 	switch {

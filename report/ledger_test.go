@@ -115,8 +115,8 @@ func TestLedgerOfGivingUp(t *testing.T) {
 	}
 }
 
-// TestOnlyTheLastAttemptEndsARun checks a run that gave up once because of memory, and
-// later failed for another reason.
+// TestOnlyTheLastAttemptEndsARun checks the report of a run that gave up once because of
+// memory, and later failed for another reason.
 func TestOnlyTheLastAttemptEndsARun(t *testing.T) {
 	d := newDiary("twice", 10)
 	d.begin()
@@ -197,9 +197,9 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestLedgerSaysTheSameOnce checks that the ledger says so if a step runs out of memory
-// again for the same reason, and that it shows the outcome of a search in the row of that
-// search.
+// TestLedgerSaysTheSameOnce checks that the ledger does not repeat the reason if a step
+// runs out of memory again for the same reason, and that it shows the outcome of a search
+// in the row of that search.
 func TestLedgerSaysTheSameOnce(t *testing.T) {
 	d := newDiary("again", 10)
 	d.begin()

@@ -18,10 +18,10 @@ import (
 type Live struct {
 	// Draw draws the report from what is on disk now.
 	Draw func() (*Report, error)
-	// Stamp returns a text that changes whenever the report, if it were drawn now, would
-	// differ from the previous one.
+	// Stamp returns a text that changes whenever the report would come out differently if
+	// it were drawn again.
 	Stamp func() string
-	// Token is the value that the address must give as its token parameter.
+	// Token is the value that the token parameter of a request's address must have.
 	Token string
 
 	once  sync.Once
@@ -42,8 +42,8 @@ const (
 	liveLook = 250 * time.Millisecond
 )
 
-// End says that the run has ended. Requests that wait are answered at once, with the
-// run's last state. End must be called only once.
+// End says that the run has ended. Waiting requests are answered at once, with the run's
+// last state. End must be called only once.
 func (l *Live) End() { close(l.end()) }
 
 func (l *Live) end() chan struct{} {
@@ -77,8 +77,8 @@ func (l *Live) wait(q *http.Request, tag string) {
 const liveEvery = time.Second
 
 // ServeHTTP serves only requests for /, with the token, for a host that is a loopback
-// name or address. Without the last condition, a page from elsewhere could read this one
-// through a name that its owner points at this machine.
+// name or address. The check of the host prevents DNS rebinding, with which a page from
+// elsewhere could read this one through a host name that resolves to this machine.
 func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -145,7 +145,7 @@ func (l *Live) now(last bool) (page []byte, tag string, err error) {
 	return l.page, fmt.Sprintf("%q", l.nonce[:8]+"-"+l.stamp), nil
 }
 
-// ownName reports whether the host of a request is the loopback interface.
+// ownName reports whether the host of a request names the loopback interface.
 func ownName(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// served returns a live page of d. *stamp is the page's stamp.
+// served returns a live page of d. The page's stamp is always the current value of
+// *stamp.
 func served(d *diary, stamp *string) *Live {
 	return &Live{Token: "secret", Draw: func() (*Report, error) { return New(d.Input), nil }, Stamp: func() string { return *stamp }}
 }
@@ -94,8 +95,8 @@ func TestLiveFollows(t *testing.T) {
 }
 
 // TestLiveWaits checks that a request that asks to wait is answered when the run ends,
-// with the run's last state, however old the previous page is. Other requests must not be
-// kept waiting.
+// with the run's last state, even if the previous page was drawn only a moment ago. Other
+// requests must not be kept waiting.
 func TestLiveWaits(t *testing.T) {
 	const url = "http://127.0.0.1/?token=secret"
 	stamp, d := "1", night()

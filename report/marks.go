@@ -9,7 +9,7 @@ import (
 	"headroom/memory"
 )
 
-// markTexts is how many failures the text of a shared mark lists at most.
+// markTexts is the largest number of failures that the text of a shared mark lists.
 const markTexts = 2
 
 // markTextLimit is how many bytes the text about one failure may have.
@@ -58,8 +58,8 @@ func (c chart) groups(f frame, apart float64) (all [][]mark) {
 // stripWidth is the approximate width of the strips that show values.
 const stripWidth = 32
 
-// drawValues lays invisible strips over the chart. When the reader points at a strip, it
-// shows the values of the lines at its middle.
+// drawValues lays invisible strips over the chart. When the reader points at a strip,
+// the browser shows the values of the lines at the middle of the strip.
 func (c chart) drawValues(f frame) string {
 	var b strings.Builder
 	n := int((f.right - f.left) / stripWidth)

@@ -12,11 +12,11 @@ import (
 // State is how far a run has got.
 type State string
 
-// The states.
+// The possible states of a run.
 const (
 	Empty       State = "empty"       // nothing was recorded
 	Running     State = "running"     // not ended yet: the report shows the run so far
-	Finished    State = "finished"    // all steps were made
+	Finished    State = "finished"    // all steps were completed
 	Interrupted State = "interrupted" // stopped by a signal; can be resumed
 	Failed      State = "failed"      // ended without finishing
 	CutOff      State = "cut off"     // ended without recording why: killed, or the machine went down

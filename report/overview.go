@@ -18,8 +18,8 @@ type Overview struct {
 	Runs []*Report // newest first
 }
 
-// NewOverview returns an overview of the runs in all, which may be in any order. It keeps
-// the reports.
+// NewOverview returns an overview of the runs in all, which may be in any order. The
+// overview refers to the reports and does not copy them.
 func NewOverview(made time.Time, all []*Report) *Overview {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b *Report) int { return b.Outcome.Begin.Compare(a.Outcome.Begin) })

@@ -256,8 +256,8 @@ func TestLongRunHasASmallPage(t *testing.T) {
 	}
 }
 
-// TestPath checks that a path's points are in the right place, to a tenth, and that no point
-// is written twice.
+// TestPath checks that a path's points are in the right place, to a tenth of a unit, and
+// that no point is written twice.
 func TestPath(t *testing.T) {
 	f := frame{x: func(v float64) float64 { return v }, y: func(v float64) float64 { return v }}
 	for want, points := range map[string][]point{

@@ -114,7 +114,7 @@ func (c chart) picture(r *Report, wide bool) Picture {
 }
 
 // limits returns the ends of the vertical axis: the chart's own if they are given, or
-// else ends around all points.
+// else values that enclose all points.
 func (c chart) limits() (low, high float64) {
 	if c.y1 > c.y0 {
 		return c.y0, c.y1

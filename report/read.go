@@ -19,8 +19,8 @@ func Read(dir string) (Input, error) {
 	return in, err
 }
 
-// read is [Read], but also returns the status, or nil if there is none or if it cannot be
-// read.
+// read does the same as [Read] and also returns the status. The status is nil if there is
+// none or if it cannot be read.
 func read(dir string) (in Input, status *runs.Status, err error) {
 	in.Name = filepath.Base(filepath.Clean(dir))
 	if in.Entries, err = runs.ReadJournal(dir); !in.torn(err) {

@@ -20,7 +20,7 @@ type Input struct {
 	Effective int       // configured samples per optimizer step; 0 means those of the first plan in the journal
 	Device    string    // the device that the run used, such as "NVIDIA H200"; may be empty
 	Command   string    // the command that was wrapped; "" if headroom itself trained
-	Resumable bool      // the command headroom resume would start the wrapped command again
+	Resumable bool      // running "headroom resume" would start the wrapped command again
 	Trained   string    // what headroom itself trained, and on what, in words; may be empty
 	Version   string    // version of headroom that draws the report; may be empty
 	Simulated bool      // the other processes are simulated by device.squeeze in the run's own configuration
@@ -37,7 +37,7 @@ type Report struct {
 	Trained      string // what headroom itself trained, in words
 	About        string // how the command was recognised, where its checkpoints are, and its versions of Python and PyTorch; may be empty
 	Version      string // version of headroom that drew the report
-	Ran          string // version or versions of headroom that made the attempts; may be empty
+	Ran          string // version or versions of headroom that executed the attempts; may be empty
 	Simulated    bool   // the other processes are simulated by the run's own configuration
 	Made         time.Time
 	Problems     []string // what could not be read, one sentence each
@@ -55,7 +55,7 @@ type Report struct {
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps []runs.StepReport  // steps that were not rolled back; a step that was made again appears once
+	steps []runs.StepReport  // steps that were not rolled back; a step that was run again appears once
 	seen  []runs.ProcessStep // the recorded steps of a wrapped command
 	draw  func() []Picture   // the pictures, drawn when they are first asked for
 }
@@ -102,7 +102,7 @@ func New(in Input) *Report {
 // Tone says how good or bad a fact is. It is always shown together with words.
 type Tone string
 
-// The tones.
+// The possible tones, from best to worst.
 const (
 	Good Tone = "good"
 	Info Tone = "info"
@@ -123,8 +123,8 @@ func firstPlan(entries []runs.Entry) (recovery.Plan, bool) {
 	return recovery.Plan{}, false
 }
 
-// verdictOf returns the verdict of an entry, or else of its decision; nil if neither has
-// one.
+// verdictOf returns the verdict of an entry, or else that of its decision, or nil if
+// neither has one.
 func verdictOf(e runs.Entry) *memory.Verdict {
 	if e.Verdict == nil && e.Decision != nil {
 		return e.Decision.Verdict

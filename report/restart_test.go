@@ -34,7 +34,8 @@ func restarted(lives int) *diary {
 	return d
 }
 
-// live begins a life of the command.
+// live begins a life of the command. If changed is above 0, live also records a change of
+// the command.
 func (d *diary) live(changed int) {
 	d.attempt++
 	if d.attempt == 1 {
@@ -59,7 +60,7 @@ func (d *diary) dies(cause memory.Cause, why string) *memory.Verdict {
 	return v
 }
 
-// gaveUp returns the same run, but its last life, too, runs out of memory.
+// gaveUp returns the run of restarted, except that its last life runs out of memory too.
 func gaveUp(lives int) *diary {
 	d := restarted(lives)
 	d.Name, d.Entries = "gave-up", d.Entries[:len(d.Entries)-2]
@@ -120,8 +121,8 @@ func TestRelaunchIsOneRow(t *testing.T) {
 	}
 }
 
-// TestRefusalIsInTheRowOfItsFailure checks that a failure has one row if a worker left it
-// to the command and it ended the command.
+// TestRefusalIsInTheRowOfItsFailure checks that a failure has only one row if a worker
+// left it to the command and the failure then ended the command.
 func TestRefusalIsInTheRowOfItsFailure(t *testing.T) {
 	d := restarted(1)
 	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "out of memory at micro-batch 4 in backward (train.py:38); left to the command's own code: the graph is kept"})
@@ -181,7 +182,7 @@ func TestTimeLostByCause(t *testing.T) {
 
 // TestSaysWhatACommandIs checks that the page says how the command was recognised, where
 // its checkpoints are, which versions of Python and PyTorch it uses, and which versions
-// of headroom made and drew the run.
+// of headroom executed the run and drew the page.
 func TestSaysWhatACommandIs(t *testing.T) {
 	d := restarted(2)
 	d.entry(runs.Entry{Kind: runs.KindCommand, Text: "recognised as transformers; checkpoints: /home/me/out/checkpoint-*"})

@@ -46,7 +46,7 @@ func worst() *diary {
 
 var everyCause = []memory.Cause{memory.Spike, memory.Fragmentation, memory.Foreign, memory.Leak, memory.Batch, memory.Unknown, memory.Host, memory.Model}
 
-// worstCommand returns the run of worst as that of a wrapped command.
+// worstCommand returns the run of worst as if it were the run of a wrapped command.
 func worstCommand() *diary {
 	d := worst()
 	d.Command, d.Seen = strings.Repeat(`--flag "a & b" `, 10_000), nil

@@ -9,8 +9,9 @@ import (
 	"headroom/runs"
 )
 
-// overshoot limits how far the memory picture reaches above the capacity. Failures that
-// needed more are marked at its top.
+// overshoot is the largest value on the vertical axis of the memory picture, as a
+// multiple of the capacity. Failures that needed more are marked at the top of the
+// picture.
 const overshoot = 1.3
 
 func memoryChart(r *Report) chart {
@@ -62,9 +63,9 @@ func memoryAlt(r *Report) string {
 	return fmt.Sprintf("the peak was %v of %v at step %s; %s", m.Peak, m.Capacity, count(m.PeakStep), r.Failures.Summary)
 }
 
-// amountsOf chooses the unit for amounts of memory next to a capacity, and returns its
-// name. The function in converts an amount to that unit, or to NaN if the amount is not
-// known.
+// amountsOf chooses the unit for amounts of memory that are shown together with a
+// capacity, and returns its name. The function in converts an amount to that unit, or to
+// NaN if the amount is not known.
 func amountsOf(capacity memory.Bytes) (in func(memory.Bytes) float64, name string) {
 	unit, name := memoryUnit(capacity)
 	return func(b memory.Bytes) float64 {

@@ -115,5 +115,6 @@ func (w Watched) card() Card {
 	return c
 }
 
-// faultLimit is how many faults a card names at most; the ledger has them all.
+// faultLimit is the largest number of faults that a card names. The ledger
+// lists all of them.
 const faultLimit = 4

@@ -167,9 +167,9 @@ func TestReadsTheCommand(t *testing.T) {
 	}
 }
 
-// TestWrappedCommandsSteps checks that cards and pictures show what a worker saw of a
-// command's steps over time, with the command's failures, and only for processes that
-// trained.
+// TestWrappedCommandsSteps checks that cards and pictures show the steps that a worker
+// saw in a command, together with the command's failures. Processes that did not train
+// are left out.
 func TestWrappedCommandsSteps(t *testing.T) {
 	d := newDiary("train-run", 0)
 	d.Command = "torchrun train.py"

@@ -17,8 +17,8 @@ type point struct {
 // curve holds the known points, one per size, in ascending order of size.
 type curve []point
 
-// with returns the curve with p added. If there are two peaks of one size, the larger
-// one counts.
+// with returns the curve with p added. If there are two peaks of one size, the curve
+// keeps the larger one.
 func (c curve) with(p point) curve {
 	i, found := slices.BinarySearchFunc(c, p, func(a, b point) int { return cmp.Compare(a.k, b.k) })
 	if found {
@@ -43,9 +43,9 @@ func (c curve) top() point {
 }
 
 // slope returns the slope of a line through two points, in bytes per unit of size. The
-// points are the largest size, and the largest size in the lower half of the range
-// seen. Two neighbours would follow a bend sooner, but noise would drown their
-// difference. The curve must have two points.
+// points are that of the largest size, and that of the largest size in the lower half
+// of the range seen. Two neighbouring sizes would follow a bend sooner, but the noise
+// could be larger than their difference. The curve must have two points.
 func (c curve) slope() float64 {
 	top := c.top()
 	low := c.upTo((c[0].k + top.k) / 2).top()
@@ -54,9 +54,9 @@ func (c curve) slope() float64 {
 
 // reaches returns the size at which the steepest line that noise allows reaches the
 // given number of bytes. A line is allowed if it passes within the noise of every point
-// and starts at 0 bytes or more. So it rises no faster than from the lower end of the
-// noise at any point, or from the origin, to the upper end at a later point. The pair
-// that gives the lowest line counts.
+// and starts at 0 bytes or more. So it must not rise faster than any line from the
+// lower end of the noise at one point, or from the origin, to the upper end of the
+// noise at a later point. The lowest of these lines gives the result.
 func (c curve) reaches(bytes float64) (size float64) {
 	for i, p := range c {
 		high := p.peak / (1 - noise)
@@ -80,9 +80,9 @@ func (c curve) foretold(p point) bool {
 	return math.Abs(p.peak-line) <= 0.01*(p.peak-c[0].peak)
 }
 
-// within returns the largest size whose peak is at most limit bytes, on straight lines
-// between the points. It returns at most the size of the top, and 0 if the peak of the
-// first point is above limit.
+// within returns the largest size whose peak is at most limit bytes. Between the
+// points, it assumes that the peak follows straight lines. It returns at most the size
+// of the top, and 0 if the peak of the first point is above limit.
 func (c curve) within(limit float64) int {
 	above := slices.IndexFunc(c, func(p point) bool { return p.peak > limit })
 	switch above {

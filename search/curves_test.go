@@ -16,8 +16,8 @@ import (
 const capacity = 24 * memory.GiB
 
 // machine is a device on which a size needs need(n) and reports a peak of peak(n),
-// both as shares of the capacity. When a size fails, idle is the share that is not
-// handed out.
+// both as shares of the capacity. When a size fails, idle is the share of the capacity
+// that is not handed out.
 type machine struct {
 	need, peak func(n int) float64
 	handed     func(n int) float64 // share of the capacity that is handed out when size n fails; nil means all but idle
@@ -61,16 +61,16 @@ func (m machine) largest(most int) int {
 	return n
 }
 
-// affine returns a machine that needs base + (1−base)·n/(limit+½): limit fits, limit+1
-// does not.
+// affine returns a machine that needs the share base + (1−base)·n/(limit+½) of the
+// capacity, so that limit fits and limit+1 does not.
 func affine(base float64, limit int) machine {
 	return machine{need: func(n int) float64 { return base + (1-base)*float64(n)/(float64(limit)+0.5) }}
 }
 
 // perceptron returns a machine with the memory of the preset mlp-tight, whose tensors
 // are rounded up to 512 bytes. According to the peaks, 497 should fit in 3 MiB. But
-// the last allocation finds only pieces that are too small, so only sizes up to fits
-// do; for mlp-tight, that is 488.
+// for sizes above the argument fits, the last allocation finds only pieces that are
+// too small. For mlp-tight, fits is 488.
 func perceptron(fits int) machine {
 	round := func(n int) int { return (n + 511) / 512 * 512 }
 	peak := func(n int) float64 {
@@ -85,13 +85,14 @@ func perceptron(fits int) machine {
 	return machine{need: need, peak: peak, handed: peak}
 }
 
-// short reports whether a size is more than 2 % below the largest that fits and is not
-// its neighbour.
+// short reports whether the answer of a search, fits, is more than 2 % below the
+// largest size that fits and is not next to it.
 func short(fits, largest int) bool {
 	return float64(fits) < min(0.98*float64(largest), float64(largest-1))
 }
 
-// kinds are monotone curves over x = n/limit, each bent by u in [0, 1].
+// kinds are monotone curves over x = n/limit. The argument u, in [0, 1], sets the
+// shape of each curve.
 var kinds = map[string]func(base, u float64, limit int) machine{
 	"affine": func(base, _ float64, limit int) machine { return affine(base, limit) },
 	"convex": func(base, u float64, limit int) machine {
@@ -172,7 +173,8 @@ func failures(probes []search.Probe) (n int) {
 	return n
 }
 
-// checkEnded checks what is promised of every search that ends without an error.
+// checkEnded checks what the package promises of every search that ends without an
+// error.
 func checkEnded(t interface {
 	Helper()
 	Fatalf(string, ...any)

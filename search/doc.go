@@ -39,27 +39,27 @@
 //     thousand where memory rises in steps, and in one in a hundred where it jumps
 //     off a line.
 //
-// The search believes a line until a size fails that should fit according to it:
-// an allocator that reserves in pieces fails before the line's limit. From then on,
+// The search believes a line until a size fails that should fit according to it: an
+// allocator that reserves in pieces fails before the line's limit. From then on,
 // the steps down from the size that failed grow with every further failure. Each
-// probe is placed, where possible, so that the remaining probes can bisect what its
-// outcome leaves. Peaks that are up to 3 % off the line cost two to four probes
-// more. Without peaks, the search multiplies the size until something fails, then
-// bisects.
+// probe is placed, where possible, so that the remaining probes can bisect the
+// range that its outcome leaves. Peaks that are up to 3 % off the line cost two to
+// four probes more. Without peaks, the search multiplies the size until something
+// fails, then bisects.
 //
-// Where a larger size fits and a smaller one does not, the assumption is false.
-// The search still ends within its bound, at a size that ran, but that need not be
-// the largest size that fits.
+// If a larger size fits and a smaller one does not, the assumption is false. The
+// search still ends within its bound, at a size that ran, but this is not
+// necessarily the largest size that fits.
 //
 // # Confirmation
 //
 // After the search, Fits is probed [Options].Confirm times, then Recommended; these
 // probes are Result.Probes[Result.Searched:]. If one fails, the failed size becomes
-// Fails. The answer then steps down to what the failure shows to be available: at
-// least by a hundredth, and by at least twice as much each time. It is confirmed
-// again. If a recommended size peaks so high that it does not leave the headroom,
-// only that size steps down. So confirmation takes at most
-// 2·Confirm·(⌈log₂ K⌉+4) probes.
+// Fails. The answer then steps down to what the failure shows to be available: by
+// at least a hundredth the first time, and by at least twice as much each further
+// time. The new answer is confirmed in turn. If a recommended size peaks so high
+// that it does not leave the headroom, only that size steps down. So confirmation
+// takes at most 2·Confirm·(⌈log₂ K⌉+4) probes.
 //
 // If Options.Capacity is not known, or failures show that an allocator hands out
 // less, the search uses the amount that failures show to be available instead, and

@@ -11,11 +11,11 @@ import (
 	"headroom/search"
 )
 
-// script answers probes like its machine, except for one probe, which it
-// answers with an error.
+// script returns the results of its machine for all probes but one, for which
+// it returns an error.
 type script struct {
 	machine
-	at    int // number of that probe, counted from 1
+	at    int // number of the probe that returns err, counted from 1
 	err   error
 	count int
 }

@@ -8,11 +8,11 @@ const (
 	// reach is the largest factor from a size that fitted to the next probe, as long as no
 	// third point has confirmed the line. A trial far above the limit may take down the
 	// machine, because its inputs are in host memory before the device can refuse. Within
-	// this factor they are harmless: the activations of a sample take well more than 16
-	// times its input.
+	// this factor the inputs are harmless: the activations of a sample take far more than
+	// 16 times the memory of its input.
 	reach = 16
-	// leap takes the place of reach where there is enough memory even if the need grows in
-	// proportion to the size. An affine curve cannot need more than that.
+	// leap replaces reach if the memory would suffice even if the need grew in proportion
+	// to the size. An affine curve cannot grow faster than in proportion.
 	leap = 256
 	// noise is the largest share by which a peak may lie off the line, whether the size
 	// really needs that much or was only measured so.
@@ -33,13 +33,13 @@ func (s *searcher) next() int {
 	return min(max(s.guarded(s.prefer()), s.lo+1), s.hi-1)
 }
 
-// guarded keeps x between the two sizes that resolved returns. If enough probes are left,
-// bisection can then end the search whether x fits or fails. If there are far too few, x
-// moves from there halfway to the middle.
+// guarded moves x between the two sizes that resolved returns. If enough probes are left,
+// bisection can then end the search whether x fits or fails. If far too few are left,
+// guarded also moves x half of the way to the middle between lo and hi.
 //
-// There are two exceptions. Until something fails, a line of two points never moves x up. A
-// line that a third point has confirmed is trusted without a guard, until sizes fit that
-// lie beyond its end.
+// There are two exceptions. Until something fails, x is never moved up while the line has
+// only two points. If a third point has confirmed the line, x is not moved at all, until
+// sizes have fitted that lie beyond the limit that the line predicts.
 func (s *searcher) guarded(x int) int {
 	if s.straight {
 		return x
@@ -55,8 +55,9 @@ func (s *searcher) guarded(x int) int {
 	return likely
 }
 
-// resolved returns how far down from hi, and how far up from lo, the search can still
-// settle every single rung with the probes that will be left after the next one.
+// resolved returns two sizes for the next probe. If a size of at least low fits, or a size
+// of at most high fails, the probes that are left after it are enough to tell apart all
+// rungs that then remain.
 func (s *searcher) resolved() (low, high int) {
 	rungs := 1 << (s.left - 1)
 	return back(s.hi, rungs, s.lo), ahead(s.lo, rungs, s.hi)
@@ -80,13 +81,14 @@ func (s *searcher) prefer() int {
 }
 
 // inside returns the size to probe between one that fitted and one that did not. limit is
-// the limit that the line predicts. If it is not below the size that failed, the line is
-// off by at least the excess, so the probe goes twice as far below that size.
+// the limit that the line predicts. If it is not below the size that failed, the line
+// predicts too much by at least the difference, so the probe is placed below that size by
+// twice the difference.
 //
-// If the line is confirmed, inside returns that limit; once it has fitted, the next probe
-// is just above it. Any other line is not trusted with single sizes. Where there is room,
-// the probe then stays at least a rung away from both ends. With each further failure the
-// steps down from hi grow, up to half of the bracket.
+// If the line is confirmed, inside returns that limit; once that size has fitted, the next
+// probe is just above it. A line that is not confirmed is not accurate to a single size.
+// Where there is room, the probe then stays at least a rung away from both ends. With each
+// further failure the steps down from hi grow, up to half of the bracket.
 func (s *searcher) inside(limit int) int {
 	middle := s.middle()
 	if over := limit - (s.hi - 1); over > 0 {

@@ -15,7 +15,8 @@ import (
 
 const noise = 0.03
 
-// measured returns a machine whose measured peaks lie off the line. What fits is not affected.
+// measured returns a machine whose measured peaks lie off the line. The deviation does not
+// affect which sizes fit.
 func measured(base float64, limit int, deviation func() float64) machine {
 	m := affine(base, limit)
 	m.peak = func(n int) float64 { return m.need(n) * (1 + deviation()) }
@@ -41,7 +42,7 @@ var noisy = map[string]func(base float64, limit int, deviation func() float64) m
 	"measured": measured, "deviating": deviating,
 }
 
-// checkNoisy checks everything that is promised of a search with noise.
+// checkNoisy checks everything that the package promises of a search with noise.
 func checkNoisy(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -77,8 +78,8 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// TestNoiseIsShort checks how many probes noise costs where it takes its extreme values, which
-// mislead most.
+// TestNoiseIsShort checks how many probes noise costs if it takes only its extreme values,
+// which mislead the search most.
 func TestNoiseIsShort(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(noisy)) {
 		const runs = 4000

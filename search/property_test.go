@@ -64,9 +64,9 @@ func TestAffineGrid(t *testing.T) {
 	}
 }
 
-// TestMonotone checks that a search on a monotone curve ends within 2 % of the largest
-// size, or next to it. Only if there are few sizes to choose from may the bound end it
-// earlier.
+// TestMonotone checks that a search on a monotone curve ends within 2 % of the largest size
+// that fits, or next to it. The bound may end a search earlier only if there are few sizes
+// to choose from.
 func TestMonotone(t *testing.T) {
 	names := slices.Sorted(maps.Keys(kinds))
 	rapid.Check(t, func(t *rapid.T) {
@@ -97,8 +97,8 @@ func TestMonotone(t *testing.T) {
 }
 
 // TestMonotoneMisses checks, for every kind of curve, how often the search runs out of
-// probes more than 2 % below the largest size, and by how much. It does so with and without
-// a known capacity.
+// probes while it is more than 2 % below the largest size that fits, and how far below that
+// size it then is. It checks this with and without a known capacity.
 func TestMonotoneMisses(t *testing.T) {
 	const runs = 300
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
@@ -134,8 +134,8 @@ func TestMonotoneMisses(t *testing.T) {
 }
 
 // mayMiss says how often a search may miss, as a share of the searches, and by how much, as
-// a share of the size. The values are a little above what was measured; other kinds miss
-// nothing.
+// a share of the largest size that fits. The values are a little above what was measured.
+// Searches on the other kinds of curve never miss.
 var mayMiss = map[string]struct{ often, by float64 }{
 	"cliff":   {0.01, 0.15},
 	"plateau": {0.002, 0.1},
@@ -169,8 +169,8 @@ func TestNotMonotone(t *testing.T) {
 	})
 }
 
-// TestGrowsFromSmall checks that nothing far above what has fitted is tried while the
-// capacity is not known.
+// TestGrowsFromSmall checks that, if the capacity is not known, the search never tries a
+// size far above the sizes that have fitted.
 func TestGrowsFromSmall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := search.Options{Max: logSize(t, 65536, "max")}

@@ -2,7 +2,8 @@ package search
 
 // resolution sets the distance between rungs, which are the sizes that the search
 // tells apart. The distance is 1/resolution of the size, but at least 1. A bracket of
-// one rung is narrow enough, unless a line says exactly where in it the limit is.
+// one rung is narrow enough, unless a line predicts exactly where the limit is within
+// it.
 const resolution = 50
 
 // up returns the next rung above n. Sizes up to 2·resolution have a rung each.

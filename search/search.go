@@ -52,14 +52,14 @@ var ErrNothingFits = errors.New("not even the smallest micro-batch fits")
 // Largest finds the largest size that fits and the largest that leaves the headroom.
 //
 // probe tries one size and returns its peak memory in bytes, or 0 if the peak cannot
-// be known. It is called from this goroutine, never twice at once. If the size did
+// be known. It is called only from the goroutine that calls Largest. If the size did
 // not fit, the error of probe is or wraps a *memory.OutOfMemoryError. Any other
 // error ends the search.
 //
 // The search makes at most [Options.Bound] probes. Then Fits is probed Confirm
-// times, and after it Recommended. If they are the same size, it is probed Confirm
-// times in all. The package comment says what happens when one of these probes
-// fails.
+// times, and after that Recommended is probed Confirm times. If the two are the same
+// size, it is probed Confirm times in all. The package comment says what happens
+// when one of these probes fails.
 //
 // The error is nil, or wraps [ErrNothingFits], the error of ctx or the error of
 // probe, or says what is wrong with the options. The Result holds what is known so

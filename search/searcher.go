@@ -23,7 +23,7 @@ type searcher struct {
 	straight bool    // the line through the earlier peaks predicted the newest one, and has not misled the search
 	misled   bool    // a size that should fit according to the line has failed, so the line does not decide what fits
 	beyond   int     // number of sizes that fitted although they lie beyond the limit that the line predicts
-	aims     int     // number of probes where a confirmed line put the limit, made before anything failed
+	aims     int     // number of probes at the limit that a confirmed line predicted, made before anything failed
 	downs    int     // number of probes that failed below another failure since the bracket was last halved
 	best     int     // the size to recommend; 0 if there is none
 	settled  bool    // best and lo have been confirmed
@@ -52,8 +52,8 @@ func (s *searcher) narrow() error {
 	return nil
 }
 
-// done reports whether hi is the neighbour of lo, or so close to it that another probe
-// is worth it only for a line that puts the limit at one exact size.
+// done reports whether the search can end: hi is next to lo, or so close to it that
+// another probe would be worthwhile only if a line predicted the limit to a single size.
 func (s *searcher) done() bool {
 	return s.lo >= s.options.Min && (s.hi-s.lo == 1 || s.failed() && s.hi <= up(s.lo) && !s.straight)
 }
@@ -129,7 +129,7 @@ func (s *searcher) ranOut(n int, oom *memory.OutOfMemoryError) {
 
 // capacity returns the most memory that can be available according to all that is known,
 // in bytes. It returns 0 if nothing is known, or if what is known must be wrong because
-// more has fitted.
+// a size has fitted that needs more.
 func (s *searcher) capacity() float64 {
 	c := float64(s.options.Capacity)
 	if s.room > 0 && (c == 0 || s.room < c) {

@@ -2,8 +2,8 @@ package search
 
 // settle probes the answer again after the search: the largest size, then the size
 // to recommend. A confirmation that fails lowers the answer, by a hundredth or so
-// the first time, then by twice as much each time. So settle ends after at most
-// ⌈log₂ K⌉+3 corrections, each of at most twice Confirm probes.
+// the first time, then by twice as much each time. Therefore settle ends after at
+// most ⌈log₂ K⌉+3 corrections, each of at most twice Confirm probes.
 func (s *searcher) settle() error {
 	var confirmed int
 	ceiling, drop := s.lo, 1+s.lo/128
@@ -39,8 +39,8 @@ func (s *searcher) settle() error {
 	}
 }
 
-// agree ends the search with best as the recommendation, or with none if best is
-// below the range.
+// agree ends the search with best as the recommended size, or without a
+// recommendation if best is below the range.
 func (s *searcher) agree(best int) {
 	s.settled = true
 	if best >= s.options.Min {
@@ -70,8 +70,8 @@ func (s *searcher) stepDown(drop int) {
 
 // recommend returns the largest size, at most lo, that is expected to leave the
 // headroom, or 0 if there is none. If the capacity is not known, the peak of lo is
-// used instead; if peaks are not known, the size itself is. Both err on the safe
-// side.
+// used instead. If peaks are not known, the size itself takes the place of the
+// peak. Either way, the result errs on the safe side.
 func (s *searcher) recommend() int {
 	known, use := s.curve.upTo(s.lo), 1-s.options.Headroom
 	if known.top().peak <= 0 {

@@ -9,8 +9,9 @@ import (
 	"headroom/search"
 )
 
-// TestConfirmationSteps checks what is probed after the search. The search
-// itself is always 1 8 27 31 32!; after it, what fits may change.
+// TestConfirmationSteps checks what is probed after the search. The probes of
+// the search itself are always 1 8 27 31 32!. The sizes that fit may change
+// after the search.
 func TestConfirmationSteps(t *testing.T) {
 	noisy := func(n int, peak float64) func(int, int) (memory.Bytes, error) {
 		return func(_, size int) (memory.Bytes, error) {

@@ -14,10 +14,10 @@ import (
 	"headroom/search"
 )
 
-// steps are ways in which allocators round. Each function maps x, the exact size of the
-// growing part of the memory, to the memory that is taken for it. x is 0 for nothing and
-// about 1 at the limit. phase, a share of a step's width, says where steps begin; wide,
-// in [0, 1], says how wide they are.
+// steps are ways in which allocators round. Each function takes x, the exact size of the
+// part of the memory that grows, and returns how much memory the allocator takes for it.
+// x is 0 for nothing and about 1 at the limit. phase, a share of a step's width, says
+// where steps begin; wide, in [0, 1], says how wide they are.
 var steps = map[string]func(x, wide, phase float64) float64{
 	// One block for everything, rounded up to a multiple of a step. The step is 1/4096 to
 	// 1/16 of the capacity.
@@ -68,10 +68,10 @@ func stepped(kind string, limit int, unit func(name string) float64) machine {
 	return m
 }
 
-// TestStepped checks that the search ends within its bound and near the largest size,
-// whatever the steps in which memory rises. TestSteppedMisses says how often it is not
-// within 2 %. The draws here favour corner cases, such as a step that fills the capacity
-// to the byte.
+// TestStepped checks that the search ends within its bound and near the largest size that
+// fits, whatever the steps in which memory rises. TestSteppedMisses checks how often it
+// misses that size by more than 2 %. The draws here favour corner cases, such as a step
+// that fills the capacity to the byte.
 func TestStepped(t *testing.T) {
 	kinds := slices.Sorted(maps.Keys(steps))
 	rapid.Check(t, func(t *rapid.T) {
@@ -95,8 +95,8 @@ func TestStepped(t *testing.T) {
 }
 
 // TestStepThatFillsTheCapacity checks steps that fill the capacity to the byte. Every
-// peak near the limit says that no more fits, but the search must not creep up from there
-// size by size.
+// peak near the limit suggests that no larger size fits, but the search must not move up
+// one size at a time from there.
 func TestStepThatFillsTheCapacity(t *testing.T) {
 	for _, c := range []struct {
 		kind   string
@@ -120,8 +120,8 @@ func TestStepThatFillsTheCapacity(t *testing.T) {
 }
 
 // TestSteppedMisses checks the same as TestStepped for sizes that are drawn evenly. It
-// also checks how often the search is not within 2 % if there are few sizes or the
-// capacity is not known.
+// also checks how often the search misses the largest size that fits by more than 2 % if
+// there are few sizes or the capacity is not known.
 func TestSteppedMisses(t *testing.T) {
 	const runs = 6000
 	for _, kind := range slices.Sorted(maps.Keys(steps)) {

@@ -11,9 +11,10 @@ const NearlyFastest = 0.01
 
 // Enough returns the smallest size whose speed is within 1 % of the best, and the
 // fastest size. Speed levels off long before memory ends, so a size well below the
-// largest that fits often costs nothing and leaves room. If several sizes tie for the
-// fastest, the smallest of them counts. Speeds that are not above 0 are ignored; if
-// there are no others, both results are 0. The order of the speeds does not matter.
+// largest that fits often costs nothing and leaves room. If several sizes are equally
+// fast, the smallest of them counts as the fastest. Speeds that are not above 0 are
+// ignored; if there are no others, both results are 0. The order of the speeds does not
+// matter.
 func Enough(speeds []Speed) (enough, fastest int) {
 	var best float64
 	for _, s := range speeds {
@@ -30,8 +31,9 @@ func Enough(speeds []Speed) (enough, fastest int) {
 	return enough, fastest
 }
 
-// MuchFaster is the share by which the fastest size must be faster than another size to
-// take its place. Timings of a few steps may differ by up to that much by chance.
+// MuchFaster is the lead in speed that the fastest size must have over another size in
+// order to replace it, as a share of the other size's speed. Timings of a few steps may
+// differ by up to that much by chance.
 const MuchFaster = 0.05
 
 // Better returns the smallest size that is fast enough, according to [Enough], if the

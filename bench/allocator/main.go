@@ -1,14 +1,14 @@
 // Command allocator replays the allocations of a training run on headroom's
-// allocator, for comparison with the driver and PyTorch's allocator, on which
-// replay.py replays the same trace.
+// allocator. The results can be compared with those of replay.py, which replays
+// the same trace on PyTorch's allocator and on the driver.
 //
 //	go build -tags cuda -o bin/allocbench ./bench/allocator    # the C flags are in the Makefile
 //	bench/allocator/run.sh bin/allocbench OUTPUT               # everything, side by side; needs Python, no Go
 //
-// The trace is GPT-2's. One step of the model is recorded at two sequence
-// lengths. Every tensor's size is affine in the length, which is checked, so
-// steps of other lengths follow. Each of 10 000 steps draws its own length
-// between 64 and 1024.
+// The trace is that of GPT-2. One step of the model is recorded at each of two
+// sequence lengths. Every tensor's size is affine in the length, which is
+// checked, so the two recordings determine the steps of all other lengths. Each
+// of 10 000 steps draws its own length between 64 and 1024.
 //
 //	allocbench -write trace.json
 //	allocbench -trace trace.json -factor 1.15 -out result.json

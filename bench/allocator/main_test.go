@@ -66,7 +66,7 @@ func TestTraceAndReplayOnTheHost(t *testing.T) {
 }
 
 // TestScript runs the script with host memory in place of the GPU's. It expects
-// rows of PyTorch only if PyTorch is installed.
+// rows about PyTorch only if PyTorch is installed.
 func TestScript(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("no python3")

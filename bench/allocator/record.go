@@ -97,8 +97,8 @@ func (r *recorder) take() []event {
 	return events
 }
 
-// varying is a practically endless data set. Every token is 0, and the length
-// of the samples may change between steps.
+// varying is a practically endless data set. Every token is 0, and a [recording]
+// changes the length of the samples between steps.
 type varying struct{ length, vocab int }
 
 func (v *varying) Len() int                       { return 1 << 30 }

@@ -51,8 +51,8 @@ func TestSizesAreAffineInTheLength(t *testing.T) {
 	}
 }
 
-// TestRecordingIsWhatTrainingAllocates checks that a trace recorded without computing reaches the
-// same peak as the training itself.
+// TestRecordingIsWhatTrainingAllocates checks that a trace that was recorded without computing
+// anything reaches the same peak as real training.
 func TestRecordingIsWhatTrainingAllocates(t *testing.T) {
 	r := record(t)
 	ops, err := r.ops(5, 40)

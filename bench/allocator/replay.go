@@ -15,7 +15,7 @@ type result struct {
 	Allocator string       `json:"allocator"`
 	Device    string       `json:"device"`
 	Version   string       `json:"version"`
-	Limit     memory.Bytes `json:"limit"`  // 0 is no limit
+	Limit     memory.Bytes `json:"limit"`  // 0 means no limit
 	Factor    float64      `json:"factor"` // the limit ÷ the trace's peak
 	Steps     int          `json:"steps"`  // fewer than the trace has if time ran out
 	Pairs     int          `json:"pairs"`  // tensors per step
@@ -25,8 +25,8 @@ type result struct {
 	Median float64 `json:"pair_ns"`
 	Late   float64 `json:"pair_ns_p99"`
 	Mean   float64 `json:"pair_ns_mean"`
-	// Overhead is the part of Median that the loop and the language take, in
-	// nanoseconds; nil if it is not measured because it is small.
+	// Overhead is the part of Median that is spent in the loop and the language, in
+	// nanoseconds. It is nil if it was not measured because it is small.
 	Overhead *float64 `json:"overhead_ns"`
 
 	PeakAllocated memory.Bytes `json:"peak_allocated"`
@@ -37,7 +37,7 @@ type result struct {
 
 	Calls   calls `json:"driver_calls"`
 	Retries int64 `json:"retries"` // allocations that succeeded after the allocator emptied its cache
-	Failed  int   `json:"failed"`  // steps that were made again because an allocation failed
+	Failed  int   `json:"failed"`  // steps that were run again because an allocation failed
 	Lost    int   `json:"lost"`    // steps that failed the second time too
 }
 
@@ -57,8 +57,8 @@ type player struct {
 	failed, lost int             // steps
 }
 
-// replay makes the steps of t until all are made or budget is used up, and
-// leaves the state allocated.
+// replay runs the steps of t until all are done or budget is used up, and leaves the
+// state allocated.
 func (t *trace) replay(on device.TensorAllocator, budget time.Duration) (*result, error) {
 	p := &player{trace: t, on: on, live: make([]device.Tensor, t.Slots)}
 	for _, n := range t.State {
@@ -80,8 +80,8 @@ func (t *trace) replay(on device.TensorAllocator, budget time.Duration) (*result
 	return r, nil
 }
 
-// step makes a step. If memory runs out, it does what a run does: it frees the
-// step's tensors, empties the cache and makes the step again, once.
+// step runs a step. If memory runs out, it does the same as a training run: it frees
+// the step's tensors, empties the cache and runs the step once more.
 func (p *player) step(length int) error {
 	err := p.attempt(length)
 	if !isOutOfMemory(err) {
@@ -99,7 +99,7 @@ func (p *player) step(length int) error {
 	return nil
 }
 
-// attempt makes a step once. If it returns an error, it has freed all of the step's
+// attempt runs a step once. If it returns an error, it has freed all of the step's
 // tensors.
 func (p *player) attempt(length int) error {
 	for _, o := range p.trace.Ops {
@@ -158,9 +158,9 @@ func (r *result) count(s memory.Stats) {
 
 // measure replays t, then empties the cache of on. It counts the calls to the driver
 // in a second replay of the same steps, with a counter in place of the driver. The
-// counts are exact if both replays reach the same amounts. They may not, because the
-// addresses differ, and among gaps of one size the allocator takes the one at the
-// lowest address.
+// counts are exact if both replays reach the same amounts. The amounts may differ,
+// because the addresses differ, and among gaps of equal size the allocator takes the
+// one at the lowest address.
 func (t *trace) measure(on device.TensorAllocator, budget time.Duration) (*result, error) {
 	source := &counter{room: on.Stats().Free}
 	r, err := t.replay(on, budget)

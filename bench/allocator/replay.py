@@ -6,8 +6,8 @@ The keys of the result are those of allocbench. With PyTorch, torch.empty and th
 are timed, and overhead_ns is the time of the same loop with tensors of 0 bytes, which reach no allocator.
 The driver is called through ctypes. It is slow, so it replays only as many steps as --budget allows. It keeps
 no cache, so the memory that it reserves is measured as the drop in the device's free memory. In the middle
-of the longest step, "largest" is the largest allocation that the driver still grants, and "free" the bytes
-that it reports as free.
+of the longest step, "largest" is the largest allocation that the driver still grants, and "free" is
+the number of bytes that it reports as free.
 
 PyTorch itself reads PYTORCH_CUDA_ALLOC_CONF. With --pretend no GPU is needed: PyTorch's tensors are on the
 host, and the C library's malloc replaces the driver, with a capacity of GIB gibibytes.
@@ -202,7 +202,7 @@ class Replay:
         self.failed = self.lost = 0
 
     def step(self, ops: list[Op], length: int) -> None:
-        """Make one step. If memory runs out, the tensors allocated so far stay allocated."""
+        """Run one step. If memory runs out, the tensors allocated so far stay allocated."""
         alloc, free, live = self.on.alloc, self.on.free, self.live
         for slot, fixed, each in ops:
             if fixed or each:
@@ -227,7 +227,7 @@ class Replay:
                 self.live[slot] = None
 
     def whole_step(self, length: int) -> None:
-        """Make one step. If memory runs out, do what a run does: empty the cache and try once more."""
+        """Run one step. If memory runs out, do the same as a training run: empty the cache and try once more."""
         if self.attempt(length):
             return
         self.failed += 1
@@ -235,7 +235,7 @@ class Replay:
         self.lost += not self.attempt(length)
 
     def run(self, budget: float) -> list[float]:
-        """Make steps until all are made or the budget is used up, and return the seconds of each."""
+        """Run steps until all are done or the budget is used up, and return the seconds of each."""
         clock, seconds = time.perf_counter, []
         begun = clock()
         for length in self.lengths:
@@ -257,7 +257,7 @@ class Replay:
         return statistics.median(seconds) * 1e9 / self.pairs
 
     def to_peak(self) -> int:
-        """Make the longest step up to the point where most is allocated. Return the bytes that it holds there."""
+        """Run the longest step up to the point where the most memory is allocated. Return the bytes allocated there."""
         length = max(self.lengths)
         sizes, now, most, at = {}, 0, 0, 0
         for i, (slot, fixed, each) in enumerate(self.ops):
@@ -290,7 +290,7 @@ def largest(driver: Driver, most: int) -> int:
 
 
 def fragmentation(driver: Driver, replay: Replay, state: int, start: int) -> dict[str, Any]:
-    """Return the driver's amounts, which it does not report itself. start is the bytes free before the trace."""
+    """Measure and return the amounts that the driver does not report itself. start is the bytes free before the trace."""
     between = start - driver.room()
     peak = state + replay.to_peak()
     free = driver.room()

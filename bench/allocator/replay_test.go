@@ -10,8 +10,8 @@ import (
 	"headroom/memory"
 )
 
-// failing is an allocator that makes chosen allocations fail: fails maps their numbers, counted
-// from 1, to errors.
+// failing is an allocator on which chosen allocations fail. fails maps the numbers of these
+// allocations, counted from 1, to their errors.
 type failing struct {
 	device.TensorAllocator
 	count, emptied int
@@ -89,8 +89,8 @@ func TestStepsThatFail(t *testing.T) {
 	}
 }
 
-// TestTightMemory checks that the longest steps are lost, and no others, if the
-// memory is too small only for them.
+// TestTightMemory checks that only the longest steps are lost if the memory is too small only
+// for those steps.
 func TestTightMemory(t *testing.T) {
 	a := device.NewAllocator(&counter{room: 5 * memory.MiB / 2})
 	r, err := small(1, 3, 2, 3).measure(a, time.Hour)

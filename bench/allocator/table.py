@@ -1,10 +1,10 @@
-"""Compare the replays of one trace: in a Markdown table, and with all figures as JSON.
+"""Compare the replays of one trace, in a Markdown table and in a JSON file that holds all figures.
 
 python3 table.py RUNS OUTPUT
 
 RUNS holds trace.json, about.txt, which becomes the top of the page, and a result-*.json from each run of
 allocbench and replay.py. The rows are in the order of the files' names. The output is OUTPUT/allocator.json and
-OUTPUT/allocator.md. The exit status is 1 if allocators that made every step report different
+OUTPUT/allocator.md. The exit status is 1 if allocators that completed every step report different
 peaks of allocated memory, because then they cannot have replayed the same trace.
 """
 

@@ -1,4 +1,4 @@
-"""Compare the runs of headroom and PyTorch: in one Markdown table, and with all figures as JSON.
+"""Compare the runs of headroom and PyTorch, in a Markdown table and in a JSON file that holds all figures.
 
 python3 compare.py RUNS OUTPUT [LIMIT]
 
@@ -39,7 +39,7 @@ def read_gradients(path: Path, scale: float, prefix: str) -> Gradients:
 
 
 def distance(a: Gradients, b: Gradients) -> dict[str, Any]:
-    """Return ‖a − b‖ ÷ ‖b‖ over all parameters, and for the parameter for which it is largest."""
+    """Return ‖a − b‖ ÷ ‖b‖ over all parameters together, and the parameter with the largest such ratio."""
     if a.keys() != b.keys():
         raise ValueError(f"gradients of different parameters: {sorted(a.keys() ^ b.keys())}")
     difference = {name: float((a[name] - b[name]).square().sum()) for name in b}
@@ -51,7 +51,7 @@ def distance(a: Gradients, b: Gradients) -> dict[str, Any]:
 
 
 def slope(run: dict[str, Any]) -> float | None:
-    """Return the bytes per sample, between the smallest and the largest micro-batch measured."""
+    """Return the increase in peak memory per sample, in bytes, from the smallest micro-batch to the largest."""
     points = sorted((m["micro"], m["peak_bytes"]) for m in run.get("memory") or [])
     if len(points) < 2:
         return None
@@ -64,7 +64,7 @@ def ratio(a: float | None, b: float | None) -> float | None:
 
 
 class Pair:
-    """The same run by headroom and by PyTorch."""
+    """A run of headroom and the same run of PyTorch."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name, self.precision = folder, name, name.split("-")[0]

@@ -5,9 +5,9 @@
 //	go build -tags cuda -o bin/gpt2bench ./bench/gpt2    # the C flags are in the Makefile
 //	bench/gpt2/run.sh OUTPUT [quick]                     # everything, side by side; needs Python, no Go
 //
-// Both sides start from the same weights, which this program writes, and see the
-// same tokens, which both make from the seed. agree.sh compares the two without
-// a GPU, with -device host and a small model.
+// This program and torch_gpt2.py start from the same weights, which this program
+// writes. They use the same tokens, which each of them generates from the seed.
+// agree.sh compares the two without a GPU, with -device host and a small model.
 //
 // Gradients are read from the optimizer: after one step of AdamW the first
 // moment is (1−β₁) times the gradient, which -gradients saves. Undoing the

@@ -56,7 +56,7 @@ func read(t *testing.T, path string) *contents {
 }
 
 // TestStreamIsThatOfPython compares the stream with numbers that stream.py
-// made.
+// generated.
 func TestStreamIsThatOfPython(t *testing.T) {
 	s := newStream(7, 5, 9, 50257)
 	if got, want := s.sum(), uint32(3892032547); got != want {
@@ -113,9 +113,9 @@ func TestWeightsOfAnotherModelAreRefused(t *testing.T) {
 	}
 }
 
-// TestMomentsAreScaledGradients: the saved moments, divided by the moment
-// scale, must have the norm that the trainer reported for the gradients, with
-// and without clipping.
+// TestMomentsAreScaledGradients checks that the saved moments, divided by the
+// moment scale, have the norm that the trainer reported for the gradients. It
+// does so with and without clipping.
 func TestMomentsAreScaledGradients(t *testing.T) {
 	for _, clip := range []string{"0", "0.01"} {
 		path := filepath.Join(t.TempDir(), "state")

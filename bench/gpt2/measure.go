@@ -26,7 +26,7 @@ type result struct {
 	Seed      uint64   `json:"seed"`
 	Stream    uint32   `json:"stream_crc32"`
 
-	BuildSeconds float64   `json:"build_seconds"` // to build the model and its initial weights
+	BuildSeconds float64   `json:"build_seconds"` // time spent on building the model and its initial weights
 	Losses       []float64 `json:"losses"`
 	GradNorms    []float64 `json:"grad_norms"` // before clipping
 	StepSeconds  []float64 `json:"step_seconds"`
@@ -36,7 +36,7 @@ type result struct {
 	TokensPerSec float64      `json:"tokens_per_second"`   // at the median
 	Peak         memory.Bytes `json:"peak_bytes"`          // allocated, over all steps
 	PeakReserved memory.Bytes `json:"peak_reserved_bytes"`
-	Memory       []peak       `json:"memory"` // of one micro-batch, forward and backward
+	Memory       []peak       `json:"memory"` // peaks of the forward and backward pass of one micro-batch, by its size
 }
 
 // peak is the peak memory of one micro-batch of the given size.
@@ -46,7 +46,7 @@ type peak struct {
 	Reserved memory.Bytes `json:"peak_reserved_bytes"`
 }
 
-// train makes all steps and fills in their results.
+// train runs all steps and fills in their results.
 func (r *result) train(t *model.Trainer, o options) error {
 	plan := recovery.Plan{Effective: o.effective, World: 1, Micro: o.micro}
 	for i := range o.steps {
@@ -81,8 +81,8 @@ func (r *result) train(t *model.Trainer, o options) error {
 }
 
 // momentScale returns the ratio of the first moments after one step to the
-// gradients. It is 1−β₁, times the factor by which the gradients were clipped,
-// if they were.
+// gradients. It is 1−β₁. If the gradients were clipped, it is 1−β₁ times the
+// factor of the clipping.
 func momentScale(o model.Optimizer, norm float64) float64 {
 	scale := 1 - float64(float32(o.Beta1))
 	if o.Clip > 0 && norm > o.Clip {

@@ -13,7 +13,7 @@ import (
 	"headroom/recovery"
 )
 
-// profile makes one more step and writes how long each kind of work took on the GPU.
+// profile runs one more step and writes how long each kind of work took on the GPU.
 func profile(t *model.Trainer, dev device.Device, o options) error {
 	if o.profile == "" {
 		return nil

@@ -1,4 +1,4 @@
-"""How PyTorch's own tools, and headroom, find the largest micro-batch of GPT-2 under a memory limit.
+"""Compare how tools for PyTorch and headroom find the largest micro-batch of GPT-2 under a memory limit.
 
 python3 search_peers.py --headroom bin/headroom --out peers.json
 
@@ -13,10 +13,10 @@ headroom     headroom find on find.yaml, the same model, up to --most: a trial i
 
 The seconds do not include imports, building the model and a first step with one sample; for headroom, that
 step is its first trial. A size holds if three steps with it run afterwards in the same process, with the
-cache emptied; for headroom, if the whole step that find makes with it ran. "sizes" lists the sizes tried;
-! marks those that ran out of memory. The JSON goes to --out, and a table to a file of the same name with .md.
---pretend N needs no GPU: it uses a toy model that runs out of memory above N samples, which for headroom
-runs on the embedded device.
+cache emptied. For headroom, a size holds if the whole step that find runs with it succeeded. "sizes" lists
+the sizes tried; ! marks those that ran out of memory. The JSON goes to --out, and a table to a file of the
+same name with .md. --pretend N needs no GPU: it uses a toy model that runs out of memory above N samples,
+which for headroom runs on the embedded device.
 """
 
 import argparse
@@ -83,7 +83,7 @@ class Bench:
         return self.model(rows[:, :-1], rows[:, 1:])
 
     def steps(self, micro: int) -> None:
-        """Make three optimizer steps with micro-batches of this size."""
+        """Run three optimizer steps with micro-batches of this size."""
         for _ in range(STEPS):
             rows = torch.zeros(micro, self.context + 1, dtype=torch.long).to(self.device)
             self.optimizer.zero_grad(set_to_none=True)

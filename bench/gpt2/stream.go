@@ -8,12 +8,12 @@ import (
 	"headroom/model/data"
 )
 
-// stream is the samples of a run in the order in which the run takes them, made
-// from a seed by integer arithmetic alone, so that stream.py makes the same.
+// stream holds the samples of a run, in the order in which the run takes them. They
+// are generated from a seed by integer arithmetic alone, so that stream.py
+// generates the same samples.
 //
-// Tokens are skewed towards small numbers, and about half of them are
-// determined by the token before, so that there is something to learn from the
-// first steps on.
+// Tokens are skewed towards small numbers, and about half of them are determined by
+// the preceding token, so that there is something to learn from the first step on.
 type stream struct {
 	shape  data.Shape
 	tokens []int32 // samples × (context+1)

@@ -1,4 +1,4 @@
-"""Makes the run of gpt2bench in eager PyTorch: the same weights, tokens, optimizer and JSON.
+"""Does the same run as gpt2bench in eager PyTorch, with the same weights, tokens, optimizer and JSON output.
 
 python3 torch_gpt2.py --weights W.safetensors --precision tf32 --context 512 --micro 16 --out R.json
 """
@@ -90,7 +90,7 @@ class Run:
         return loss.detach()
 
     def step(self, i: int) -> tuple[float, float]:
-        """Make one optimizer step. Return its loss and the norm of its gradients before clipping."""
+        """Run one optimizer step. Return its loss and the norm of its gradients before clipping."""
         a = self.a
         for group in self.optimizer.param_groups:
             group["lr"] = a.lr * min(1.0, (i + 1) / a.lr_warmup) if a.lr_warmup else a.lr

@@ -58,13 +58,12 @@ func (c *contents) of(name string) []byte {
 	return c.values[t.Offsets[0]:t.Offsets[1]]
 }
 
-// loadWeights replaces the weights of t, which has made no step, with those in a
-// safetensors file that uses GPT-2's names, with or without the prefix "transformer.".
-// It ignores other tensors in the file.
+// loadWeights replaces the weights of t with those in a safetensors file. t must not
+// have run a step yet. The file must use GPT-2's names, with or without the prefix
+// "transformer.". Other tensors in the file are ignored.
 //
-// A trainer loads only its own checkpoints, so loadWeights makes one: it lets t
-// save a checkpoint, replaces the weights in it and computes the checksum
-// again.
+// A trainer loads only its own checkpoints, so loadWeights creates one: it lets t save
+// a checkpoint, replaces the weights in it and computes the checksum again.
 func loadWeights(t *model.Trainer, path string) error {
 	input, err := os.ReadFile(path)
 	if err != nil {

@@ -2,7 +2,7 @@
 
     steps.py REFERENCE.jsonl OTHER.jsonl [RUN]
 
-If a step was made more than once, the last time counts. With several ranks, the lines of
+If a step was run more than once, the last time counts. With several ranks, the lines of
 all ranks agree. The exit status is 1 unless samples and learning rates are equal and losses
 agree to within a thousandth.
 """

@@ -30,8 +30,8 @@ func largest(c curve, known memory.Bytes) (int, []search.Probe, error) {
 	return r.Fits, r.Probes[:r.Searched], err
 }
 
-// counted calls find, a method that uses no peaks, and also returns the probes
-// that it made.
+// counted calls find, a method that uses no peaks, and returns its answer and
+// its probes.
 func counted(c curve, find func(trial) (int, error)) (int, []search.Probe, error) {
 	var probes []search.Probe
 	found, err := find(func(n int) (bool, error) {
@@ -75,7 +75,8 @@ func doubling(fits trial) (int, error) {
 	return lo, nil
 }
 
-// descent starts at the size most, and reduces it by a tenth until a size fits.
+// descent starts at the largest allowed size, most, and reduces the size by a
+// tenth until it fits.
 func descent(fits trial) (int, error) {
 	for n := most; n > 0; n = n * 9 / 10 {
 		if ok, err := fits(n); ok || err != nil {
@@ -98,8 +99,8 @@ type row struct {
 	WorstShort  float64 `json:"short_worst"`
 }
 
-// compare returns a row for each method on all curves together, and on the
-// curves of each kind.
+// compare returns several rows for each method: one for all curves together,
+// and one for the curves of each kind.
 func compare(curves []curve) ([]row, error) {
 	var rows []row
 	for _, kind := range append([]string{"all"}, kinds...) {

@@ -15,10 +15,11 @@ const (
 	deviation = 0.03
 )
 
-// share holds how many probes affine curves with noise take, and how often at most five probes,
-// of which at most one fails, are enough. Half of the curves have noise in the reported peak,
-// the other half in the memory that a size needs. In each half, the noise of every second curve
-// is uniform, and that of the others takes only its two extreme values.
+// share holds the results of searches on affine curves with noise. Five probes were enough for
+// a search if it used at most five and at most one of them failed. Half of the curves have
+// noise in the reported peak, the other half in the memory that a size needs. In each half, the
+// noise of every second curve is uniform. On the other curves, it takes only its two extreme
+// values.
 type share struct {
 	From   float64 `json:"base_from"` // memory that does not grow with the size, as a share of the capacity
 	To     float64 `json:"base_to"`
@@ -39,8 +40,8 @@ func shares() ([]share, error) {
 	return all, nil
 }
 
-// measure makes perShare searches and fills in their results. The limits of the
-// curves are log-uniform, from 1 to widest.
+// measure runs perShare searches and fills in their results. The limits of the curves are
+// log-uniform, from 1 to widest.
 func (s *share) measure() error {
 	rng := rand.New(rand.NewPCG(seed, seed))
 	for i := range perShare {

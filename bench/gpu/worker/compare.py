@@ -36,7 +36,7 @@ def read(path: str) -> list[dict[str, Any]]:
 
 
 class Ran:
-    """A training run that has ended. If a step was made more than once, the last time counts."""
+    """A training run that has ended. If a step was run more than once, the last time counts."""
 
     def __init__(self, folder: str, run: Optional[str], status: int, seconds: float) -> None:
         self.folder, self.status, self.seconds = folder, status, seconds
@@ -75,7 +75,7 @@ def difference(want: Ran, got: Ran) -> str:
 
 
 def batch(want: Ran, got: Ran) -> str:
-    """Says whether every step that was made had as many samples as the same step of the reference."""
+    """Says whether every step that was run had as many samples as the same step of the reference."""
     found = {made["samples"] for s, made in got.steps.items() if want.steps.get(s, made)["samples"] != made["samples"]}
     asked = want.steps[min(want.steps)]["samples"]
     return f"{asked}, kept" if not found else f"{', '.join(map(str, sorted(found)))} instead of {asked}"

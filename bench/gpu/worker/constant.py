@@ -18,7 +18,7 @@ FAILS = int(os.environ.get("FAILS", "40"))  # which operation of every step fail
 
 
 class Fail(TorchDispatchMode):
-    """Makes one operation fail, once."""
+    """Makes a single operation fail: the one after the first FAILS operations."""
 
     def __init__(self) -> None:
         super().__init__()

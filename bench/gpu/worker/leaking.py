@@ -1,5 +1,5 @@
 """A training run that keeps the output of every step, so that it runs out of memory after a while,
-whichever step it started from. It saves a checkpoint every few seconds. Each process prints the steps that it made."""
+whichever step it started from. It saves a checkpoint every few seconds. Each process prints the steps that it has run."""
 
 import argparse
 import os

@@ -28,7 +28,7 @@ class Training:
         self.batches = [tokens(i, ROWS, LENGTH).to(DEVICE) for i in range(8)]
 
     def whole(self, i: int) -> float:
-        """Makes a step as a script does that knows nothing about pieces."""
+        """Runs a step in the way of a script that knows nothing about pieces."""
         ids = self.batches[i % len(self.batches)]
         self.optimizer.zero_grad()
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
@@ -38,7 +38,7 @@ class Training:
         return loss.item()
 
     def by_hand(self, i: int, pieces: int) -> float:
-        """Makes a step in pieces, as gradient accumulation is usually written."""
+        """Runs a step in pieces, in the way that gradient accumulation is usually written."""
         ids = self.batches[i % len(self.batches)]
         self.optimizer.zero_grad()
         total = torch.zeros((), device=DEVICE)

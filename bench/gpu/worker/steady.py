@@ -1,8 +1,8 @@
 """Times steps of GPT-2 with ample memory, a few at a time, and writes steps.json to a folder.
 
-steady.py FOLDER LAYERS ROWS LENGTH COMPILED SLICES. It makes its first steps and leaves a file "ready" in the
-folder. Then it makes a slice of steps whenever another process opens the pipe "go" in the folder, and opens "done"
-afterwards. This lets several processes take turns. All of them run on the same few cores, whatever started them.
+steady.py FOLDER LAYERS ROWS LENGTH COMPILED SLICES. It runs its first steps and leaves a file "ready" in the
+folder. Then it runs a slice of steps whenever another process opens the pipe "go" in the folder, and opens "done"
+afterwards. This lets several processes take turns. All of them run on the same few cores, no matter how they were started.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WARM, STEPS = 40, 10  # warm-up steps of a process, and steps of a slice
 
 
 def training(layers: int, rows: int, length: int, compiled: bool) -> Callable[[int], float]:
-    """Returns a function that makes the training step with the given number, and returns the loss when the
+    """Returns a function that runs the training step with the given number, and returns the loss when the
     GPU is done."""
     model = gpt2(layers).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
