@@ -444,12 +444,12 @@ func (b *bookkeeper) spend(e runs.Entry) {
 	}
 }
 
-// cut prints a plan in short form, without the effective batch, which never changes.
+// cut returns a plan in short form, without the effective batch, which never changes.
 func cut(p recovery.Plan) string {
 	return fmt.Sprintf("%d × %d", p.Largest(), p.Accumulation())
 }
 
-// Cuts prints the change of plan in short form: "64 × 1 → 27 × 3".
+// Cuts returns the change of plan in short form: "64 × 1 → 27 × 3".
 func (r Row) Cuts() string {
 	switch {
 	case r.After == "":

@@ -78,9 +78,9 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// TestNoiseIsShort checks how many probes noise costs if it takes only its extreme values,
-// which mislead the search most.
-func TestNoiseIsShort(t *testing.T) {
+// TestNoisySearchIsShort checks that a search stays short, on average, if every measurement is
+// off by the largest possible error, up or down. Such errors mislead the search most.
+func TestNoisySearchIsShort(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(noisy)) {
 		const runs = 4000
 		rng := rand.New(rand.NewPCG(7, 7))

@@ -98,8 +98,8 @@ func (s *searcher) fitted(n int, peak memory.Bytes) {
 	s.curve = s.curve.with(p)
 }
 
-// foreseen returns the largest size that fits according to the line. known is false if
-// there is no line or the capacity is not known.
+// foreseen returns the largest size that should fit according to the line through the peaks
+// measured so far. known is false if there is no such line or the capacity is not known.
 func (s *searcher) foreseen() (limit int, known bool) {
 	capacity := s.capacity()
 	if capacity == 0 || len(s.curve) < 2 || s.curve.top().peak <= 0 {
