@@ -613,12 +613,12 @@ def what_grows_is_named(t: Training) -> str:
         losses.append(loss.detach())
 
     said = [followed(losses.append), followed(number), followed(lambda loss: t.net.seen["all"].append(t.x + 1)), followed(lambda loss: None)]
-    number_said = "50 more of float32 (a number)"
+    number_said = "50 more of float32 (a scalar)"
     for text, wanted in zip(said, (f"{number_said}, with the graph that made it", number_said, "50 more of float32 (7 × 10)", "no kind of tensor")):
         if wanted not in text or "1000" in text or ("graph" in wanted) != ("loss.detach()" in text):
             return text
     both = followed(lambda loss: (losses.append(loss), t.net.seen["all"].append(torch.zeros(500))))
-    if "50 steps: 50 more of float32 (a number), with the graph" not in both or "50 more of float32 (500)" not in both:
+    if "50 steps: 50 more of float32 (a scalar), with the graph" not in both or "50 more of float32 (500)" not in both:
         return both  # a kind with a graph comes first, since the graph holds more than its tensor shows
     line = f"({__file__}:"
     return "" if f", in losses {line}" in said[0] and ", in losses (" in said[1] and ", in Net.seen" in said[2] else f"{said}"
