@@ -8,8 +8,9 @@ import (
 	"headroom/memory"
 )
 
-// check applies the rules that involve more than one key. It skips a rule if the value
-// of one of its keys was refused already, so that one mistake gives one message.
+// check applies the rules that involve more than one key. It skips a rule if the value of
+// one of its keys has already been refused, so that one mistake produces only one
+// message.
 func (l *loader) check() {
 	l.required()
 	l.only()
@@ -31,7 +32,7 @@ func (l *loader) check() {
 }
 
 // rule reports a problem with key if broken is true, unless the value of key, or of the
-// key named by with, was refused already.
+// key named by with, has already been refused.
 func (l *loader) rule(broken bool, key, with, format string, args ...any) {
 	if !broken || l.bad[key] || l.bad[with] {
 		return
@@ -85,8 +86,8 @@ func (c *Config) Applies(name string) bool {
 	return ok && k.applies(c)
 }
 
-// MostChannels is the largest number of channels per head that package cuda's attention
-// kernels for bfloat16 support.
+// MostChannels is the largest number of channels per head that the bfloat16 attention
+// kernels of package cuda can handle.
 const MostChannels = 128
 
 // wideHeads limits the channels per head if the run computes in bfloat16 and may use a

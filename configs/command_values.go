@@ -51,7 +51,7 @@ func (v words) node() *yaml.Node {
 
 func (v words) allowed() string { return "a list of " + v.what }
 
-// settings is a mapping from names to texts, held as a list of "name=text".
+// settings is a mapping from names to strings, held as a list of "name=string".
 type settings struct{ p *[]string }
 
 func (v settings) set(n *yaml.Node) error {

@@ -2,7 +2,7 @@ package configs
 
 import "fmt"
 
-// Difference is a key that may not change within a run, but did.
+// Difference is a key whose value must not change within a run, but did.
 type Difference struct {
 	Key      string
 	Old, New string // as written in a file
@@ -13,9 +13,10 @@ func (d Difference) String() string {
 }
 
 // Diff returns the differences that keep a run from being continued: the keys marked
-// [Key.Fixed] whose values differ between old, the configuration that the run was
-// started with, and now. A value that now leaves open (a schedule.steps of auto, no
-// data.fingerprint) is not a difference; [Config.Inherit] takes it over from old.
+// [Key.Fixed] whose values differ between old, the configuration that the run was started
+// with, and the new configuration, which is called now. If the new configuration leaves a
+// value open (a schedule.steps of auto, no data.fingerprint), that is not a difference;
+// [Config.Inherit] takes the value over from old.
 func Diff(old, now *Config) []Difference {
 	var all []Difference
 	for _, k := range keys {

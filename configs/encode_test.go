@@ -62,8 +62,8 @@ func TestPresetsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// TestValuesComeBackAsTheyWere checks that texts that YAML would read as something else
-// come back as texts, and that fractions come back exact to the last digit.
+// TestValuesComeBackAsTheyWere checks that strings that YAML would read as something else
+// come back as strings, and that fractions come back exact to the last digit.
 func TestValuesComeBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, err := parse([]byte(good), "my.yaml", nil)

@@ -14,9 +14,9 @@ import (
 // any configuration. It keeps a huge file, given by mistake, from filling the memory.
 const maxFile = 1 << 20
 
-// Load reads the configuration at path, or the preset of that name, and then the
+// Load reads the configuration at path, or the preset of that name, and then applies the
 // overrides in sets. Each override is "key=value" with the value in YAML; text needs no
-// quotes. If a key is overridden twice, the last override counts. The keys in unset are
+// quotes. If a key is overridden twice, the last override wins. The keys in unset are
 // removed from the file, so that they have their defaults.
 //
 // All problems are reported at once: the error joins a [*ProblemError] for each of the

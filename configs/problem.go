@@ -43,7 +43,8 @@ func joined(problems []error) error {
 	return errors.Join(append(slices.Clip(problems[:mostProblems]), fmt.Errorf("and %s more", grouped(more)))...)
 }
 
-// grouped prints n with a comma between thousands.
+// grouped returns n in decimal, with a comma before each group of three digits, as in
+// "1,234".
 func grouped(n int) string {
 	digits := strconv.Itoa(n)
 	for at := len(digits) - 3; at > 0; at -= 3 {
@@ -55,8 +56,8 @@ func grouped(n int) string {
 // longest is the largest number of characters of a value that are shown.
 const longest = 60
 
-// inline prints a node on one line, as it was written or nearly so, and cuts it if it
-// is long.
+// inline returns a node as text on one line, as it was written or nearly so, and
+// shortened if it is long.
 func inline(n *yaml.Node) string {
 	s := n.Value
 	switch n.Kind {

@@ -104,8 +104,8 @@ func (g *gpu) gradOfChunk(c chunk, dqkv, delta, dout, qkv, lse device.Tensor, s 
 	g.products(matrix{d.q, wide, s.D | offset(dqkv)}, matrix{a.other, n, 0}, matrix{a.k, wide, s.D | offset(qkv)}, device.MatMul{M: c.rows, N: s.D, K: n}, 1, c.pairs)
 }
 
-// offset returns how many elements lie between a multiple of 16 bytes and the start of
-// an F32 tensor.
+// offset returns how far the start of an F32 tensor lies above a multiple of 16 bytes, in
+// elements: 0, 1, 2 or 3.
 func offset(t device.Tensor) int { return int(t.Addr % 16 / 4) }
 
 func scale(s device.Attention) float32 { return float32(1 / math.Sqrt(float64(s.D))) }

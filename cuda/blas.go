@@ -38,9 +38,9 @@ var dataTypes = map[device.DType]C.int{device.F32: 0, device.BF16: 14}
 // blasFiles are the versions of cuBLAS that can be used, newest first.
 var blasFiles = []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}
 
-// blasFolders are the folders that are searched for cuBLAS after the loader's
-// own path. They belong to CUDA toolkits, or to PyTorch installations, which
-// bring a copy along.
+// blasFolders are the folders that are searched for cuBLAS after the loader's own path.
+// They belong to CUDA toolkits, or to PyTorch installations, which include a copy of
+// cuBLAS.
 var blasFolders = []string{
 	"/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/x86_64-linux/lib", "/opt/cuda/lib64",
 	"/usr/lib/python3*/dist-packages/nvidia/*/lib",
@@ -145,9 +145,9 @@ func (g *gpu) product(c, a, b device.Tensor, p device.MatMul) {
 	})
 }
 
-// matrix describes a batch of row-major float32 matrices: at is the address, on the
-// device, of an array of their addresses, and stride is the number of elements
-// between the starts of their rows.
+// matrix describes a batch of row-major float32 matrices: at is the device address of an
+// array that holds the addresses of the matrices, and stride is the number of elements
+// from the start of one row to the start of the next.
 type matrix struct {
 	at     device.Addr
 	stride int

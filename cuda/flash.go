@@ -32,8 +32,9 @@ func flashFor(channels int) flashKernels {
 }
 
 // flashParts describes what each kernel keeps in shared memory. The key is the part of a
-// kernel's name that distinguishes it from the others. tiles is the number of tiles in
-// addition to two per stage; floats is the number of floats per row and stage.
+// kernel's name that distinguishes it from the others. Every kernel keeps two tiles per
+// stage; tiles is the number of tiles that it keeps besides those. floats is the number
+// of floats that it keeps per row and stage.
 var flashParts = map[string]struct{ tiles, floats int }{"": {1, 0}, "keys_": {2, 2}, "queries_": {2, 0}}
 
 // shared returns the dynamic shared memory of a block, in bytes.

@@ -23,8 +23,9 @@ func openGPU(t testing.TB, o Options) device.Device {
 	return g
 }
 
-// skipOrFail ends the test if err is not nil: it skips the test if something is
-// missing that is not required, and fails it otherwise.
+// skipOrFail ends the test if err is not nil. It skips the test if missing says that err
+// is about something that the machine lacks, unless HEADROOM_REQUIRE_GPU is 1; otherwise
+// it fails the test.
 func skipOrFail(t testing.TB, err error, missing bool) {
 	t.Helper()
 	switch {
@@ -59,8 +60,8 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestUploadsArriveWhole checks that uploads larger than the staging memory
-// arrive complete, although the source changes as soon as Upload has returned.
+// TestUploadsArriveWhole checks that uploads larger than the staging memory arrive
+// complete, even if the source is changed as soon as Upload has returned.
 func TestUploadsArriveWhole(t *testing.T) {
 	g := openGPU(t, Options{})
 	defer func() {

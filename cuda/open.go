@@ -118,8 +118,7 @@ func (g *gpu) Sync() error {
 	return err
 }
 
-// fail keeps err for Sync, unless err is nil or an earlier error is kept
-// already.
+// fail keeps err for Sync, unless err is nil or an earlier error has already been kept.
 func (g *gpu) fail(what string, err error) {
 	if err == nil || g.pending != nil {
 		return

@@ -11,8 +11,9 @@ import (
 	"headroom/memory"
 )
 
-// pair makes every call on both an Allocator and the model, each with its own
-// source, and compares everything that a caller can see.
+// pair makes every call both on an Allocator and on a model, the simple implementation
+// that the Allocator must agree with, each with its own source. It compares everything
+// that a caller can see.
 type pair struct {
 	a       *Allocator
 	source  *testSource // the one that a uses

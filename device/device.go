@@ -27,10 +27,10 @@ type Device interface {
 
 // TensorAllocator allocates the memory of a device. It keeps freed memory in a cache.
 type TensorAllocator interface {
-	// Alloc returns a tensor of n elements, n > 0, with undefined contents. The
-	// tensor belongs to the caller until Free. If there is not enough memory even
-	// after the cache was emptied, the error is a *memory.OutOfMemoryError whose
-	// Phase and Micro are not set.
+	// Alloc returns a tensor of n elements, n > 0, with undefined contents. The tensor
+	// belongs to the caller until Free. If there is not enough memory even after the
+	// cache has been emptied, the error is a *memory.OutOfMemoryError whose Phase and
+	// Micro are not set.
 	Alloc(n int, t DType) (Tensor, error)
 	// Free gives a tensor back to the cache. It panics on a tensor that is not
 	// allocated, or on a view.
@@ -40,7 +40,7 @@ type TensorAllocator interface {
 	EmptyCache() (memory.Bytes, error)
 	// Stats returns the current statistics.
 	Stats() memory.Stats
-	// ResetPeak makes the current amounts the new peaks.
+	// ResetPeak sets the peaks to the current amounts.
 	ResetPeak()
 }
 
@@ -78,7 +78,8 @@ type MatMul struct {
 	Beta           float32
 }
 
-// Elementwise operations read and write tensors of the same length.
+// Elementwise operations read and write tensors of the same length, except for the
+// samples of Dropout.
 type Elementwise interface {
 	// Fill sets every element of x, which is F32, to v.
 	Fill(x Tensor, v float32)
@@ -89,9 +90,10 @@ type Elementwise interface {
 	GELU(y, x Tensor)
 	// GELUGrad computes dx = dy·GELU′(x). dx may be dy. All are F32 or all BF16.
 	GELUGrad(dx, x, dy Tensor)
-	// Dropout computes y = x·keep/(1−P), where keep is 0 or 1 for each element and is drawn
-	// as type [Dropout] describes. The same call, applied to the gradient, is the backward
-	// pass. y may be x. Each may be F32 or BF16.
+	// Dropout computes y = x·keep/(1−P), where keep is 0 or 1 for each element and is
+	// drawn as type [Dropout] describes. The same call, applied to the gradient, is the
+	// backward pass. y may be x. x and y may each be F32 or BF16; samples is I32 and
+	// holds the number of each sample.
 	Dropout(y, x, samples Tensor, d Dropout)
 }
 
@@ -120,8 +122,8 @@ type Network interface {
 	EmbedGrad(dtokens, dpositions, dout, tok Tensor, s Embed)
 
 	// LayerNorm normalises each row of x, which is rows×cols, with the biased variance,
-	// then scales by gamma and shifts by beta. mean and rstd, rows elements each, are
-	// kept for the gradient. out and x may each be BF16.
+	// then scales by gamma and shifts by beta. mean and rstd have one element per row and
+	// are kept for the gradient. out and x may each be BF16.
 	LayerNorm(out, mean, rstd, x, gamma, beta Tensor, rows, cols int, eps float32)
 	// LayerNormGrad computes dx and adds to dgamma and dbeta. dx may be dy. dx and
 	// dy are both F32 or both BF16; x may be either.
@@ -159,8 +161,8 @@ type Embed struct{ B, T, C, V int }
 // channels.
 type Attention struct{ B, T, H, D int }
 
-// Optimizer updates weights in place. All tensors are F32 and have the same
-// length.
+// Optimizer updates weights in place. All tensors are F32 and have the same length,
+// except that dst of SumSquares has one element.
 type Optimizer interface {
 	// SumSquares computes dst[0] += Σ x².
 	SumSquares(dst, x Tensor)

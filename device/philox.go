@@ -24,7 +24,7 @@ func Philox(key [2]uint32, counter [4]uint32) [4]uint32 {
 
 // Draw returns the four words drawn for elements 4·block to 4·block+3 of a sample:
 // [Philox] with the seed, low word first, as its key and (block, sample, Site, Step) as
-// its counter. Element i of the sample has word i%4 of block i/4.
+// its counter. Element i of the sample uses word i%4 of block i/4.
 func (d Dropout) Draw(sample int32, block uint32) [4]uint32 {
 	key := [2]uint32{uint32(d.Seed), uint32(d.Seed >> 32)}
 	return Philox(key, [4]uint32{block, uint32(sample), d.Site, d.Step})

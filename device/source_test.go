@@ -18,10 +18,9 @@ type span struct {
 
 func (s span) end() Addr { return s.addr + Addr(s.size) }
 
-// testSource hands out the lowest addresses that are free, so that segments
-// touch and addresses are reused. nextReserve and nextRelease hold the errors
-// that the next calls of Reserve and Release return; where an error is nil, the
-// call goes ahead.
+// testSource hands out the lowest addresses that are free, so that segments touch and
+// addresses are reused. nextReserve and nextRelease hold the errors that the next calls
+// to Reserve and Release return; where an error is nil, the call goes ahead.
 type testSource struct {
 	capacity, foreign memory.Bytes
 	held              []span // sorted by address

@@ -1,4 +1,4 @@
-"""Fits a small network to a function of 16 numbers: a PyTorch training in one page, on the CPU or a GPU.
+"""Fits a small network to a function of 16 numbers: a one-page PyTorch training script for the CPU or a GPU.
 
     python examples/train.py                                   # ten steps of 65,536 rows
     python examples/train.py --room 256                        # the same, which runs out of memory
@@ -51,7 +51,8 @@ def main() -> None:
 
 
 def rows(step: int, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of a step depend only on the step and the seed, so a resumed training sees the rows that it would have seen."""
+    """The rows of a step depend only on the step and the seed, so a resumed run sees the rows that it would have
+    seen without the interruption."""
     chance = torch.Generator().manual_seed(1000 * seed + step)
     x = torch.rand(n, 16, generator=chance)
     return x, (x[:, :8] * x[:, 8:]).sum(1, keepdim=True).sin()
@@ -65,7 +66,7 @@ def save(path: str, **state: object) -> None:
 
 
 def limit(room: int, model: nn.Module, device: torch.device) -> None:
-    """Leave hardly any memory, to show what happens then."""
+    """Leave hardly any memory free, to show what happens then."""
     model(torch.rand(8, 16, device=device)).sum().backward()  # allocates what only a first step needs: threads, libraries
     model.zero_grad()
     if device.type == "cuda":

@@ -13,7 +13,7 @@ import (
 	"headroom/runs"
 )
 
-// idle is a trainer that computes nothing. Each step merely takes the time
+// idle is a trainer that computes nothing. Each step merely lasts for the duration in
 // busy.
 type idle struct {
 	busy   time.Duration
@@ -41,8 +41,8 @@ func newIdle(busy time.Duration) *idle {
 		Memory: memory.Stats{Capacity: 24 << 30, Free: 4 << 30, Reserved: 20 << 30, Allocated: 4<<30 + 512, Peak: 19<<30 + 4096, PeakReserved: 20 << 30}}}
 }
 
-// BenchmarkRun measures what a step costs beyond the trainer's own work. That
-// cost is the difference between the results of its parts run and bare.
+// BenchmarkRun measures what a step costs beyond the trainer's own work. That cost is the
+// result of the sub-benchmark "run" minus that of the sub-benchmark "bare".
 func BenchmarkRun(b *testing.B) {
 	for _, busy := range []time.Duration{0, 10 * time.Millisecond} {
 		b.Run(fmt.Sprintf("bare/%v", busy), func(b *testing.B) {

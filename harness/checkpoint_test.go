@@ -220,9 +220,9 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// TestFinishedCheckpointOfAnotherRun checks a run whose newest checkpoint has all steps but
-// was written under another configuration. The run counts as finished only once its model
-// has loaded that checkpoint.
+// TestFinishedCheckpointOfAnotherRun checks a run whose newest checkpoint was written
+// after the last step, but under another configuration. The run counts as finished only
+// once its model has loaded that checkpoint.
 func TestFinishedCheckpointOfAnotherRun(t *testing.T) {
 	j := newJourney(t, plan64.WithMicro(16), 3)
 	j.mustRun()

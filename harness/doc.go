@@ -23,8 +23,8 @@
 //     only after the lines up to its step are on disk. The exception is a checkpoint
 //     without which work would be lost: it is written even if the lines cannot be. A
 //     run that continues from a checkpoint removes the lines beyond it, since it
-//     runs those steps again. journal.jsonl is only ever appended to, so it also has
-//     the steps that were lost.
+//     runs those steps again. journal.jsonl is only ever appended to, so it also
+//     keeps the entries about steps that were lost.
 //   - A full disk does not end training. The run ends with a *[CheckpointError] only
 //     if work would be lost without the checkpoint: at the end, on an interrupt, or
 //     before a relaunch.

@@ -15,9 +15,8 @@ var ErrInterrupted = errors.New("interrupted; the same command continues from he
 // errFinished means that the run had already finished and nothing was left to do.
 var errFinished = errors.New("already finished")
 
-// End records how the run ended and returns its result. An err of nil means that
-// all steps were completed. End returns err, or nil if err says that the run had
-// already finished.
+// End records how the run ended and returns its result. A nil err means that all steps
+// were completed. End returns err, or nil if err says that the run had already finished.
 func (s *Session) End(err error) (Result, error) {
 	defer func() {
 		if s.statusErr != nil { // status.json still says that the run is running, so readers would think that it was killed

@@ -19,13 +19,13 @@ type Evidence struct {
 	peaks    map[recovery.Plan]*ring
 }
 
-// NewEvidence returns the evidence of an attempt without steps. baseline is the
-// state of memory before the first step.
+// NewEvidence returns the evidence of an attempt that has not finished a step yet.
+// baseline is the state of memory before the first step.
 func NewEvidence(baseline memory.Stats) Evidence {
 	return Evidence{baseline: baseline, boundary: ring{size: memory.LeakWindow}, peaks: map[recovery.Plan]*ring{}}
 }
 
-// Add adds a finished step of plan. s is the state of memory after that step.
+// Add adds a step that finished under plan. s is the state of memory after that step.
 func (e *Evidence) Add(plan recovery.Plan, s memory.Stats) {
 	e.boundary.push(s.Allocated)
 	peaks := e.peaks[plan]

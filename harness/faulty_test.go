@@ -133,9 +133,9 @@ func saving(t testing.TB) *journey {
 	return j
 }
 
-// TestCrashAtEveryOperation lets a process die at each operation on the disk. The next
-// process must find a folder in which it can finish the run, and the whole run must be
-// accounted for.
+// TestCrashAtEveryOperation makes a process die at each operation on the disk in turn.
+// The next process must find a folder in which it can finish the run, and the whole run
+// must be accounted for.
 func TestCrashAtEveryOperation(t *testing.T) {
 	reference := saving(t)
 	clean := &faulty{Disk: fast{}}

@@ -174,8 +174,8 @@ func (f *finder) curve(ctx context.Context, plan recovery.Plan) ([]Timing, error
 }
 
 // time runs n whole steps with p and measures them. It stops early once the steps have
-// taken a while. If n is more than 1, the first step is a warm-up and does not count,
-// unless it alone has taken that long.
+// run long enough for a measurement. If n is more than 1, the first step is a warm-up
+// that is left out of the speed, unless that step alone has run long enough.
 func (f *finder) time(ctx context.Context, p recovery.Plan, n int) (Timing, error) {
 	const enough = 5 * time.Second
 	t := Timing{Micro: p.Largest(), Accumulation: p.Accumulation()}

@@ -12,12 +12,12 @@ import (
 	"headroom/recovery"
 )
 
-// DeviceGoneError is returned when the trainer's device was lost. Nothing more can be done with
-// the device in this process.
+// DeviceGoneError is returned when the trainer's device was lost. Nothing more can be done with the
+// device in this process.
 //
-// If Decision.Remedy is [recovery.Exec], a new process should continue with the same folder. If
-// it is [recovery.Stop], there is one of three reasons: new processes have been tried; the run
-// had been asked to stop (the error then wraps [ErrInterrupted] or the context's error); or the
+// If Decision.Remedy is [recovery.Exec], a new process should continue with the same folder. If it
+// is [recovery.Stop], that is for one of three reasons: new processes have already been tried; the
+// run had been asked to stop (the error then wraps [ErrInterrupted] or the context's error); or the
 // journal cannot be written.
 type DeviceGoneError struct {
 	Decision recovery.Decision

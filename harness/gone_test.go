@@ -17,8 +17,8 @@ import (
 
 var errGone = errors.New("the device is gone")
 
-// mortal is a trainer whose device is lost in the nth call of one of its methods. From then
-// on, every use of the device fails.
+// mortal is a trainer whose device is lost in the nth call to one of its methods. From
+// then on, every use of the device fails.
 type mortal struct {
 	Trainer
 	call string
@@ -70,7 +70,7 @@ func (m *mortal) Load(r io.Reader) error {
 }
 
 // doomed makes the given number of processes of j lose their device, each in the nth call
-// of the given method. last points to the trainer of the newest of these processes.
+// to the given method. last points to the trainer of the newest of these processes.
 func doomed(j *journey, processes int, call string, nth int) (last **mortal) {
 	last = new(*mortal)
 	j.options.Gone = func(err error) bool { return errors.Is(err, errGone) }

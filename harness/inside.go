@@ -31,10 +31,10 @@ func (s *Session) Stepped(p runs.ProcessStep) {
 	}
 }
 
-// Beat brings status.json up to date while a command is alive. It is possible that nothing else is
-// written for hours. If the run is killed, this file still shows when it was last alive. The
-// argument every is the interval at which the caller calls Beat. An interval of 0 means that the
-// command has ended; it is written with the next status.
+// Beat brings status.json up to date while a command is alive. Hours can pass in which nothing else
+// is written, so if the run is killed, this file still shows when it was last alive. The argument
+// every is the interval at which the caller calls Beat. An interval of 0 means that the command has
+// ended; Beat then writes nothing, and the 0 is written with the next status.
 func (s *Session) Beat(every time.Duration) {
 	if s.status.Every = every.Seconds(); every > 0 {
 		s.setStatus(runs.StateRunning, s.status.Reason)

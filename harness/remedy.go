@@ -10,9 +10,9 @@ import (
 	"headroom/runs"
 )
 
-// One Wait remedy checks the memory waitPolls times, waitPoll apart, and ends early
-// once there is enough. The minute in total is short compared with a job, but long
-// compared with the time that another failure takes.
+// One Wait remedy checks the memory waitPolls times, waitPoll apart, and ends early once
+// there is enough. All of these checks together take a minute, which is short compared
+// with a job, but long compared with the time that another failure takes.
 const (
 	waitPoll  = 5 * time.Second
 	waitPolls = 12
@@ -74,10 +74,10 @@ func (l *loop) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// wait waits until other processes have released enough memory for what failed, or
-// until its time is up. In both cases the failed step is then tried again. If the
-// model could not be built, there is no trainer whose memory could be checked: wait
-// then takes the whole time and asks for a new attempt.
+// wait waits until other processes have released enough memory for what failed, or until
+// its time is up. In both cases the failed step is then tried again. If the model could
+// not be built, there is no trainer whose memory could be checked: wait then waits for
+// the full time and asks for a new attempt.
 func (l *loop) wait(ctx context.Context, e recovery.Event) error {
 	l.setStatus(runs.StateRunning, l.status.Reason)
 	if e.Load != nil {

@@ -75,8 +75,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// PanicError reports a panic inside the trainer. The log of the attempt also has the
-// stack.
+// PanicError reports a panic inside the trainer. The log of the attempt also contains the
+// stack trace.
 type PanicError struct {
 	Step  int // the step that was running
 	Value any
@@ -91,7 +91,7 @@ func (e *PanicError) Error() string {
 // errRelaunch ends an attempt that is followed by another.
 var errRelaunch = errors.New("relaunch")
 
-// loop is one call of Run. It runs the steps, and its Session keeps the records.
+// loop is one call to Run. It runs the steps, and its Session keeps the records.
 type loop struct {
 	*Session
 	do      RunOptions
@@ -229,9 +229,9 @@ func (l *loop) prepare(ctx context.Context) error {
 	return nil
 }
 
-// loadFailed handles err, which occurred while the model was being built or loaded. The
-// argument what says which of the two was being done, for the text of the error. The
-// attempt ends with the error that loadFailed returns.
+// loadFailed handles err, which occurred while the model was being built or loaded, and
+// returns the error with which the attempt ends. The argument what says which of the two
+// was under way; if loadFailed passes err on, it puts what at the start of the text.
 func (l *loop) loadFailed(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return l.canceled(ctx)
@@ -243,8 +243,8 @@ func (l *loop) loadFailed(ctx context.Context, what string, err error) error {
 	return l.answer(ctx, recovery.Event{Load: &memory.Evidence{Failure: *oom}}, 0)
 }
 
-// wanted returns the reason why the run should stop now, or nil. The reason is that the
-// context is done or that an interrupt was asked for.
+// wanted returns the reason why the run should stop now, or nil if it should go on. The
+// reason is either that the context is done or that an interrupt was requested.
 func (l *loop) wanted(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return l.canceled(ctx)
@@ -261,9 +261,9 @@ func (l *loop) canceled(ctx context.Context) error {
 	return fmt.Errorf("stopped after step %d: %w", l.step, ctx.Err())
 }
 
-// saveMeanwhile saves between two steps. A failure is only reported, because no work is
-// lost yet. It is returned only if the device is gone or another process has taken the
-// folder.
+// saveMeanwhile saves between two steps. If the device is gone or another process has
+// taken the folder, it returns the error. Any other failure is merely reported, because
+// no work is lost yet.
 func (l *loop) saveMeanwhile() error {
 	err := l.Save(l.trainer.Save, l.do.Keep, false)
 	locked := (*runs.LockedError)(nil)

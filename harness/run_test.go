@@ -342,9 +342,9 @@ func TestWaitsAreBoundedWhileLoading(t *testing.T) {
 	}
 }
 
-// TestGrownPlanIsKeptOnceItHasRun checks that learned.json gets a larger micro-batch only
-// after a step has run with it. If that size takes the process down, the next process must
-// not begin with it.
+// TestGrownPlanIsKeptOnceItHasRun checks that a larger micro-batch is written to
+// learned.json only after a step has run with it. If that size takes the process down,
+// the next process must not begin with it.
 func TestGrownPlanIsKeptOnceItHasRun(t *testing.T) {
 	j := newJourney(t, plan64, 8)
 	j.options.Policy.GrowAfter = 2

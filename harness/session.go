@@ -56,10 +56,11 @@ func (o *SessionOptions) complete() error {
 	return nil
 }
 
-// Session keeps a run's records: evidence, decisions, history, journal, metrics, status and
-// what was learned. It runs nothing. The body of the job (see [recovery.Able]) runs the
-// steps: it calls [Session.Attempt], reports what happens to [Session.Step] and
-// [Session.Handle], carries out their decisions, and calls [Session.End].
+// Session keeps a run's records: evidence, decisions, history, journal, metrics, status
+// and what was learned. It runs nothing. The body of the job (see [recovery.Able]) runs
+// the steps: it calls [Session.Attempt], reports what happens by calling [Session.Step]
+// and [Session.Handle], carries out the decisions that these return, and calls
+// [Session.End].
 //
 // A Session must be used from one goroutine. What it cannot write, it keeps in memory,
 // reports once and tries again: a full disk does not end training.
@@ -101,7 +102,7 @@ type interval struct {
 	seconds float64
 }
 
-// Result is the outcome of a run. If the run ended with an error, Result tells how far it
+// Result is the outcome of a run. If the run ended with an error, Result shows how far it
 // got.
 type Result struct {
 	Steps    int // optimizer steps finished in the whole run
@@ -287,7 +288,7 @@ func (s *Session) Running() recovery.Plan {
 // Recomputing reports whether activations are to be recomputed.
 func (s *Session) Recomputing() bool { return s.history.Recomputing() }
 
-// Eased returns the ways to need less host memory that are in force. They are the first
+// Eased returns the ways to save host memory that are in force. They are the first
 // entries of [recovery.Policy].Host.
 func (s *Session) Eased() []string { return s.eased(s.history) }
 
@@ -298,21 +299,21 @@ func (s *Session) eased(h recovery.History) []string {
 // Number returns the number of the attempt, counted over all processes of the run.
 func (s *Session) Number() int { return s.attempt }
 
-// Handle asks [recovery.Decide] about an event, and records event and decision. The caller
-// carries the decision out. took is how much time the event cost, or 0 if that does not
-// matter.
+// Handle asks [recovery.Decide] about an event, and records the event and the decision.
+// The caller carries the decision out. took is how much time the event cost, or 0 if that
+// does not matter.
 //
-// For an out-of-memory failure the caller fills in Failure and what the session cannot have
-// seen. For a lost device it fills in Why and Ending. The session adds the rest of the
-// evidence from its records.
+// For an out-of-memory failure the caller fills in Failure and what the session cannot
+// have seen. For a lost device it fills in Why and Ending. The session adds the rest of
+// the evidence from its records.
 //
 // A decision to stop because of memory is returned as a *[GaveUpError].
 func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decision, error) {
 	return s.HandleIf(e, took, func(Settings) error { return nil })
 }
 
-// Settings are what a body runs with: the plan, whether activations are recomputed, and the
-// ways to need less host memory that are in force, as [Session.Eased] returns them.
+// Settings are what a body runs with: the plan, whether activations are recomputed, and
+// the ways to save host memory that are in force, as [Session.Eased] returns them.
 type Settings struct {
 	Plan        recovery.Plan
 	Recomputing bool
@@ -360,7 +361,7 @@ func (s *Session) HandleIf(e recovery.Event, took time.Duration, possible func(S
 	return d, nil
 }
 
-// complete returns e with the evidence from the records added.
+// complete returns e with evidence added from the session's records.
 func (s *Session) complete(e recovery.Event) recovery.Event {
 	least := s.o.Policy.Least()
 	switch {

@@ -78,11 +78,11 @@ var (
 	version2 = hierarchy{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "active_file"}
 )
 
-// cgroup returns the limit and the use of one control group, with cgroup v1 or v2: among
-// the group of this process and all groups above it, the one with the least memory left.
-// Both results are 0 if none of the groups has a limit. In a container, /proc/self/cgroup
-// may show the path on the host. Then only the root of the hierarchy is found, which is the
-// container's group.
+// cgroup returns the limit and the usage of one control group, with cgroup v1 or v2:
+// among the group of this process and all groups above it, the one with the least memory
+// left. Both results are 0 if none of the groups has a limit. In a container,
+// /proc/self/cgroup may show the path on the host. Then only the root of the hierarchy is
+// found, which is the container's group.
 func cgroup(root fs.FS) (limit, used memory.Bytes) {
 	for line := range strings.Lines(read(root, "proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -109,10 +109,10 @@ func cgroup(root fs.FS) (limit, used memory.Bytes) {
 	return limit, used
 }
 
-// read returns the limit and the use of one group, or 0 and 0 if the group has no limit.
-// The system counts the file cache as used, but drops the cache before it kills a process.
-// The use that read returns therefore excludes the cache: a container that has read a large
-// file still has memory left.
+// read returns the limit and the usage of one group, or 0 and 0 if the group has no
+// limit. The system counts the file cache as used, but drops the cache before it kills a
+// process. The usage that read returns therefore excludes the cache: a container that has
+// read a large file still has memory left.
 func (h hierarchy) read(root fs.FS, group string) (limit, used memory.Bytes) {
 	l, err := strconv.ParseInt(read(root, path.Join(group, h.limit)), 10, 64)
 	if err != nil || l <= 0 || l >= 1<<60 {

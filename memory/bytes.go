@@ -56,7 +56,7 @@ func Parse(s string) (Bytes, error) {
 	return Bytes(amount), nil
 }
 
-// String prints the amount in the largest binary unit of which it has at least one,
+// String returns the amount in the largest binary unit that fits into it at least once,
 // with at most one decimal: "25.1 GiB", "512 MiB", "17 B". It loses precision; use
 // [Bytes.MarshalText] to store an amount.
 func (b Bytes) String() string {

@@ -17,8 +17,8 @@ const (
 	PhaseCheckpoint Phase = "checkpoint" // saving a checkpoint
 )
 
-// SizedByMicro reports whether a smaller micro-batch may reduce what the phase needs.
-// It returns true for an unknown phase.
+// SizedByMicro reports whether a smaller micro-batch can reduce what the phase needs. It
+// returns true for an unknown phase.
 func (p Phase) SizedByMicro() bool {
 	return p == PhaseForward || p == PhaseBackward || p == PhaseUnknown
 }

@@ -198,8 +198,8 @@ func TestProbeNeedsWhatAStepNeeds(t *testing.T) {
 }
 
 // TestProbeIsNotChargedForWhatOthersLeft probes a small micro-batch before and after a
-// large one. The memory that the large one leaves in the cache must not count towards the
-// small one's.
+// large one. The memory that the large one leaves in the cache must not count as memory
+// that the small one needs.
 func TestProbeIsNotChargedForWhatOthersLeft(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

@@ -59,7 +59,8 @@ func TestCheckpointMovesBetweenDevices(t *testing.T) {
 	}
 }
 
-// move saves a checkpoint of from, loads it into to, and checks that everything arrived.
+// move saves a checkpoint of the trainer from, loads it into the trainer to, and checks
+// that everything arrived.
 func move(t *testing.T, to, from *Trainer) {
 	t.Helper()
 	var sent, kept bytes.Buffer

@@ -137,9 +137,9 @@ func norm2(g []float32) float64 {
 	return math.Sqrt(s)
 }
 
-// TestGradientDoesNotDependOnPlan checks that the gradients are the same, up to
-// rounding, for four ways to cut a step into micro-batches. The step has
-// dropout, and its samples differ in their numbers of targets.
+// TestGradientDoesNotDependOnPlan checks that the gradients are the same, up to rounding,
+// for four ways to cut a step into micro-batches. The step uses dropout, and a GPT's
+// samples differ in how many of their targets count.
 func TestGradientDoesNotDependOnPlan(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

@@ -39,8 +39,8 @@ type norm struct {
 	cols        int
 }
 
-// epsilon is the constant that layer normalisation adds to the variance, with the value
-// of GPT-2.
+// epsilon is the constant that layer normalisation adds to the variance. GPT-2 uses the
+// same value.
 const epsilon = 1e-5
 
 func (l *layout) norm(name string, cols int) norm {

@@ -7,7 +7,7 @@ import "headroom/memory"
 const alignment = 256
 
 // parameter is one named array of weights. It says where the array lies in the flat
-// tensors of the trainer's state, and how its values start.
+// tensors of the trainer's state, and how its values are initialised.
 type parameter struct {
 	name  string
 	shape []int

@@ -120,8 +120,8 @@ func TestCancelBetweenMicroBatches(t *testing.T) {
 	}
 }
 
-// TestOtherPanicsPass checks that a panic other than that of a failed allocation
-// continues, after the memory has been freed.
+// TestOtherPanicsPass checks that a panic that does not come from a failed allocation is
+// passed on, after the memory has been freed.
 func TestOtherPanicsPass(t *testing.T) {
 	tr, _ := tiny(GPT).open(t)
 	held := tr.Stats().Allocated

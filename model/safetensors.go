@@ -23,8 +23,8 @@ type entry struct {
 	name    string
 }
 
-// header is the header of a safetensors file. entries are in the order of the
-// contents in the file.
+// header is the header of a safetensors file. Its entries are in the order in which the
+// file holds their contents.
 type header struct {
 	metadata map[string]string
 	entries  []entry
@@ -44,8 +44,8 @@ func (h *header) size() uint64 {
 	return h.entries[len(h.entries)-1].Offsets[1]
 }
 
-// add appends a tensor after those already there. Its elements must have 4
-// bytes each.
+// add appends a tensor after those already there. Each of its elements must take up 4
+// bytes.
 func (h *header) add(name, dtype string, shape ...int) {
 	n := 1
 	for _, d := range shape {

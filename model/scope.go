@@ -112,8 +112,8 @@ func (s *scope) w(p *parameter) device.Tensor { return s.st.weights.View(p.at, p
 // g returns the gradient of a parameter.
 func (s *scope) g(p *parameter) device.Tensor { return s.st.grads.View(p.at, p.n) }
 
-// factor returns a matrix for multiplication with activations, in their type and
-// with all the rows that it has room for.
+// factor returns matrix p in the type of the activations, for multiplication with them.
+// It includes all the rows reserved for p, even those beyond the ones that p uses.
 func (s *scope) factor(p *parameter) device.Tensor {
 	if s.kind == device.BF16 {
 		return s.st.factors.View(p.at, p.room)
@@ -121,12 +121,11 @@ func (s *scope) factor(p *parameter) device.Tensor {
 	return s.st.weights.View(p.at, p.room)
 }
 
-// factorGrad returns the gradient of a matrix, with all the rows that it has room
-// for.
+// factorGrad returns the gradient of matrix p, including all the rows reserved for p.
 func (s *scope) factorGrad(p *parameter) device.Tensor { return s.st.grads.View(p.at, p.room) }
 
-// takeFactors copies the current matrices to the factors, which only mixed
-// precision has.
+// takeFactors copies the current matrices into the factors, which exist only in mixed
+// precision.
 func (s *scope) takeFactors() {
 	if s.kind == device.BF16 {
 		s.dev.Copy(s.st.factors, s.st.weights.View(0, s.st.factors.Len))

@@ -36,8 +36,8 @@ func (s text) Sample(i int, x *data.Sample) error {
 	return nil
 }
 
-// points is a set of features. The first features of a sample stand for the classes, one
-// each; the sample's class is that of the largest.
+// points is a set of features. Each of the first features of a sample stands for one
+// class, and the sample's class is the one whose feature is the largest.
 type points struct{ n, features, classes int }
 
 func (s points) Len() int { return s.n }

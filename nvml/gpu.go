@@ -67,9 +67,9 @@ type Driver struct {
 	CUDA    string `json:"cuda,omitempty"` // the newest CUDA version that the driver supports, such as "13.0"
 }
 
-// GPUs returns all GPUs of the machine, including those that CUDA may not use. It
-// opens no device. Any error is an *[UnavailableError]; a number that a GPU does not
-// report is [Unknown]. GPUs is safe for concurrent use.
+// GPUs returns all GPUs of the machine, including any that this process cannot use
+// through CUDA. It opens no device. Any error is an *[UnavailableError]; a number that a
+// GPU does not report is [Unknown]. GPUs is safe for concurrent use.
 func GPUs() ([]GPU, error) { return gpus() }
 
 // DriverVersions returns the versions of the installed driver and libraries. Any

@@ -11,7 +11,7 @@ import (
 	"headroom/memory"
 )
 
-// A Holder is a process that holds memory of a GPU.
+// A Holder is a process that holds memory on a GPU.
 type Holder struct {
 	PID   int          `json:"pid"`
 	Name  string       `json:"name"` // name of its command; "" if this process cannot see it
@@ -40,14 +40,14 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%s (pid %d)", h.Name, h.PID)
 }
 
-// namedTakers is how many processes [Took] names at most.
+// namedTakers is the largest number of processes that [Took] names.
 const namedTakers = 3
 
-// Took names the other processes that hold more of a GPU's memory in now than in
-// before, such as "python (pid 4711) took 21.3 GiB". Those that took most come first.
-// It returns "" if there are none. It also returns "" if now does not list this
-// process, which must itself be using the GPU: the PIDs then belong to another
-// namespace, and one of them may be this process.
+// Took names the other processes that hold more of a GPU's memory in now than in before,
+// such as "python (pid 4711) took 21.3 GiB". Those that took the most come first. It
+// returns "" if there are none. It also returns "" if now does not list this process,
+// which must itself be using the GPU: the PIDs then belong to another namespace, and one
+// of them may be this process.
 func Took(before, now []Holder) string {
 	if !slices.ContainsFunc(now, func(h Holder) bool { return h.Self }) {
 		return ""

@@ -82,8 +82,9 @@ func TestStartsBound(t *testing.T) {
 	}
 }
 
-// stand is the source of an NVML with hardly any functions. Counting the GPUs fails
-// with an unknown error, and there is no text for errors.
+// stand is the source code of an NVML library that has hardly any functions. Its function
+// that counts the GPUs fails with an unknown error, and it has no function that returns
+// the text of an error.
 const stand = `
 int nvmlInit_v2(void) { return 0; }
 int nvmlSystemGetDriverVersion(char *to, unsigned n) { to[0] = '9'; to[1] = 0; return n > 1 ? 0 : 7; }

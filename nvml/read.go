@@ -117,8 +117,8 @@ func memoryOf(d nvml.Device) (total, free, used, reserved memory.Bytes) {
 	return memory.Bytes(v1.Total), memory.Bytes(v1.Free), memory.Bytes(v1.Used), Unknown
 }
 
-// holders merges the lists of compute, graphics and MPS processes. One process may be
-// on several of them, with the same amount.
+// holders merges the lists of compute, graphics and MPS processes. A process may be in
+// more than one of them, each time with the same amount of memory.
 func holders(d nvml.Device) []Holder {
 	compute := ask(nil, d.GetComputeRunningProcesses)
 	if compute == nil {

@@ -7,8 +7,8 @@ import (
 	"headroom/search"
 )
 
-// Policy is what the user allows, and what the body that carries decisions out
-// can do.
+// Policy is what the user allows, together with what the body of the job, which carries
+// decisions out, is able to do (see [Able]).
 type Policy struct {
 	MinMicro   int     // smallest micro-batch allowed; 0 means 1
 	Headroom   float64 // share of the available memory to leave unused when a size is chosen, in [0, 1)
@@ -18,7 +18,7 @@ type Policy struct {
 	GrowAfter  int     // number of steps without a failure or a growth before growing back is tried; 0 means never
 
 	// Host names ways to need less host memory, in the order in which to try them. For a
-	// command, they are the fallbacks of that kind in its profile.
+	// command, these are the fallbacks in its profile that save host memory.
 	Host []string
 
 	Able Able
@@ -84,7 +84,7 @@ type Left struct {
 	From int    `json:"from"` // step of that checkpoint
 }
 
-// Progress is how far the training has come.
+// Progress says how far the training has got.
 type Progress struct {
 	Step   int          `json:"step"`   // optimizer steps finished; more than at the last Progress
 	Memory memory.Stats `json:"memory"` // after that step; zero if not known

@@ -13,10 +13,10 @@ import (
 const roomMargin = 1.02
 
 // grow decides after a finished step whether a larger micro-batch is worth a try. It
-// never exceeds what was asked for. It waits for GrowAfter quiet steps, and for
-// twice as many after each try that failed. It also needs a reason: more memory is
-// available than when the current plan was chosen, or the cause was one that passes
-// by itself. If nothing is known about the memory, there is no reason.
+// never exceeds what was asked for. It waits for GrowAfter quiet steps, and for twice as
+// many after each try that failed. It also needs a reason: either more memory is
+// available than when the current plan was chosen, or that plan was chosen for a cause
+// that passes by itself. If nothing is known about the memory, there is no reason.
 func grow(p Policy, h History, s Progress) Decision {
 	h = h.finished(s)
 	stay := Decision{Remedy: Continue, Plan: h.Plan}

@@ -14,7 +14,7 @@ func with(available memory.Bytes) memory.Stats {
 	return memory.Stats{Capacity: 24 * memory.GiB, Free: available, Foreign: 24*memory.GiB - available}
 }
 
-// failed returns the event that a micro-batch ran out of memory because of its size.
+// failed returns the event of a micro-batch running out of memory because of its size.
 func failed(micro int) Event {
 	return Event{OOM: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Micro: micro, Phase: memory.PhaseForward,
 		Stats: memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 23 * memory.GiB}}}}
@@ -90,9 +90,9 @@ func TestNoGrowthInTheDark(t *testing.T) {
 	}
 }
 
-// TestCheckpointsAreProgress checks the decisions for a body that reports only checkpoints.
-// After each newer checkpoint, the waits must be counted from 0 again. The reasons must name no
-// other step than that of the newest checkpoint.
+// TestCheckpointsAreProgress checks the decisions for a body that reports only checkpoints. After
+// each newer checkpoint, the waits must be counted from 0 again. The reasons must name no step
+// other than that of the newest checkpoint.
 func TestCheckpointsAreProgress(t *testing.T) {
 	p := Policy{Waits: 1, GrowAfter: 100}
 	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 1})

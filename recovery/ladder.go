@@ -6,9 +6,9 @@ import (
 	"headroom/memory"
 )
 
-// outlierLimit is how many steps may each get a smaller micro-batch that applies to no other
-// step. The next step that needs one changes the plan for good, because so many steps are not
-// outliers.
+// outlierLimit is how many steps may each get a smaller micro-batch that applies to no other step.
+// The next step that needs one changes the plan for good, because that many steps can no longer be
+// called outliers.
 const outlierLimit = 3
 
 // outlierWindow is the number of steps without a failure after which earlier outliers are
@@ -72,8 +72,9 @@ func (l ladder) load() Decision {
 }
 
 // resume decides what to do if resuming from a checkpoint took more memory than training did. It
-// first tries the same plan once more, because that plan has been seen to fit. After that, it
-// stops if the checkpoint cannot be loaded. If memory ran out later, a smaller micro-batch makes
+// first tries the same plan once more if a relaunch is left, because that plan has been seen to
+// fit. After that, it depends on when memory ran out. If it ran out while the checkpoint was being
+// loaded, resume stops the run. If it ran out later, resume chooses a smaller micro-batch, to make
 // room for what the checkpoint left in memory.
 func (l ladder) resume() Decision {
 	tried := l.history.relaunches > 0 && l.history.relaunched == l.history.Finished
@@ -146,9 +147,9 @@ func (l ladder) relaunchIsDue() bool {
 	return h.relaunches == 0 || h.Finished-h.relaunched >= outlierWindow
 }
 
-// smaller chooses a smaller micro-batch for the steps to come. It computes the size if memory as
-// a function of the micro-batch is known. Otherwise it asks for a search if the body can probe,
-// and halves the micro-batch if not.
+// smaller chooses a smaller micro-batch for the steps to come. It computes the size if it is known
+// how memory depends on the micro-batch. Otherwise it asks for a search if the body can probe, and
+// halves the micro-batch if not.
 func (l ladder) smaller() Decision {
 	if l.smallest() {
 		return l.last()
@@ -204,7 +205,7 @@ func (l ladder) wait() Decision {
 
 const helpModel = "a smaller model, an optimizer with less state, or a device with more memory"
 
-// helps says in words what would free memory and has not been used.
+// helps says in words what would free memory and has not been used yet.
 func (l ladder) helps() string {
 	switch {
 	case l.failure().Phase == memory.PhaseEval:
@@ -233,8 +234,9 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 	return l.decide(Relaunch, fmt.Sprintf("relaunch from %s, %s: %s", from, why, l.verdict.Why)), true
 }
 
-// to returns a decision that changes the plan to the largest possible micro-batch of at most n.
-// The argument because comes before the shortage in the reason; it may be empty.
+// to returns a decision that changes the plan to the largest possible micro-batch of at most n or,
+// if that is smaller than the policy allows, to the smallest one allowed. The argument because
+// comes before the shortage in the reason; it may be empty.
 func (l ladder) to(r Remedy, n int, because string) Decision {
 	old, plan := l.history.Running(), l.history.Plan
 	plan.Micro = plan.within(n, l.policy.Least())

@@ -105,8 +105,8 @@ func (p Plan) WithMicro(micro int) Plan {
 	return p
 }
 
-// Largest returns the largest micro-batch that a step of p really runs, or 0 if none
-// is chosen yet.
+// Largest returns the largest micro-batch that a step of p really runs, or 0 if none has
+// been chosen yet.
 func (p Plan) Largest() int {
 	if p.Micro < 1 {
 		return 0

@@ -42,8 +42,9 @@ func TestResumeRemembers(t *testing.T) {
 	}
 }
 
-// TestResumeRemembersTheHost checks that a new process keeps the ways to need less host
-// memory in force, and takes the next one when host memory runs out again.
+// TestResumeRemembersTheHost checks that the ways to need less host memory that are in
+// force stay in force in a new process, and that the process uses the next one when host
+// memory runs out again.
 func TestResumeRemembersTheHost(t *testing.T) {
 	policy, plan := Policy{Host: []string{"a", "b"}}, Plan{Effective: 8, World: 1, Micro: 8}
 	e := Event{OOM: &memory.Evidence{Host: true}}

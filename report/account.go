@@ -17,11 +17,11 @@ const (
 	Unchecked Kept = "not checked" // there is nothing to check, or part of the records is missing
 )
 
-// Accounting is the result of checking in the metrics whether the effective batch was
-// kept (invariant 1 in ARCHITECTURE.md). Every optimizer step must have taken exactly the
+// Accounting is the result of checking, from the metrics, whether the effective batch was
+// kept (invariant 1 in ARCHITECTURE.md). Every optimizer step must have used exactly the
 // configured number of samples, and its micro-batches must add up to that number. No
-// sample may have been skipped or taken twice, and the samples of all steps must add up
-// to steps × effective.
+// sample may have been skipped or used twice, and the samples of all steps must add up to
+// steps × effective.
 type Accounting struct {
 	State     Kept
 	Sum       string   // the result in words: "200 steps × 64 = 12,800 samples"
@@ -47,8 +47,8 @@ type auditor struct {
 }
 
 // account checks the metrics and returns the steps that count. If a step number recurs,
-// an attempt began from an older checkpoint. The steps recorded before, from that number
-// on, were then rolled back, and only the steps that replaced them count.
+// an attempt began from an older checkpoint. The earlier records of that step and of all
+// steps after it were then rolled back, and only the steps that replaced them count.
 func account(in Input) ([]runs.StepReport, Accounting) {
 	a := auditor{Accounting: Accounting{State: Held, Effective: in.Effective}}
 	a.plan, _ = firstPlan(in.Entries)

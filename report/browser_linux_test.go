@@ -107,7 +107,7 @@ func awaitEnd(t testing.TB, folder string) {
 }
 
 // trouble collects the errors that a page reports and the requests that it sends for
-// anything but itself. A sound page does neither.
+// anything but itself. A sound page reports no errors and sends no such requests.
 type trouble struct {
 	mu   sync.Mutex
 	page string

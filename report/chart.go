@@ -177,7 +177,7 @@ func path(points []point, f frame) string {
 	return b.String()
 }
 
-// tenth prints v, rounded to one decimal.
+// tenth returns v as text, rounded to one decimal.
 func tenth(v float64) string {
 	return strconv.FormatFloat(math.Round(10*v)/10+0, 'f', -1, 64) // no -0
 }
@@ -237,8 +237,8 @@ func ticks(low, high float64, about int, whole bool) []tick {
 	return all
 }
 
-// label prints v with as many decimals as are needed to tell apart labels that differ by
-// step.
+// label returns v as text, with as many decimals as are needed to tell apart labels that
+// differ by step.
 func label(v, step float64) string {
 	switch {
 	case v == 0:

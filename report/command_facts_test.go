@@ -47,8 +47,8 @@ func (d *diary) saved(step int, path string) {
 	d.entry(runs.Entry{Kind: runs.KindCheckpoint, Text: "checkpoint", Path: path})
 }
 
-// diedOf adds a failure that ended an attempt which lasted for the given seconds. If
-// seconds is 0, the time lost is not known.
+// diedOf adds a failure that ended an attempt. seconds is how long that attempt lasted;
+// if it is 0, the time lost is not known.
 func (d *diary) diedOf(seconds float64) {
 	d.entry(runs.Entry{Kind: runs.KindExit, Text: "exit status 1 after 3 s: out of memory", Seconds: seconds})
 	plan := d.plan

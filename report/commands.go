@@ -76,8 +76,9 @@ func stepTime(seen []runs.ProcessStep) float64 {
 	return seconds / float64(steps)
 }
 
-// commandsProgress says how far a wrapped command has come, given the number of steps
-// that a worker saw. It returns "" if that is not known.
+// commandsProgress says how far a wrapped command has got, given the number of steps that
+// a worker saw. If no worker saw a step, it gives the step of the newest checkpoint
+// instead, or returns "" if that is not known either.
 func (r *Report) commandsProgress(steps int) string {
 	switch worked := len(stepsMade(r.seen)); {
 	case worked > 1:

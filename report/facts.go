@@ -151,9 +151,9 @@ func loss(steps []runs.StepReport) Loss {
 }
 
 // Checkpoints counts the checkpoints of a run. A wrapped command saves its own
-// checkpoints, and headroom looks only for the newest whole one after each attempt. It
-// then does not know how many checkpoints the command saved, or how many it failed to
-// save.
+// checkpoints, and headroom looks only for the newest whole one after each attempt. For a
+// command, headroom therefore does not know how many checkpoints were saved, or how many
+// could not be saved.
 type Checkpoints struct {
 	Written, Failed, Damaged int
 	Newest                   int     // step of the newest whole checkpoint; 0 if there is none, or if its name does not give a step

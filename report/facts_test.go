@@ -110,7 +110,7 @@ func TestAttempts(t *testing.T) {
 }
 
 // TestMadeUpAmounts checks that amounts that were made up to explain a failure are not
-// shown. Journals of earlier versions have such amounts.
+// shown. Journals written by earlier versions contain such amounts.
 func TestMadeUpAmounts(t *testing.T) {
 	oom := memory.OutOfMemoryError{Requested: 4 * memory.MiB, Phase: memory.PhaseForward, Micro: 8}.Assume(24 * memory.GiB)
 	d := newDiary("cpu", 10)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// count prints a whole number with separators: 12,800.
+// count returns a whole number as text with separators: 12,800.
 func count[N int | int64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	sign := ""
@@ -21,7 +21,7 @@ func count[N int | int64](n N) string {
 	return sign + digits
 }
 
-// plural prints "1 step", "2 steps".
+// plural returns a number with its noun: "1 step", "2 steps".
 func plural(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -29,7 +29,7 @@ func plural(n int, what string) string {
 	return count(n) + " " + what
 }
 
-// span prints "step 7" or "steps 7 to 9".
+// span returns a range in words: "step 7" or "steps 7 to 9".
 func span(what string, from, to int) string {
 	if from >= to {
 		return fmt.Sprintf("%s %s", what, count(to))
@@ -37,7 +37,8 @@ func span(what string, from, to int) string {
 	return fmt.Sprintf("%ss %s to %s", what, count(from), count(to))
 }
 
-// number prints v with three significant digits, and NaN and infinities in words.
+// number returns v as text with three significant digits, and NaN and infinities in
+// words.
 func number(v float64) string {
 	switch {
 	case math.IsNaN(v):
@@ -82,7 +83,7 @@ func weight(c rune) int {
 	return len(string(c))
 }
 
-// percent prints a fraction of 1 as a percentage.
+// percent returns a fraction of 1 as a percentage.
 func percent(share float64) string {
 	v := 100 * share
 	switch {
@@ -96,7 +97,7 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.1f %%", v)
 }
 
-// lasting prints a duration in its two largest units.
+// lasting returns a duration as text, in its two largest units.
 func lasting(d time.Duration) string {
 	seconds := d.Seconds()
 	switch {

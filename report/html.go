@@ -168,7 +168,7 @@ func (r *Report) Last() *Attempt {
 	return &r.Attempts[len(r.Attempts)-1]
 }
 
-// Wide returns the pictures that take the page's full width.
+// Wide returns the pictures that take up the page's full width.
 func (r *Report) Wide() []Picture { return r.width(true) }
 
 // Narrow returns the pictures that are placed side by side.
@@ -200,7 +200,7 @@ func (r *Report) Shown() []ShownRow {
 	return rows
 }
 
-// size returns about how many bytes the row takes on a page.
+// size returns the approximate number of bytes that the row takes up on a page.
 func (r Row) size() int {
 	n := 600 // for the row's HTML elements
 	for _, text := range r.texts() {

@@ -429,8 +429,8 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
-// spend adds the time lost to e to the newest row. If no entry of the row gives a
-// duration, it uses the time between entries. It does not do so for a wrapped command,
+// spend adds to the newest row the time that was lost to e. If no entry of the row gives
+// a duration, it uses the time between entries. It does not do so for a wrapped command,
 // whose failures are recorded only after the command has ended.
 func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()

@@ -11,7 +11,7 @@ import (
 	"headroom/search"
 )
 
-// told prints a ledger as text, one line per row.
+// told returns a ledger as text, one line per row.
 func told(rows []Row) string {
 	var b strings.Builder
 	for _, row := range rows {

@@ -18,8 +18,8 @@ import (
 type Live struct {
 	// Draw draws the report from what is on disk now.
 	Draw func() (*Report, error)
-	// Stamp returns a text that changes whenever the report would come out differently if
-	// it were drawn again.
+	// Stamp returns a string that changes whenever the report would come out differently
+	// if it were drawn again.
 	Stamp func() string
 	// Token is the value that the token parameter of a request's address must have.
 	Token string
@@ -51,8 +51,8 @@ func (l *Live) end() chan struct{} {
 	return l.ended
 }
 
-// wait returns when the page may differ from the one with the given tag, or after
-// liveWait.
+// wait returns when the page may differ from the one with the given tag, when the run or
+// the request has ended, or after liveWait.
 func (l *Live) wait(q *http.Request, tag string) {
 	look, over := time.NewTicker(liveLook), time.NewTimer(liveWait)
 	defer look.Stop()
@@ -76,9 +76,10 @@ func (l *Live) wait(q *http.Request, tag string) {
 // liveEvery is how old a page must be before it is drawn again.
 const liveEvery = time.Second
 
-// ServeHTTP serves only requests for /, with the token, for a host that is a loopback
-// name or address. The check of the host prevents DNS rebinding, with which a page from
-// elsewhere could read this one through a host name that resolves to this machine.
+// ServeHTTP serves only requests for / that carry the token and that address this machine
+// by a loopback name or address. The check of the host prevents DNS rebinding, with which
+// a page from elsewhere could read this one through a host name that resolves to this
+// machine.
 func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")

@@ -126,8 +126,8 @@ func (c chart) drawMark(b *strings.Builder, f frame, group []mark) {
 	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="middle" style="font-size:11px;font-weight:bold;%s">%s</text></g>`+"\n", x0, y+4, paint("fill", "paper"), badge(group))
 }
 
-// head returns the SVG of the title, the unit and the legend, and how much height they
-// take.
+// head returns the SVG of the title, the unit and the legend, and the height that they
+// take up.
 func (c chart) head() (svg string, height float64) {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<text x="4" y="19" style="font-size:%dpx;font-weight:bold;%s">%s</text>`, titleSize, paint("fill", "ink"), escaped(c.title))
@@ -175,7 +175,7 @@ func (l line) symbol() string {
 	return fmt.Sprintf(`<path d="M0,-4h18" style="%s"/>`, l.style(max(2, l.width)))
 }
 
-// escaped returns s as XML and HTML text. It replaces characters that XML cannot hold.
+// escaped returns s as XML and HTML text. It replaces characters that XML does not allow.
 func escaped(s string) string {
 	var b strings.Builder
 	if err := xml.EscapeText(&b, []byte(s)); err != nil {

@@ -26,7 +26,7 @@ func NewOverview(made time.Time, all []*Report) *Overview {
 	return &Overview{Made: made, Runs: all}
 }
 
-// Title counts the runs by their state.
+// Title says how many runs there are, and how many of them are in each state.
 func (o *Overview) Title() string {
 	var states []string
 	for _, state := range []State{Running, Finished, Interrupted, Failed, CutOff, Empty} {

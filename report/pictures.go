@@ -68,8 +68,8 @@ func pictures(r *Report) []Picture {
 // stepsAcross is the name of a horizontal axis that counts optimizer steps.
 const stepsAcross = "optimizer step"
 
-// drawn makes pictures of the charts. It draws the first chart twice: as wide as the page
-// and, for a phone, as narrow as the others.
+// drawn turns the charts into pictures. It draws the first chart twice: as wide as the
+// page and, for a phone, as narrow as the others.
 func drawn(r *Report, charts []chart) []Picture {
 	var all []Picture
 	for i, c := range charts {

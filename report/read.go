@@ -11,9 +11,9 @@ import (
 	"headroom/runs"
 )
 
-// Read collects what the run in dir left behind. It needs no lock and works while the run
-// writes. Lines that cannot be read are left out and named in Problems. A folder without
-// a status can be read, too.
+// Read collects what the run in dir left behind. It needs no lock and may be used while
+// the run is still writing. Lines that cannot be read are left out and named in Problems.
+// A folder without a status can be read, too.
 func Read(dir string) (Input, error) {
 	in, _, err := read(dir)
 	return in, err

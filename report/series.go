@@ -129,7 +129,7 @@ func (s series) bounds(low, high float64) (float64, float64) {
 }
 
 // stepped returns s with level lines in place of slopes, because a value holds for a
-// whole optimizer step. The value changes half way between two points.
+// whole optimizer step. The value changes halfway between two points.
 func (s series) stepped() series {
 	stepped := make(series, len(s))
 	for i, piece := range s {

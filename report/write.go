@@ -13,7 +13,7 @@ import (
 const Page = "report.html"
 
 // Write writes report.html, report.md and the pictures into the folder dir. It writes
-// each file beside its final name and then renames it, so that a reader sees either the
+// each file under a temporary name and then renames it, so that a reader sees either the
 // old file or the new one.
 func (r *Report) Write(dir string) error {
 	picture := func(p Picture) string { return "report-" + p.Name + ".svg" }

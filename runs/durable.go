@@ -24,8 +24,8 @@ func (f *Folder) replace(name string, text []byte) error {
 }
 
 // FirstConfig writes the run.yaml of a folder that has none. It does not wait until the
-// file is safely on disk. The first write of an entry, checkpoint or status that must
-// survive a power loss waits for that.
+// file is safely on disk. The first later write of an entry, checkpoint or status that
+// must survive a power loss also waits for run.yaml to be safely on disk.
 func (f *Folder) FirstConfig(text []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -37,8 +37,8 @@ func (f *Folder) FirstConfig(text []byte) error {
 	return err
 }
 
-// settle waits until everything in f.unsynced is safely on disk. After an error, the
-// next call tries again whatever is not on disk yet.
+// settle waits until everything in f.unsynced is safely on disk. After an error, the next
+// call retries whatever is not on disk yet.
 func (f *Folder) settle() error {
 	for len(f.unsynced) > 0 {
 		if err := f.disk.SyncDir(f.unsynced[0]); err != nil && !errors.Is(err, fs.ErrNotExist) { // a file that somebody removed need not be synced
@@ -49,7 +49,7 @@ func (f *Folder) settle() error {
 	return nil
 }
 
-// writeJournal writes the entries that wait in memory. If durable is true, it also
+// writeJournal writes the entries that are waiting in memory. If durable is true, it also
 // waits for the disk.
 func (f *Folder) writeJournal(durable bool) error {
 	if durable {

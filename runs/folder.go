@@ -98,7 +98,8 @@ func makeFolder(dir string, d Disk) error {
 }
 
 // checkOurs returns an error if the folder holds something other than a run. A run must
-// not mix its files with a user's, and a fresh start renames the folder as a whole.
+// not mix its files with a user's, not least because a fresh start renames the whole
+// folder.
 func checkOurs(dir string) error {
 	held, err := os.ReadDir(dir)
 	if err != nil || len(held) == 0 {
@@ -214,8 +215,8 @@ func (f *Folder) AttemptLog(attempt int) (*os.File, error) {
 // LogName returns the base name of an attempt's log.
 func LogName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attempt) }
 
-// Close writes the lines that still wait in memory and releases the folder. After an
-// error, lines of the journal or the metrics may be lost.
+// Close writes the lines that are still waiting in memory and releases the folder. After
+// an error, lines of the journal or the metrics may be lost.
 func (f *Folder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -83,7 +83,7 @@ type Entry struct {
 	Repeated bool `json:"repeated,omitempty"`
 
 	// Final marks an entry whose content the user is told at the end of the run anyway,
-	// so that it need not be printed before.
+	// so that it need not be printed earlier.
 	Final bool `json:"final,omitempty"`
 }
 
@@ -145,8 +145,8 @@ func (k Kind) transient() bool {
 	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone || k == KindCommand || k == KindWorker
 }
 
-// LostEntries returns how many entries were dropped because they could not be written
-// for too long.
+// LostEntries returns how many entries were dropped because the journal could not be
+// written and too many entries were waiting.
 func (f *Folder) LostEntries() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +154,7 @@ func (f *Folder) LostEntries() int {
 }
 
 // ReadJournal reads the journal of the run in dir. It needs no lock, so it may be used
-// while the run writes. Lines that cannot be read are left out. The error is then a
+// while the run is writing. Lines that cannot be read are left out. The error is then a
 // *[TornError], and the entries returned with it are valid. A folder without a journal
 // has no entries.
 func ReadJournal(dir string) ([]Entry, error) {

@@ -11,8 +11,8 @@ import (
 )
 
 // Learned is the content of learned.json: what the run has learned about memory, and
-// when. The next process uses it if this one is killed before it has saved the same in
-// a checkpoint.
+// when. The next process uses it if this one is killed before it has saved the same
+// information in a checkpoint.
 type Learned struct {
 	Attempt int              `json:"attempt"`
 	Step    int              `json:"step"` // optimizer steps finished

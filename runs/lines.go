@@ -52,7 +52,7 @@ func openLines(d Disk, path string) (l *lines, cut int64, err error) {
 }
 
 // add appends v, as a line, to the pending lines. It drops the oldest lines beyond the
-// limit. It returns an error only if JSON cannot hold v.
+// limit. It returns an error only if JSON cannot represent v.
 func (l *lines) add(v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {

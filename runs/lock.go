@@ -77,7 +77,7 @@ func lockMeant(dir string, file *os.File) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// tryLock tries to lock f without waiting, and reports whether it has done so.
+// tryLock tries to lock f without waiting, and reports whether it succeeded.
 func tryLock(f *os.File) (bool, error) {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {

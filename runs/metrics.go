@@ -80,9 +80,9 @@ func NewestProcessStep(dir string) *ProcessStep {
 	return nil
 }
 
-// AddStep adds s as a line to metrics.jsonl. Lines wait in memory for a Flush. Only
-// when 16 MiB are waiting are the oldest lines dropped. AddStep returns an error only
-// if s has a number that JSON cannot hold.
+// AddStep adds s as a line to metrics.jsonl. Lines wait in memory for a Flush. The oldest
+// lines are dropped only if more than 16 MiB are waiting. AddStep returns an error only
+// if s contains a number that JSON cannot represent.
 func (f *Folder) AddStep(s StepReport) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

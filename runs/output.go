@@ -9,9 +9,9 @@ import (
 // outputPart is how many bytes of an attempt's output go into one file.
 const outputPart = 64 << 20
 
-// Output writes what a wrapped command prints in an attempt to logs/output-NNN.log.
-// When that file is full, it is set aside and a new one is begun, so that a command
-// which prints without end does not fill the disk. The first part is kept as
+// Output writes to logs/output-NNN.log what a wrapped command prints during an attempt.
+// When that file is full, it is set aside and a new one is begun, so that a command which
+// prints without end does not fill the disk. The first part is kept as
 // output-NNN.first.log. Of the later parts, only the newest full one is kept, as
 // output-NNN.previous.log. An Output is for use by one goroutine.
 type Output struct {

@@ -59,8 +59,8 @@ func (f *Folder) SaveCheckpoint(c Checkpoint, save func(io.Writer) error) (saved
 	}
 }
 
-// releaseOldest removes the oldest of several checkpoints if the newest is whole, and
-// returns its step.
+// releaseOldest removes the oldest checkpoint if there are several and the newest is
+// whole. It returns the step of the checkpoint that it removed.
 func (f *Folder) releaseOldest() (step int, ok bool) {
 	steps, err := f.checkpointSteps()
 	if err != nil || len(steps) < 2 {

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Shell quotes a command for pasting into a shell, which then reads exactly these
-// words. The result is a single line. POSIX quoting does not allow control characters
-// on one line, so words with such characters need a shell that knows $'…', such as
-// bash, zsh or ksh.
+// Shell quotes a command for pasting into a shell, which then reads exactly these words.
+// The result is a single line. Words with control characters or invalid UTF-8 are quoted
+// as $'…', which bash, zsh and ksh understand, but which POSIX did not define before
+// 2024.
 func Shell(words ...string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {

@@ -156,9 +156,9 @@ func (f *Folder) LoadCheckpoint(step int, load func(io.Reader) error) error {
 }
 
 // Prune keeps the newest checkpoints, as many as keep says, and removes the others. It
-// gives each a temporary name before it removes it, so that what has the name of a
-// checkpoint is never half removed. The next Open removes whatever still has a
-// temporary name.
+// gives each of these a temporary name before it removes it, so that nothing that bears
+// the name of a checkpoint is ever half removed. The next Open removes whatever still has
+// a temporary name.
 func (f *Folder) Prune(keep int) error {
 	steps, err := f.checkpointSteps()
 	if err != nil {

@@ -42,10 +42,10 @@ func (c curve) top() point {
 	return c[len(c)-1]
 }
 
-// slope returns the slope of a line through two points, in bytes per unit of size. The
-// points are that of the largest size, and that of the largest size in the lower half
-// of the range seen. Two neighbouring sizes would follow a bend sooner, but the noise
-// could be larger than their difference. The curve must have two points.
+// slope returns the slope of a line through two points, in bytes per unit of size. One is
+// the point of the largest size; the other is the point of the largest size in the lower
+// half of the range seen. Two neighbouring sizes would follow a bend sooner, but the
+// noise could be larger than their difference. The curve must have two points.
 func (c curve) slope() float64 {
 	top := c.top()
 	low := c.upTo((c[0].k + top.k) / 2).top()
@@ -96,7 +96,7 @@ func (c curve) within(limit float64) int {
 }
 
 // Fit returns the least-squares line through all probes that fitted. The line is zero
-// unless at least two sizes did.
+// unless at least two different sizes fitted.
 func Fit(probes []Probe) Line {
 	var n, peak []float64
 	for _, p := range probes {

@@ -15,9 +15,9 @@ import (
 
 const capacity = 24 * memory.GiB
 
-// machine is a device on which a size needs need(n) and reports a peak of peak(n),
-// both as shares of the capacity. When a size fails, idle is the share of the capacity
-// that is not handed out.
+// machine is a device on which size n needs need(n) and reports a peak of peak(n), both
+// as shares of the capacity. When a size fails, idle is the share of the capacity that is
+// not handed out.
 type machine struct {
 	need, peak func(n int) float64
 	handed     func(n int) float64 // share of the capacity that is handed out when size n fails; nil means all but idle
@@ -40,8 +40,9 @@ func (m machine) probe(_ context.Context, n int) (memory.Bytes, error) {
 
 func share(s float64) memory.Bytes { return memory.Bytes(s * float64(capacity)) }
 
-// outOfMemory returns a failure with these shares of the capacity handed out and asked
-// for.
+// outOfMemory returns the failure of an allocation. The arguments are the memory that had
+// already been handed out and the memory that was requested, both as shares of the
+// capacity.
 func outOfMemory(allocated, requested float64) error {
 	return fmt.Errorf("forward: %w", &memory.OutOfMemoryError{
 		Requested: share(requested),
@@ -49,8 +50,8 @@ func outOfMemory(allocated, requested float64) error {
 	})
 }
 
-// largest returns the largest size up to most that fits, or 0 if none does. It bisects
-// without package search.
+// largest returns the largest size that fits and is at most most, or 0 if there is none.
+// It bisects without package search.
 func (m machine) largest(most int) int {
 	n := 0
 	for step := 1 << 17; step > 0; step /= 2 {
@@ -67,10 +68,10 @@ func affine(base float64, limit int) machine {
 	return machine{need: func(n int) float64 { return base + (1-base)*float64(n)/(float64(limit)+0.5) }}
 }
 
-// perceptron returns a machine with the memory of the preset mlp-tight, whose tensors
-// are rounded up to 512 bytes. According to the peaks, 497 should fit in 3 MiB. But
-// for sizes above the argument fits, the last allocation finds only pieces that are
-// too small. For mlp-tight, fits is 488.
+// perceptron returns a machine with the memory of the preset mlp-tight, whose tensors are
+// rounded up to 512 bytes. According to the peaks, 497 should fit in 3 MiB. But for every
+// size larger than fits, the last allocation finds only pieces that are too small. For
+// mlp-tight, the argument fits is 488.
 func perceptron(fits int) machine {
 	round := func(n int) int { return (n + 511) / 512 * 512 }
 	peak := func(n int) float64 {
@@ -145,8 +146,8 @@ func logSize(t *rapid.T, most int, name string) int {
 	return int(math.Exp(rapid.Float64Range(0, math.Log(float64(most))).Draw(t, name)))
 }
 
-// trajectory writes a search in the form "4 8 31 32! | 31 31". Sizes with a ! failed,
-// and the bar is the end of the search.
+// trajectory returns a search in the form "4 8 31 32! | 31 31". Sizes with a ! failed,
+// and the bar marks the end of the search.
 func trajectory(r search.Result) string {
 	var b strings.Builder
 	for i, p := range r.Probes {

@@ -15,7 +15,7 @@ const (
 	// to the size. An affine curve cannot grow faster than in proportion.
 	leap = 256
 	// noise is the largest share by which a peak may lie off the line, whether the size
-	// really needs that much or was only measured so.
+	// really needs a different amount or the measurement is inaccurate.
 	noise = 0.03
 	// shy is the share of the capacity at which the search aims with a line that is not
 	// confirmed yet: allocators reserve 5 to 8 % more than they hand out.
@@ -33,9 +33,9 @@ func (s *searcher) next() int {
 	return min(max(s.guarded(s.prefer()), s.lo+1), s.hi-1)
 }
 
-// guarded moves x between the two sizes that resolved returns. If enough probes are left,
-// bisection can then end the search whether x fits or fails. If far too few are left,
-// guarded also moves x half of the way to the middle between lo and hi.
+// guarded limits x to the range between the two sizes that resolved returns. If enough
+// probes are left, bisection can then end the search whether x fits or fails. If far too
+// few are left, guarded also moves x halfway to the middle between lo and hi.
 //
 // There are two exceptions. Until something fails, x is never moved up while the line has
 // only two points. If a third point has confirmed the line, x is not moved at all, until
@@ -55,9 +55,9 @@ func (s *searcher) guarded(x int) int {
 	return likely
 }
 
-// resolved returns two sizes for the next probe. If a size of at least low fits, or a size
-// of at most high fails, the probes that are left after it are enough to tell apart all
-// rungs that then remain.
+// resolved returns two bounds for the next probe. If that probe is at least low and fits,
+// or is at most high and fails, the probes that are left after it are enough to tell
+// apart all rungs that then remain.
 func (s *searcher) resolved() (low, high int) {
 	rungs := 1 << (s.left - 1)
 	return back(s.hi, rungs, s.lo), ahead(s.lo, rungs, s.hi)
@@ -85,10 +85,11 @@ func (s *searcher) prefer() int {
 // predicts too much by at least the difference, so the probe is placed below that size by
 // twice the difference.
 //
-// If the line is confirmed, inside returns that limit; once that size has fitted, the next
-// probe is just above it. A line that is not confirmed is not accurate to a single size.
-// Where there is room, the probe then stays at least a rung away from both ends. With each
-// further failure the steps down from hi grow, up to half of the bracket.
+// If the line is confirmed, inside returns the limit, corrected in this way if necessary;
+// once that size has fitted, the next probe is just above it. A line that is not
+// confirmed is not accurate to a single size. Where there is room, the probe then stays
+// at least a rung away from both ends. With each further failure the steps down from hi
+// grow, up to half of the bracket.
 func (s *searcher) inside(limit int) int {
 	middle := s.middle()
 	if over := limit - (s.hi - 1); over > 0 {

@@ -52,10 +52,10 @@ var steps = map[string]func(x, wide, phase float64) float64{
 	},
 }
 
-// stepped draws a machine with such steps, from the numbers in [0, 1) that unit returns.
-// Its allocator reserves up to 8 % more than it hands out. In half of the draws, its
-// peaks show the steps; in the others, only the reserved memory has steps, and the peaks
-// do not.
+// stepped draws a machine whose memory rises in steps of the given kind, using the
+// numbers in [0, 1) that unit returns. Its allocator reserves up to 8 % more than it
+// hands out. In half of the draws, its peaks show the steps; in the others, only the
+// reserved memory has steps, and the peaks do not.
 func stepped(kind string, limit int, unit func(name string) float64) machine {
 	round := steps[kind]
 	wide, phase := unit("wide"), unit("phase")

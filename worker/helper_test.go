@@ -123,7 +123,7 @@ func (c *client) hears() (a answer) {
 	return a
 }
 
-// stub replaces the worker in the life's package by one that only says hello at the
+// stub replaces the worker in the life's package with one that only says hello at the
 // first step of an optimizer. This is enough for tests of how the worker gets into a
 // process.
 func stub(t testing.TB, l *Life) {
@@ -188,9 +188,9 @@ func anyPython(t testing.TB) python {
 	return python{}
 }
 
-// pythonWithTorch returns the interpreter of the environment that "make torch"
-// builds. If it is missing, the test is skipped, or fails with
-// HEADROOM_REQUIRE_TORCH=1.
+// pythonWithTorch returns the interpreter of the environment that "make torch" builds. If
+// there is none, the test is skipped; if HEADROOM_REQUIRE_TORCH=1 is set, the test fails
+// instead.
 func pythonWithTorch(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("HEADROOM_PYTHON")

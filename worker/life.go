@@ -85,8 +85,9 @@ type Ended struct {
 	// nil if there is none. Where is the line of the user's code at which it happened.
 	OOM   *memory.OutOfMemoryError
 	Where string
-	// Boundary holds the memory that the process of that failure had allocated after some of its
-	// steps, oldest first. Every is the number of steps between two consecutive elements.
+	// Boundary holds the amounts of memory that the process in which OOM happened had allocated
+	// after some of its steps, oldest first. Every is the number of steps between two consecutive
+	// elements.
 	Boundary []memory.Bytes
 	Every    int
 }

@@ -324,8 +324,8 @@ func TestLongLineEndsATalk(t *testing.T) {
 	ended(t, l)
 }
 
-// TestOtherProtocolIsLeftAlone checks that a package with another version of the protocol is not
-// answered.
+// TestOtherProtocolIsLeftAlone checks that a package that speaks another version of the protocol
+// gets no answer.
 func TestOtherProtocolIsLeftAlone(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
@@ -339,8 +339,9 @@ func TestOtherProtocolIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestWatchingIsSaid checks that headroom records at the start if a process will only
-// watch, and that it warns the user unless the mode is Observe.
+// TestWatchingIsSaid checks that headroom records at the start that a process will only
+// watch, and that it warns the user of this if the mode is Armed, but not if it is
+// Observe.
 func TestWatchingIsSaid(t *testing.T) {
 	for mode, warnings := range map[Mode]int{Armed: 1, Observe: 0} {
 		b := &books{}
@@ -358,7 +359,7 @@ func TestWatchingIsSaid(t *testing.T) {
 }
 
 // TestLastWordsAreHeard checks that headroom reads the messages that a process sent just
-// before its end, even if it had not accepted the process's connection by then.
+// before it ended, even if headroom had not accepted the process's connection by then.
 func TestLastWordsAreHeard(t *testing.T) {
 	for range 50 {
 		b := &books{}

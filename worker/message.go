@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// protocol is the version of the wire.
+	// protocol is the version of the wire protocol.
 	protocol = 1
 	// lineMost is the longest line that may be sent in either direction, in bytes.
 	lineMost = 1 << 20
@@ -84,8 +84,8 @@ const (
 	bytesMost = memory.Bytes(1) << 50
 )
 
-// parse reads a line. It replaces impossible numbers by 0, which means unknown, and
-// cuts long texts, so that no message can upset a decision.
+// parse reads a line. It replaces impossible numbers with 0, which means unknown, and
+// truncates long texts, so that no message can lead to an invalid decision.
 func parse(line []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil || m.Type == "" {

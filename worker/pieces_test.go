@@ -71,8 +71,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestPiecesGrowBack checks that a limit is lifted when the other processes on the device that made
-// it necessary are gone.
+// TestPiecesGrowBack checks that a limit is lifted once the other processes on the device, whose
+// memory made the limit necessary, are gone.
 func TestPiecesGrowBack(t *testing.T) {
 	n := &night{Pieces: NewPieces(0)}
 	n.steps(growAfter, 40, 24*gib, gib)

@@ -13,11 +13,11 @@ import (
 	"headroom/recovery"
 )
 
-// recorder is a device that records which tensors are allocated and freed. It
-// computes nothing: the device inside it has met an error and skips every
-// operation until a Sync, which the recorder never passes on. The operating
-// system provides memory only when it is first touched, so the tensors take up
-// no space, and a model of any size is recorded in moments.
+// recorder is a device that records which tensors are allocated and freed. It computes
+// nothing: the device that it embeds has hit an error and skips every operation until a
+// Sync, which the recorder never passes on. The operating system provides memory only
+// when it is first touched, so the tensors take up no space, and a model of any size is
+// recorded in moments.
 type recorder struct {
 	device.Device
 	slots  map[device.Addr]int
@@ -25,8 +25,8 @@ type recorder struct {
 	events []event
 }
 
-// event is the allocation of bytes for the tensor with the number slot, or, if bytes is
-// 0, the release of that tensor.
+// event records that the tensor with the number slot was allocated or, if bytes is 0,
+// freed. Otherwise bytes is the size of the allocation.
 type event struct {
 	slot  int
 	bytes memory.Bytes
@@ -134,16 +134,16 @@ func newRecording(spec model.Spec, micro int) (*recording, error) {
 	return r, nil
 }
 
-// step records an optimizer step with samples of length tokens.
+// step records an optimizer step whose samples are each length tokens long.
 func (r *recording) step(length int) ([]event, error) {
 	r.set.length = length
 	_, err := r.trainer.Step(context.Background(), recovery.Plan{Effective: r.micro, World: 1, Micro: r.micro})
 	return r.tape.take(), err
 }
 
-// ops returns the operations of a step of any length. Sizes are affine in the
-// length: the steps with lengths least and most determine them, and the step
-// with each length in checks must agree.
+// ops returns the operations of a step of any length. Their sizes are affine in the
+// length: they follow from the steps of lengths least and most. The step of each length
+// in checks must agree with them; otherwise ops returns an error.
 func (r *recording) ops(least, most int, checks ...int) ([]op, error) {
 	low, err := r.step(least)
 	if err != nil {
@@ -169,8 +169,8 @@ func (r *recording) ops(least, most int, checks ...int) ([]op, error) {
 	return ops, nil
 }
 
-// line returns operations whose sizes are affine in the length and agree with
-// two steps: low with length least, and high with length most.
+// line returns the operations whose sizes are affine in the length and agree with two
+// steps: low, of length least, and high, of length most.
 func line(low, high []event, least, most int) ([]op, error) {
 	if len(low) != len(high) {
 		return nil, fmt.Errorf("%d operations at length %d and %d at %d: not one trace", len(low), least, len(high), most)

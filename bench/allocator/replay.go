@@ -26,7 +26,7 @@ type result struct {
 	Late   float64 `json:"pair_ns_p99"`
 	Mean   float64 `json:"pair_ns_mean"`
 	// Overhead is the part of Median that is spent in the loop and the language, in
-	// nanoseconds. It is nil if it was not measured because it is small.
+	// nanoseconds. It is nil if the overhead is so small that it was not measured.
 	Overhead *float64 `json:"overhead_ns"`
 
 	PeakAllocated memory.Bytes `json:"peak_allocated"`
@@ -156,11 +156,11 @@ func (r *result) count(s memory.Stats) {
 	r.Retries = s.Retries
 }
 
-// measure replays t, then empties the cache of on. It counts the calls to the driver
-// in a second replay of the same steps, with a counter in place of the driver. The
-// counts are exact if both replays reach the same amounts. The amounts may differ,
-// because the addresses differ, and among gaps of equal size the allocator takes the
-// one at the lowest address.
+// measure replays t on the allocator on, and then empties that allocator's cache. To
+// count the calls to the driver, it replays the same steps a second time, with a counter
+// in place of the driver. The counts are exact if [result.amounts] is the same for both
+// replays. The amounts may differ, because the addresses differ, and among gaps of equal
+// size the allocator takes the one at the lowest address.
 func (t *trace) measure(on device.TensorAllocator, budget time.Duration) (*result, error) {
 	source := &counter{room: on.Stats().Free}
 	r, err := t.replay(on, budget)

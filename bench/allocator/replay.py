@@ -45,7 +45,7 @@ class Allocator(ABC):
 
     @abstractmethod
     def limit(self, amount: int) -> None:
-        """Let no more than amount bytes be reserved."""
+        """Limit the memory that may be reserved to amount bytes."""
 
     @abstractmethod
     def empty_cache(self) -> None: ...
@@ -290,7 +290,8 @@ def largest(driver: Driver, most: int) -> int:
 
 
 def fragmentation(driver: Driver, replay: Replay, state: int, start: int) -> dict[str, Any]:
-    """Measure and return the amounts that the driver does not report itself. start is the bytes free before the trace."""
+    """Measure and return the amounts that the driver does not report itself. start is the number of bytes that
+    were free before the trace."""
     between = start - driver.room()
     peak = state + replay.to_peak()
     free = driver.room()

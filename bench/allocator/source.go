@@ -5,9 +5,9 @@ import (
 	"headroom/memory"
 )
 
-// counter is a source of addresses that have no memory behind them. It counts
-// the segments that an allocator asks for and gives back, which the driver does
-// not report.
+// counter is a source of addresses that have no memory behind them. It counts the
+// segments that an allocator asks for and the segments that it gives back, numbers that
+// the driver does not report.
 type counter struct {
 	room, held         memory.Bytes
 	next               device.Addr

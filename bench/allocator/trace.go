@@ -21,8 +21,8 @@ type trace struct {
 	Peak    memory.Bytes   `json:"peak"`    // most bytes allocated at once, with each tensor rounded up to 512
 }
 
-// op allocates Fixed + Each·length bytes for the tensor Slot of a step, or frees
-// that tensor if both are 0.
+// op allocates Fixed + Each·length bytes for the tensor Slot of a step, or frees that
+// tensor if Fixed and Each are both 0.
 type op struct {
 	Slot  int   `json:"slot"`
 	Fixed int64 `json:"fixed,omitempty"`
@@ -68,8 +68,8 @@ func (t *trace) peak() memory.Bytes {
 	return highest
 }
 
-// rounded returns how many bytes both headroom's and PyTorch's allocator count
-// for a tensor of n bytes.
+// rounded returns how many bytes the allocators of headroom and of PyTorch both count for
+// a tensor of n bytes.
 func rounded(n memory.Bytes) memory.Bytes { return (n + 511) / 512 * 512 }
 
 func (t *trace) write(path string) error {

@@ -2,11 +2,11 @@
 
 python3 compare.py RUNS OUTPUT [LIMIT]
 
-RUNS holds headroom-NAME.json and pytorch-NAME.json, and .safetensors files of the same names with the
-gradients of the first step. NAME is precision-context, or precision-context-variant for a run whose losses
-have no limit. control-NAME.json, if present, is a second run of PyTorch that rounds differently. about.txt
-becomes the top of the page. The output is OUTPUT/gpt2.json and OUTPUT/gpt2.md. The exit status is 1 if a run is
-missing or misses a limit; LIMIT replaces the limits of losses and gradients.
+RUNS holds headroom-NAME.json and pytorch-NAME.json, and .safetensors files of the same names with the gradients
+of the first step. NAME is precision-context, or precision-context-variant for a run whose losses have no limit.
+control-NAME.json, if present, is a second run of PyTorch that rounds differently. about.txt becomes the top of
+the page. The output is OUTPUT/gpt2.json and OUTPUT/gpt2.md. The exit status is 1 if a run is missing or does
+not meet a limit; LIMIT replaces the limits of losses and gradients.
 """
 
 import json
@@ -119,7 +119,7 @@ class Pair:
 
 
 def missed(name: str, row: dict[str, Any]) -> list[str]:
-    """Return the limits that a row misses."""
+    """Return the limits that a row does not meet."""
     values = {
         "loss": row["loss_difference"],
         "gradient": row["gradient"]["relative"],

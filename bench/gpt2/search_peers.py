@@ -1,9 +1,9 @@
-"""Compare how tools for PyTorch and headroom find the largest micro-batch of GPT-2 under a memory limit.
+"""Compare how headroom and tools for PyTorch find the largest micro-batch of GPT-2 under a memory limit.
 
 python3 search_peers.py --headroom bin/headroom --out peers.json
 
-Each method runs in a process of its own, limited by set_per_process_memory_fraction, with the same model
-and AdamW state, and three steps per trial:
+Each method runs in a process of its own, limited by set_per_process_memory_fraction, with the same model and
+AdamW state, and three steps per trial:
 
 bisection    the reference: bisects between 1 and --most, with the cache emptied before each trial
 lightning    Tuner.scale_batch_size in mode binsearch with its defaults: from 2 up, minus its margin of 5 %
@@ -11,11 +11,11 @@ accelerate   find_executable_batch_size from --most down
 headroom     headroom find on find.yaml, the same model, up to --most: a trial is one forward and
              backward pass with the optimizer's state in place, and the last trials are confirmations
 
-The seconds do not include imports, building the model and a first step with one sample; for headroom, that
-step is its first trial. A size holds if three steps with it run afterwards in the same process, with the
-cache emptied. For headroom, a size holds if the whole step that find runs with it succeeded. "sizes" lists
-the sizes tried; ! marks those that ran out of memory. The JSON goes to --out, and a table to a file of the
-same name with .md. --pretend N needs no GPU: it uses a toy model that runs out of memory above N samples,
+The seconds do not include imports, the building of the model, or a first step with one sample; for headroom,
+that step is its first trial. A size holds if three steps with it run afterwards in the same process, with the
+cache emptied. For headroom, a size holds if the whole step that find runs with it succeeded. "sizes" lists the
+sizes tried; ! marks those that ran out of memory. The JSON goes to --out, and a table to a file of the same
+name with the suffix .md. --pretend N needs no GPU: it uses a toy model that runs out of memory above N samples,
 which for headroom runs on the embedded device.
 """
 
@@ -58,7 +58,8 @@ def arguments() -> argparse.Namespace:
 
 
 class Bench:
-    """The model that the methods search with. trials holds every size tried, and whether it ran to its end."""
+    """The model that the methods search with. trials holds every size that was tried, and whether its steps ran to
+    their end."""
 
     def __init__(self, a: argparse.Namespace) -> None:
         self.a = a
@@ -100,7 +101,8 @@ class Bench:
             torch.cuda.empty_cache()
 
     def fits(self, micro: int) -> bool:
-        """Return whether three steps run. The clean-up is outside the except block, where no exception keeps tensors alive."""
+        """Return whether three steps succeed. The clean-up comes after the except block, because inside it the
+        exception would keep tensors alive."""
         self.clean()
         try:
             self.steps(micro)
@@ -225,7 +227,8 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def headroom(a: argparse.Namespace) -> dict[str, Any]:
-    """Run headroom find and return its results. Its trials are timed by the lines that it prints."""
+    """Run headroom find and return its results. Trials are timed by the moments at which headroom prints the lines
+    about them."""
     settings = {"batch.effective": a.most, "model.context": a.context, "device.precision": a.precision}
     settings["device.capacity"] = f"{a.gib:g}GiB"
     if a.pretend:

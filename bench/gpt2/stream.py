@@ -1,4 +1,4 @@
-"""Makes the same tokens as stream.go from the same seed."""
+"""Generates the same tokens as stream.go from the same seed."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""Does the same run as gpt2bench in eager PyTorch, with the same weights, tokens, optimizer and JSON output.
+"""Performs the same run as gpt2bench in eager PyTorch, with the same weights, tokens, optimizer and JSON output.
 
 python3 torch_gpt2.py --weights W.safetensors --precision tf32 --context 512 --micro 16 --out R.json
 """

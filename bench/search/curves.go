@@ -16,8 +16,8 @@ const (
 	capacity = 24 * memory.GiB
 )
 
-// curve gives the memory that each size needs. The need of a size, and whether
-// it fits, are the same at each trial; the reported peak may vary.
+// curve gives the memory that each size needs. The memory that a size needs, and whether
+// the size fits, are the same in every trial; the reported peak may vary.
 type curve struct {
 	kind  string
 	limit int                 // largest size that fits

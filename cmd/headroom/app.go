@@ -62,8 +62,8 @@ training continues. Where that would not be exact, COMMAND starts again from its
 newest checkpoint, with a smaller micro-batch and more accumulation.`
 )
 
-// printHelp prints a page of help: template, filled in with data. The templates call functions
-// for what takes time to format, because most starts print no help.
+// printHelp prints a page of help: template, filled in with data. The templates call functions for
+// whatever takes time to format, because most invocations of headroom print no help.
 func printHelp(w io.Writer, template string, data any) {
 	cli.HelpPrinterCustom(w, template, data, map[string]any{"flag": flagHelp, "statuses": exitHelp})
 }

@@ -78,10 +78,11 @@ func (s *lasted) measure(b *testing.B, args ...string) {
 	s.after = append(s.after, ended.Sub(time.Unix(0, ran)))
 }
 
-// BenchmarkWrappedOutput measures the throughput of wrapped commands, as a fraction of the
-// throughput of the same commands bare, both through a pipe. The commands are a script and a
-// Python loop that print line by line as fast as they can, a program that does nothing but
-// print lines, and two that write as much as they can.
+// BenchmarkWrappedOutput measures the throughput of wrapped commands, as a fraction of
+// the throughput of the same commands run bare. In both cases the output goes through a
+// pipe. The commands are a script and a Python loop that print line by line as fast as
+// they can, a program that does nothing but print lines, and two that write as much as
+// they can.
 func BenchmarkWrappedOutput(b *testing.B) {
 	for _, c := range []struct{ name, command string }{
 		{"steps", "i=0; while [ $i -lt 200000 ]; do echo step $i loss 1.2345; i=$((i+1)); done"},

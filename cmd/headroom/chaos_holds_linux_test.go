@@ -44,8 +44,8 @@ func (r round) held() error {
 	return nil
 }
 
-// nothingLeft checks that no process of the round is left. If headroom was killed, it checks
-// only the child, which the system then asks to end.
+// nothingLeft checks that no process of the round is left. If headroom was killed,
+// nothingLeft checks only the child, because the system then asks only the child to end.
 func (r round) nothingLeft(end played) error {
 	var err error
 	if end.status < 0 && !r.toy.deaf && end.child >= 0 && !gone(end.child) {

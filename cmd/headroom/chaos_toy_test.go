@@ -35,7 +35,7 @@ type toyScript struct {
 	code                int
 }
 
-// toy imitates a training script in everything that matters here: it makes steps, saves
+// toy imitates a training script in everything that matters here: it runs steps, saves
 // checkpoints, continues from them and ends. It trains nothing.
 func toy() {
 	var s toyScript
@@ -144,8 +144,7 @@ func toySaves(step int) error {
 	return os.Rename(beside, toyCheckpoint(step))
 }
 
-// toyHalf writes the first half of the checkpoint that would follow the one after the given
-// step.
+// toyHalf writes the first half of the next checkpoint after the one of the given step.
 func toyHalf(step int) error {
 	text := toyState(step + 2)
 	return os.WriteFile(toyCheckpoint(step+2), []byte(text[:len(text)/2]), 0o644)
@@ -153,7 +152,7 @@ func toyHalf(step int) error {
 
 // toyLeaves starts a descendant that outlives the toy unless it is killed: a child, a
 // child in a session of its own, a daemon (which forks twice), or a child that ignores
-// SIGTERM. toyLeaves returns once the descendant runs.
+// SIGTERM. toyLeaves returns once the descendant is running.
 func toyLeaves(kind string) error {
 	read, write, err := os.Pipe()
 	if err != nil {

@@ -36,8 +36,8 @@ func crashesAbort(env func(string) (string, bool), alone bool) {
 	}
 }
 
-// fewestFiles is how many open files a run needs at least, for its folder, the Go runtime and the
-// GPU driver.
+// fewestFiles is the smallest number of open files that a run needs, for its folder, the Go runtime
+// and the GPU driver.
 const fewestFiles = 64
 
 // enoughFiles returns a usage error if the limit on open files is so low that the Go

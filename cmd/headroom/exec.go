@@ -127,14 +127,14 @@ func execs(err error) bool {
 	return errors.As(err, &lost) && lost.Decision.Remedy == recovery.Exec
 }
 
-// goesOn replaces this process by one that continues the run, as err asks; next describes
-// the run. goesOn returns only if the process was not replaced. The lock on the folder stays
-// held throughout.
+// goesOn replaces this process with one that continues the run, as err asks; next
+// describes the run. goesOn returns only if the process was not replaced. The lock on the
+// folder stays held throughout.
 //
-// An interrupt that comes after the harness last checked for one still stops the run, until
-// done has restored the default effect of signals. After that, it takes a few milliseconds
-// until the new process catches signals. A signal in that time kills the process, as at the
-// start of any program. The run is then stale.
+// An interrupt still stops the run if it arrives after the harness last checked for one,
+// but before done has restored the default effect of signals. After that, it takes a few
+// milliseconds until the new process catches signals. A signal in that time kills the
+// process, as at the start of any program. The run is then stale.
 func (s *runner) goesOn(interrupt <-chan struct{}, done func(), folder *runs.Folder, next handover, err error) error {
 	lock, unwritten := folder.HandOver()
 	done()

@@ -122,8 +122,8 @@ func (e explanation) launched() string {
 }
 
 // recognised writes which profile applies, or why none does. If full is true, it adds the file of
-// the profile. It also writes whether a step can be survived in place, which does not depend on a
-// profile.
+// the profile. It also writes whether a step that runs out of memory can be run again in place,
+// which does not depend on a profile.
 func (e explanation) recognised(b *strings.Builder, full bool) {
 	if e.InPlace && (full || e.Why != "") {
 		b.WriteString("in place: a PyTorch step that runs out of memory is run again in pieces, without a change to the command; to try that: headroom check -- COMMAND\n")

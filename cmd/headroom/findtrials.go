@@ -124,7 +124,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	return t, o, nil
 }
 
-// rewritten fills in the command with the recommended plan.
+// rewritten fills in the fields of f that describe the command with the recommended plan.
 func (f *foundMicro) rewritten(w *wrapped) error {
 	next, err := w.Match.Rewrite(f.Recommended, wrap.Resume{})
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"headroom/runs"
 )
 
-// These are the environment variables of a headroom that loses its device, and the file
-// in which its processes count their losses.
+// These are the environment variables of a headroom command that loses its device, and
+// the file in which the command's processes count their losses.
 const (
 	loseAtKey    = "LOSE_AT"    // which answer of the device (see mortalDevice) is its last, counted in each process
 	loseTimesKey = "LOSE_TIMES" // how many processes lose their device

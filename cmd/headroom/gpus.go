@@ -132,7 +132,7 @@ func condition(g nvml.GPU) string {
 	return strings.Join(parts, ", ")
 }
 
-// checkHolders returns a check that names the other processes which hold memory of g. If
+// checkHolders returns a check that names the other processes that hold memory on g. If
 // there are none, the check's Found is "".
 func checkHolders(name string, g nvml.GPU) check {
 	const most = 5

@@ -7,9 +7,9 @@ import (
 	"headroom/configs"
 )
 
-// TestOpenJobLooksAgain checks that openJob refuses a folder that holds another run. That
-// run may have finished in the folder after goOn found it free, and before openJob took
-// it.
+// TestOpenJobLooksAgain checks that openJob refuses a folder that holds another run.
+// Another process may have started and finished that run after goOn found the folder free
+// and before openJob took it.
 func TestOpenJobLooksAgain(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	open := func(set string) error {

@@ -16,7 +16,7 @@ import (
 )
 
 // mortal is the configuration of the run that is killed. Its steps are quick, and its
-// checkpoints are so frequent that many kills come while one is being written.
+// checkpoints are so frequent that many of the kills happen while one is being written.
 const (
 	mortalEvery = 7
 	mortal      = `model: {kind: mlp, layers: 2, width: 16, dropout: 0.1}
@@ -103,8 +103,8 @@ func newestCheckpoint(t *testing.T) (newest int) {
 	return newest
 }
 
-// checkWhole fails the test unless every checkpoint is complete, and returns how many
-// were still being written.
+// checkWhole fails the test unless every checkpoint under its final name is complete. It
+// returns how many others were left half-written under a temporary name.
 func checkWhole(t *testing.T) (beside int) {
 	t.Helper()
 	dirs, err := os.ReadDir("runs/mortal/checkpoints")

@@ -11,7 +11,7 @@ import (
 )
 
 // account keeps the result of a run so far, for use when the run is abandoned and its
-// final result never comes. It is safe for concurrent use.
+// final result never becomes available. It is safe for concurrent use.
 type account struct {
 	mu     sync.Mutex
 	result harness.Result

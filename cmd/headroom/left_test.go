@@ -13,7 +13,7 @@ import (
 )
 
 // soon is how long a process that should end within a second may take on a busy machine.
-// Without the signal, the process would never end.
+// Without the signal that the test sends, the process would never end.
 const soon = 20 * time.Second
 
 // stuck runs headroom with a device that announces that it is stuck and never answers again.
@@ -35,8 +35,8 @@ func (d *stuckDevice) Sync() error {
 	return d.Device.Sync()
 }
 
-// fifo puts a named pipe in the place of a file. The function that it returns waits until a
-// process has opened the pipe for reading.
+// fifo puts a named pipe at path, in place of a file that may be there. The returned
+// function waits until a process has opened the pipe for reading.
 func fifo(t *testing.T, path string) (reader func()) {
 	t.Helper()
 	_ = os.Remove(path) // if it exists

@@ -11,8 +11,9 @@ import (
 )
 
 // oldConfig is the configuration of the run in testdata/folder-b563193. The headroom
-// that made this run was built from commit b563193, the last one before runs became a
-// package. During the run another process took memory, and the run survived that.
+// program that created this run was built from commit b563193, the last one before runs
+// became a package. During the run another process took memory, and the run survived
+// that.
 const oldConfig = `name: old
 model: {kind: mlp, layers: 1, width: 8}
 data: {kind: blobs, samples: 640, features: 4, classes: 2}
@@ -22,8 +23,8 @@ device: {kind: host, capacity: 32KiB, squeeze: [{from: 5, to: 15, take: 9KiB}]}
 memory: {grow_after: 4}
 `
 
-// TestFolderOfAnOlderProgram checks that headroom can show, draw and continue a run that
-// an earlier version made.
+// TestFolderOfAnOlderProgram checks that headroom can draw the report of a run that an
+// earlier version created, read its status and continue it.
 func TestFolderOfAnOlderProgram(t *testing.T) {
 	old, err := filepath.Abs(filepath.Join("testdata", "folder-b563193"))
 	if err != nil {

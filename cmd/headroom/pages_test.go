@@ -225,9 +225,10 @@ while step < 6:
         open(os.path.join(a.save, "latest_checkpointed_iteration.txt"), "w").write(f"{step:07d}")
 `
 
-// TestProfileInTenLines makes a script that no built-in profile knows run out of
-// memory, with the profile of docs/profiles.md in the user's own folder, and
-// compares the output with what the page shows.
+// TestProfileInTenLines checks the profile of docs/profiles.md, which may have at most
+// ten lines, with a script that no built-in profile recognises. With the profile in the
+// user's own folder, a dry run must print what the page shows, and a run must reach its
+// end although the script runs out of memory.
 func TestProfileInTenLines(t *testing.T) {
 	profile, shown := blockWith(t, "docs/profiles.md", "name: mygpt"), blockWith(t, "docs/profiles.md", dryRun)
 	if lines := strings.Count(profile, "\n"); lines > 10 {

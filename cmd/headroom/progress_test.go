@@ -38,7 +38,7 @@ func TestLiveLineFitsEveryWidth(t *testing.T) {
 	}
 }
 
-// TestLiveLineSaysAllOn80Columns checks that the line of a run fits on 80 columns without
+// TestLiveLineSaysAllOn80Columns checks that the line of a run fits in 80 columns without
 // leaving anything out, even if its numbers are long.
 func TestLiveLineSaysAllOn80Columns(t *testing.T) {
 	small, large := aStep(120), aStep(12000)
@@ -173,8 +173,8 @@ func TestOwnLinesBeginALine(t *testing.T) {
 	}
 }
 
-// TestMarks checks that without colours the lines about problems, remedies and other things look
-// different, even if they are folded.
+// TestMarks checks that without colours the lines about problems, remedies and other things can be
+// told apart, even if they are folded.
 func TestMarks(t *testing.T) {
 	var out strings.Builder
 	u := &ui{screen: &screen{w: &out, live: true, width: func() int { return 30 }}, now: time.Now}

@@ -68,7 +68,8 @@ type drawing interface {
 	HTML(io.Writer) error
 }
 
-// asked returns what the command line asks to draw, and the folder that the pages belong in.
+// asked returns the drawing that the command line asks for, and the folder that the pages
+// belong in.
 func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 	if !c.Args().Present() {
 		d, err = overview(u)
@@ -85,9 +86,9 @@ func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 	return dir, d, err
 }
 
-// overview redraws the report of every run here whose report is older than its journal or
-// its metrics, and returns the page about all runs. A run that cannot be read only causes a
-// warning.
+// overview redraws the report of every run in [configs.RunsDir] whose report is missing
+// or older than the files that it is drawn from, and returns the page about all runs. A
+// run that cannot be read only causes a warning.
 func overview(u *ui) (*report.Overview, error) {
 	names := runNames()
 	if len(names) == 0 {
@@ -203,9 +204,9 @@ func openers() []string {
 	return []string{"xdg-open", "wslview"}
 }
 
-// openPage shows a page with the first opener that is installed, and waits for the opener,
-// because it may run a browser that uses the terminal. Its stderr is not shown: an opener lists
-// there every browser that it has not found.
+// openPage shows a page with the first opener that is installed, and waits for the opener, because
+// it may run a browser that uses the terminal. The opener's stderr is not shown, because openers
+// list on it every browser that they failed to find.
 func openPage(u *ui, page string) error {
 	why := fmt.Errorf("none of %s is installed", strings.Join(openers(), ", "))
 	for _, opener := range openers() {

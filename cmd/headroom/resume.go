@@ -114,7 +114,7 @@ func (w *wrapped) earlier(dir string) error {
 }
 
 const (
-	// clocks is how far the clocks of a network disk and of this machine may differ.
+	// clocks is how far apart the clocks of a network disk and of this machine may be.
 	clocks = 5 * time.Second
 	// lastSave is how long a command may go on saving a checkpoint after its headroom process
 	// was killed. The system sends SIGTERM to the command at the time of the kill.

@@ -119,7 +119,7 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 }
 
 // newJob opens the job that the command line asks for, and the folder of its run. If --fresh or
-// --again asks for that, it first sets aside the run that is in the folder.
+// --again demands it, newJob first sets aside the run that is already in the folder.
 func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	cfg, err := loadConfig(c)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"headroom/wrap"
 )
 
-// nativeScreen prints the output of a run of a configuration in which everything happens that can
-// happen.
+// nativeScreen prints the output of a run of a configuration. Everything that can happen in such a
+// run happens in this one.
 func nativeScreen(u *ui) {
 	p := progress{u: u, total: 200, started: u.now()}
 	say := func(kind runs.Kind, text string) {

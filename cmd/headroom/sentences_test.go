@@ -89,7 +89,7 @@ func sourceFiles(t *testing.T) []string {
 	return files
 }
 
-// words matches two or more words with a space between them, which names and keys do not have.
+// words matches text in which a space separates two words. Names and keys contain no such space.
 var words = regexp.MustCompile(`\pL[,;:.)%\w]* [(%"]?\w`)
 
 // goSentences returns the messages in a Go file, in order. It leaves out patterns for the messages

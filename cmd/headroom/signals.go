@@ -76,11 +76,11 @@ func (s *stage) move(from, to phase) bool {
 // grace is how long work may take to answer the second signal.
 const grace = 500 * time.Millisecond
 
-// attended calls work, which moves s on from opening, and returns the result of work. If work
-// does not respond to a signal in time, attended abandons it and returns the result of leave:
-// a read from a pipe that nobody writes to does not notice a signal, and neither does a long
-// operation of the device. Nothing is lost by that, because every file that work writes is
-// either complete or absent. The abandoned call of work ends with the process.
+// attended calls work, which moves s on from opening, and returns the result of work. If work does
+// not respond to a signal in time, attended abandons it and returns the result of leave: a read
+// from a pipe that nobody writes to does not notice a signal, and neither does a long operation of
+// the device. Nothing is lost by that, because every file that work writes is either complete or
+// absent. The abandoned call to work ends with the process.
 func (s *stage) attended(ctx context.Context, interrupt <-chan struct{}, work func() error, leave func(from phase) error) error {
 	worked := make(chan error, 1)
 	go func() { worked <- work() }()

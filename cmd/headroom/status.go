@@ -79,9 +79,9 @@ func standingOf(dir string) (standing, error) {
 }
 
 // made says how far the run has come: "120/200" for a run of a configuration. A process of a
-// wrapped command counts only its own steps, so if the newest process continued from the
-// checkpoint of step 100 and has made 25 steps, made returns "100+25". If no step was seen, only
-// the newest checkpoint is known.
+// wrapped command counts only its own steps, so if the newest process continued from the checkpoint
+// of step 100 and has run 25 steps, made returns "100+25". If no step was seen, only the newest
+// checkpoint is known.
 func (s standing) made() string {
 	switch {
 	case s.Steps > 0:

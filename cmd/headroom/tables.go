@@ -156,9 +156,9 @@ func (f foundMicro) String() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// unfit says that a micro-batch did not fit, and how much memory it would need. If need and
-// there, the memory that was available, look the same when rounded, it gives their difference
-// instead. Either amount is 0 if it is not known.
+// unfit says that a micro-batch did not fit, and how much memory it would need. need is that
+// amount, and there is the memory that was available; either is 0 if it is not known. If the two
+// look the same when rounded, unfit gives their difference instead.
 func unfit(need, there memory.Bytes) string {
 	const text = "does not fit"
 	switch {

@@ -54,7 +54,7 @@ func scripts(t *testing.T) string {
 	return dir
 }
 
-// stepsOf returns the steps that a script recorded in the file at path. A step that was made again
+// stepsOf returns the steps that a script recorded in the file at path. A step that was run again
 // replaces its earlier record and all that followed it; redone counts the replaced records.
 func stepsOf(t *testing.T, path string) (steps []made, redone int) {
 	t.Helper()
@@ -89,8 +89,8 @@ func limited(kib int, words ...string) *exec.Cmd {
 	return command
 }
 
-// begun starts a command without a limit on its memory, and returns a function that waits for
-// it to succeed. In the meantime, the test runs the command that it is compared with.
+// begun starts a command without a limit on its memory, and returns a function that waits for it to
+// succeed. In the meantime, the test runs the command whose results it compares with this one's.
 func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 	t.Helper()
 	var said bytes.Buffer
@@ -206,8 +206,9 @@ func sameSteps(t *testing.T, got, want []made) {
 	}
 }
 
-// checkNight checks the journal and the status of the run named night. It returns the last
-// remedy, and the step from which the last life continued, if the checkpoint's name says so.
+// checkNight checks the journal and the status of the run named night. It returns the
+// step from which the last attempt continued, if the name of the checkpoint says which
+// step that is, and the last remedy.
 func checkNight(t *testing.T, said string) (from int, remedy recovery.Remedy) {
 	t.Helper()
 	dir := filepath.Join("runs", "night")

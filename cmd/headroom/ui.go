@@ -267,8 +267,8 @@ func (u *ui) alreadyFinished(name, dir string, steps int) {
 	}
 }
 
-// interrupted says where the next call of the same command begins: at the step just
-// saved, or else at the newest checkpoint if one is kept, or else at step 0.
+// interrupted says where the same command will continue when it is given again: at the
+// step just saved, or else at the newest checkpoint if one is kept, or else at step 0.
 func (u *ui) interrupted(r harness.Result, total int, saved, kept bool) {
 	u.screen.show("")
 	how, from := "not saved", "step 0"
@@ -334,8 +334,8 @@ func (u *ui) shortSchedule(c *configs.Config) {
 		c.Schedule.Steps, c.Train.Steps, c.Schedule.Min)
 }
 
-// asked tells the user what headroom does about a signal. training says whether training
-// has begun, and again says whether this is the second signal.
+// asked tells the user what headroom will do in response to a signal. training says
+// whether training has begun, and again says whether this is the second signal.
 func (u *ui) asked(training, again bool) {
 	text := "stopping after this step and saving a checkpoint; a second signal stops at once"
 	if again {
@@ -411,9 +411,9 @@ func (u *ui) looksAmong(o wrap.FindOptions) {
 // tried reports the outcome of a trial.
 func (u *ui) tried(t wrap.Tried) { u.say("  %s (%.0f s)", t.Text, t.Seconds) }
 
-// trialFailed returns the error with which find ends after err. If a trial failed for a reason
-// other than memory, the error carries the trial's exit status, and trialFailed first prints the
-// last output of the trial.
+// trialFailed returns the error that the command find is to end with, given err, which ended its
+// search. If a trial failed for a reason other than memory, the returned error carries the trial's
+// exit status, and trialFailed first prints the last output of the trial.
 func (u *ui) trialFailed(c wrap.Command, err error) error {
 	var failed *wrap.TrialError
 	switch {

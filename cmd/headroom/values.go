@@ -43,8 +43,8 @@ func notASize(name, value string, err error) error {
 
 const outOfRange = "out of range"
 
-// valueFault returns a usage error in headroom's own words for text, an error of the flag
-// parser about a value. It returns nil if text is about something else.
+// valueFault translates text, a message of the flag parser about a wrong value, into a
+// usage error in headroom's own words. It returns nil if text is about something else.
 func valueFault(c *cli.Context, text string) error {
 	if name, without := strings.CutPrefix(text, "flag needs an argument: -"); without {
 		name = strings.TrimLeft(name, "-")
@@ -83,8 +83,8 @@ func valueFault(c *cli.Context, text string) error {
 // dashed returns a flag's name with its dashes.
 func dashed(name string) string { return strings.Repeat("-", min(2, len(name))) + name }
 
-// noAddress returns the reason why an address cannot be listened on, without the details that
-// the network library puts around it.
+// noAddress returns the reason why an address cannot be listened on, without the details that the
+// network library adds to it.
 func noAddress(err error) string {
 	var failed *net.OpError
 	if errors.As(err, &failed) {

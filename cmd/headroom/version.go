@@ -47,7 +47,8 @@ func (b build) String() string {
 	return fmt.Sprintf("%s, %s, %s", text, b.Go, b.Platform)
 }
 
-// named returns the version, with the commit that it was built from if that is known.
+// named returns the version, together with the commit that the binary was built from, if
+// that is known.
 func (b build) named() string {
 	if b.Commit == "" {
 		return b.Version

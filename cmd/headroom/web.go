@@ -73,7 +73,7 @@ func (w *web) start(l net.Listener, h http.Handler) {
 	go func() { _ = s.Serve(l) }() // returns when w is closed
 }
 
-// lastLook is how long the viewers of a run have to read its last state.
+// lastLook is how long the viewers of a run are given to fetch its last state.
 const lastLook = time.Second
 
 // close stops serving. Viewers of the run first get its last state, for which close waits up to
@@ -112,8 +112,8 @@ func answerMetrics(to http.ResponseWriter, q *http.Request, dir string) {
 	_, _ = to.Write(text.Bytes()) // the client may be gone
 }
 
-// stampOf returns a text that is different after any of the records of the run in dir has
-// changed. The run's report is drawn from these records.
+// stampOf returns a string that changes whenever any of the records of the run in dir
+// changes. The run's report is drawn from these records.
 func stampOf(dir string) string {
 	var b strings.Builder
 	for _, info := range records(dir) {

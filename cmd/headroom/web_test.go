@@ -32,9 +32,10 @@ func read(t *testing.T, url string) (status int, text string) {
 	return answer.StatusCode, string(body)
 }
 
-// TestRunIsLookedAt checks that a run can be viewed while it works, at the addresses that it
-// prints, even with --quiet; that its status and its output are the command's own; and that
-// nothing answers any more when it has ended.
+// TestRunIsLookedAt checks that a run can be viewed while it is in progress, at the
+// addresses that headroom prints, even with --quiet; that the exit status and the output
+// are the command's own; and that nothing answers at these addresses once the run has
+// ended.
 func TestRunIsLookedAt(t *testing.T) {
 	for _, quiet := range []bool{false, true} {
 		inEmptyFolder(t, "wait.py", "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('running', flush=True)\nsignal.pause()\n")

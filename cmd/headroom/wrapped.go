@@ -68,7 +68,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	return w.lead(c.Context, u, folder, name)
 }
 
-// wrapped is a command with what headroom knows about it.
+// wrapped is a command together with what headroom knows about it.
 type wrapped struct {
 	wrap.Wrapped
 	request request
@@ -234,8 +234,9 @@ func inUse(dir string) string {
 	return fmt.Sprintf(", and process %d is working in it", s.PID)
 }
 
-// run starts the command, and starts it again for as long as headroom has a remedy for its
-// failures. It returns the exit status of the newest start, with which headroom is to exit.
+// run starts the command, and starts it again for as long as headroom has a remedy for
+// its failures. It returns the exit status of the last attempt, which headroom is to exit
+// with.
 func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name string) (harness.Result, int, error) {
 	// Signals are meant for the command. Each is passed on to it, and none ends headroom
 	// before the command has ended. After a signal, the command is not started again.

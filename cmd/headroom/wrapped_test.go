@@ -19,8 +19,8 @@ import (
 	"headroom/wrap"
 )
 
-// obstinate is a script that reports that it runs and which signals it gets, and leaves a
-// grandchild behind.
+// obstinate is a script that reports that it is running and which signals it receives,
+// and leaves a grandchild behind.
 const obstinate = `trap "echo heard TERM; exit $1" TERM
 trap 'echo heard USR1' USR1
 (trap '' TERM; exec sleep 1000) &
@@ -285,7 +285,8 @@ func TestResumeFromAnothersCheckpoint(t *testing.T) {
 	}
 }
 
-// anHourAgo moves every time in a run's journal or status back by an hour.
+// anHourAgo moves all timestamps in the file at path, a run's journal or status, back by
+// an hour.
 func anHourAgo(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -2,10 +2,10 @@
 
     python compile.py [--check] LIBNVRTC
 
-LIBNVRTC is the path of libnvrtc.so of CUDA 11.8, the oldest toolkit that will do:
-its PTX runs on every driver from 520 on, and on every GPU of compute capability
-7.0 or later (8.0 for those that include mma.cuh). With --check nothing is written: the exit status tells whether the
-files agree with their sources.
+LIBNVRTC is the path of libnvrtc.so of CUDA 11.8, the oldest toolkit that will do: its PTX runs on every driver
+from 520 on, and on every GPU of compute capability 7.0 or later (8.0 or later for the files that include
+mma.cuh). With --check, nothing is written: the exit status says whether the compiled files agree with their
+sources.
 """
 
 import ctypes

@@ -80,9 +80,9 @@ func testDropoutCut(r *rig) {
 	}
 }
 
-// testDropoutRate checks that the share of elements kept is within five
-// standard deviations of its expected value, and that another seed, step or
-// site gives another draw.
+// testDropoutRate checks that the share of elements kept is within five standard
+// deviations of its expected value, and that a different seed, step or site gives a
+// different draw.
 func testDropoutRate(r *rig) {
 	const n = 200_000
 	base := device.Dropout{P: 0.3, Seed: r.rng.Uint64(), Step: 5, Site: 2, Each: n}

@@ -47,8 +47,8 @@ func (f *Faulty) FailIf(fails func(nth int, size memory.Bytes) bool) {
 	f.fails, f.count = fails, 0
 }
 
-// Count returns how many times Alloc was called since failures were last
-// chosen, including failed calls.
+// Count returns how many times Alloc has been called since failures were last chosen,
+// including failed calls.
 func (f *Faulty) Count() int { return f.count }
 
 // Injected returns how many calls of Alloc f has made fail since it was

@@ -98,8 +98,8 @@ func (r *rig) crossEntropy(n, classes, behind int) {
 	}
 	const scale float32 = 0.03125
 	loss, grad := refCrossEntropy(logits, target, classes, float64(scale))
-	// Elements behind the classes are NaN, which has no effect only if they are
-	// never read.
+	// Elements after the classes are NaN, which has no effect only if they are never
+	// read.
 	logits, grad = padded(logits, classes, behind, math.NaN()), padded(grad, classes, behind, 0)
 	r.verify(fmt.Sprintf("%dx%d+%d", n, classes, behind), func(r *rig) []result {
 		losses, x := r.output(device.F32, n), r.inout(r.act, logits)

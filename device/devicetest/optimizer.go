@@ -67,9 +67,9 @@ func testSGD(r *rig) {
 	}
 }
 
-// apart makes w positive and the tensors in against negative if w has fewer
-// than 16 elements. An update then makes every weight grow, and no weight comes
-// near 0. Like steady, it keeps cancellation out of the comparison.
+// apart does nothing unless w has fewer than 16 elements. It then makes w positive, and
+// makes the tensors in against negative, so that an update makes every weight grow and no
+// weight comes near 0. Like steady, it keeps cancellation out of the comparison.
 func apart(w []float64, against ...[]float64) {
 	if len(w) >= 16 {
 		return

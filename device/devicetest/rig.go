@@ -59,8 +59,8 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// newRig returns a rig for d. Its random numbers depend on the seed and the
-// test's name, so that a test that is run alone uses the same numbers as among
+// newRig returns a rig for d. Its random numbers depend on the seed and the test's name,
+// so that a test uses the same numbers when it is run alone as when it is run with
 // others.
 func newRig(t *testing.T, d device.Device, seed uint64, act device.DType, tol Tolerance) *rig {
 	h := fnv.New64()
@@ -68,8 +68,8 @@ func newRig(t *testing.T, d device.Device, seed uint64, act device.DType, tol To
 	return &rig{T: t, d: d, rng: rand.New(rand.NewPCG(seed, h.Sum64())), act: act, tol: tol, lead: guards}
 }
 
-// close frees all tensors that the rig placed, checks that nothing is allocated
-// any more, and closes the device.
+// close frees all tensors that the rig placed, checks that nothing remains allocated, and
+// closes the device.
 func (r *rig) close() {
 	if r.closed {
 		return

@@ -33,10 +33,11 @@ func (d *Device) BiasGrad(db, dy device.Tensor, rows, cols int) {
 	}, func(c int, sum float64) { to[c] += float32(sum) })
 }
 
-// overRows computes n sums over rows of cols elements. It calls the function one for every
-// row r, to add the row to the sums, and then the function done with each sum. The shape
-// alone determines how the rows are cut into pieces, and the sums of the pieces are
-// combined in order, in float64, so the bits do not depend on the number of workers.
+// overRows computes n sums over rows of cols elements. For every row r it calls one(sum,
+// r), which adds the row to the n elements of sum; then it calls done(i, sum) with each
+// of the n results. The shape alone determines how the rows are cut into pieces, and the
+// sums of the pieces are combined in order, in float64, so the bits do not depend on the
+// number of workers.
 func (d *Device) overRows(rows, cols, n int, one func(sum []float64, r int), done func(i int, sum float64)) {
 	each := max(grain(cols), (rows+maxPieces-1)/maxPieces)
 	pieces := (rows + each - 1) / each

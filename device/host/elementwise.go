@@ -77,8 +77,9 @@ func (d *Device) GELUGrad(dx, x, dy device.Tensor) {
 	d.store(dx, to)
 }
 
-// Dropout multiplies the elements whose word from [device.Dropout.Draw] is at
-// least Threshold by Scale, and sets the others to 0.
+// Dropout compares each element's word from [device.Dropout.Draw] with Threshold. If the
+// word is at least Threshold, the element is multiplied by Scale; otherwise it is set to
+// 0.
 func (d *Device) Dropout(y, x, samples device.Tensor, p device.Dropout) {
 	const op = "Dropout"
 	p.Check(y, x, samples)

@@ -67,8 +67,8 @@ func Open(o Options) (*Device, error) {
 // Name returns Options.Name, or "host" if that was empty.
 func (d *Device) Name() string { return d.name }
 
-// Sync returns the first failure since the last Sync, or nil, and clears it. No
-// failure leaves this device unusable.
+// Sync returns the first failure since the last Sync, or nil, and clears it. This device
+// remains usable after any failure.
 func (d *Device) Sync() error {
 	err := d.pending
 	d.pending = nil

@@ -90,8 +90,8 @@ func (d *Device) LayerNormGrad(dx, dgamma, dbeta, dy, x, gamma, mean, rstd devic
 	d.store(dx, to)
 }
 
-// layerNormRow computes dx for one row, and adds the row's share to sum, which
-// holds the sums for dgamma, then those for dbeta. dx may be dy.
+// layerNormRow computes dx for one row, and adds the row's share to sum, which holds the
+// sums for dgamma, followed by those for dbeta. dx and dy may be the same slice.
 func layerNormRow(dx, dy, x, gamma []float32, sum []float64, mean, rstd float32) {
 	cols := len(dx)
 	dy, x, gamma = dy[:cols], x[:cols], gamma[:cols]

@@ -46,7 +46,8 @@ func (d *Device) MatMul(c, a, b device.Tensor, p device.MatMul) {
 	d.store(c, out)
 }
 
-// tiled computes c = left·rightᵀ + beta·c over a slice of k elements.
+// tiled computes c = left·rightᵀ + beta·c, tile by tile. c is m×n. The rows of left and
+// right hold k values each, a slice of the product's inner dimension.
 func (d *Device) tiled(c []float32, m, n, k int, left, right panel, beta float32) {
 	across := (n + tileCols - 1) / tileCols
 	down := (m + tileRows - 1) / tileRows

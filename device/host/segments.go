@@ -23,7 +23,7 @@ type segment struct {
 	mem []byte
 }
 
-// Reserve maps n bytes. The mapping begins at a page, so it is aligned to 512
+// Reserve maps n bytes. The mapping begins at a page boundary, so it is aligned to 512
 // bytes as [device.Source] requires.
 func (s *segments) Reserve(n memory.Bytes) (device.Addr, error) {
 	if free, _, _ := s.Room(); n > free {

@@ -22,7 +22,8 @@ func (d *Device) SumSquares(dst, x device.Tensor) {
 	to[0] += float32(d.total(from, func(v float64) float64 { return v * v }))
 }
 
-// total returns Σ f(x[i]), computed by overRows with x as rows of one element.
+// total returns Σ f(x[i]). It lets overRows compute the sum, treating every element of x
+// as a row.
 func (d *Device) total(x []float32, f func(float64) float64) (sum float64) {
 	d.overRows(len(x), 1, 1, func(sum []float64, i int) { sum[0] += f(float64(x[i])) },
 		func(_ int, total float64) { sum = total })

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// listFiles returns the regular files at any depth below the folder at the path
-// name, in lexical order. It leaves out files whose base names do not match
-// glob, unless glob is "", and all names that begin with a dot. If name is the
-// path of a file, listFiles returns that file.
+// listFiles returns the regular files at any depth below the folder whose path is name,
+// in lexical order. It leaves out files whose base names do not match glob, unless glob
+// is "", and all files and folders whose names begin with a dot. If name is the path of a
+// file, listFiles returns that file.
 func listFiles(name, glob string) ([]string, error) {
 	if _, err := path.Match(glob, ""); err != nil {
 		return nil, fmt.Errorf("pattern %q: %w", glob, err)

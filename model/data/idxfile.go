@@ -87,8 +87,8 @@ func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, cont
 	if err := fits(TooLargeError{Size: kept, Needs: kept, Room: o.Room, Key: "data.samples"}); err != nil {
 		return nil, nil, err
 	}
-	// Allocate content all at once: growing it would hold the images twice. A
-	// damaged header can ask for no more than the file can contain.
+	// Allocate content all at once: growing it would keep two copies of the images in
+	// memory. A damaged header can ask for no more than the file can contain.
 	content = make([]byte, min(keep, most))
 	n, err := io.ReadFull(r, content)
 	read := int64(n)

@@ -9,8 +9,8 @@ type Order struct {
 	Len  int // samples in the set; at least 1
 }
 
-// At returns the epoch that position pos is in, counted from 0, and the index in the set of
-// the sample at that position. pos must be at least 0. At is a pure function.
+// At returns the epoch that position pos is in, counted from 0, and the index, within the
+// set, of the sample at that position. pos must be at least 0. At is a pure function.
 func (o Order) At(pos int64) (epoch int64, index int) {
 	epoch = pos / int64(o.Len)
 	return epoch, o.permute(uint64(epoch), uint64(pos%int64(o.Len)))

@@ -88,8 +88,8 @@ func TestOrderIsUniform(t *testing.T) {
 	}
 }
 
-// TestOrderKnownAnswers checks that the order has not changed. It may never
-// change, because a checkpoint holds only a position in it.
+// TestOrderKnownAnswers checks that the order has not changed. It must never change,
+// because a checkpoint holds only a position in it.
 func TestOrderKnownAnswers(t *testing.T) {
 	if got, want := epoch(Order{Seed: 1, Len: 10}, 0), []int{5, 9, 4, 8, 0, 1, 3, 6, 7, 2}; !slices.Equal(got, want) {
 		t.Errorf("seed 1, epoch 0: %v, want %v", got, want)

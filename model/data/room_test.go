@@ -11,8 +11,8 @@ import (
 	"headroom/memory"
 )
 
-// sparse makes a file of the given size that starts with begin and takes almost
-// no disk space.
+// sparse creates a file of the given size that starts with begin and takes up almost no
+// disk space.
 func sparse(t *testing.T, name string, begin []byte, size memory.Bytes) {
 	t.Helper()
 	if err := os.WriteFile(name, begin, 0o644); err != nil {

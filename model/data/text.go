@@ -122,9 +122,9 @@ func (t *Text) read(name string, limit memory.Bytes) (err error) {
 	return nil
 }
 
-// fill appends the contents of r to the text, but stops when the text has limit bytes; if
-// limit is 0, there is no limit. It does not rely on the reported size of a file, which may
-// be missing or out of date.
+// fill appends the contents of r to the text, but stops when the size of the text reaches
+// limit; if limit is 0, there is no limit. It does not rely on the reported size of a
+// file, which may be missing or out of date.
 func (t *Text) fill(r io.Reader, limit memory.Bytes) error {
 	for limit == 0 || memory.Bytes(len(t.bytes)) < limit {
 		t.bytes = slices.Grow(t.bytes, 1)

@@ -16,7 +16,7 @@ import (
 	"headroom/memory"
 )
 
-// folder makes files in a new temporary folder and returns the folder.
+// folder creates files in a new temporary folder and returns the folder.
 func folder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -76,7 +76,8 @@ class Bench:
                 print(f"\nrefused: {refused.get('text')}\n", flush=True)
 
     def leak(self, fraction: float) -> None:
-        """Prints what headroom says about a training run that keeps more and more memory, limited to the given share of the device."""
+        """Prints what headroom says about a training run that keeps more and more memory while it is limited to
+        the given share of the device."""
         os.environ["STEPS"] = "10000"
         ran = self.run("leak", "raw.py", "leak", fraction, under=True)
         print(f"\nleak: {ran.ended()}; headroom said:\n")
@@ -110,7 +111,8 @@ def portion(end: dict[str, Any], fraction: float) -> float:
 
 
 def watched(out: str) -> list[str]:
-    """Returns the command line that puts guarftrain around a command; its files tell it how to set the batch size and to resume."""
+    """Returns the command line that puts guarftrain around a command, and writes the files that tell guarftrain
+    how to set the batch size and how to resume."""
     contract = os.path.join(out, "contract.yaml")
     with open(contract, "w") as f:
         f.write("script_contract:\n  resumable: {entry: trainers.py, resume_flag: --resume, ckpt_flag: --checkpoint}\n")

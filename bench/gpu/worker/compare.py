@@ -54,7 +54,7 @@ class Ran:
         return f"{self.end['end']} in step {len(self.steps) + 1}, status {self.status}"
 
     def failing(self) -> set[int]:
-        """Returns the steps in which a failure was survived, found by the times in the journal."""
+        """Returns the steps in which headroom survived a failure, identified by the times in the journal."""
         times = [seconds(entry["time"]) for entry in self.entries("survived")]
         return {s for s, made in self.steps.items() if any(made["at"] - made["seconds"] <= t <= made["at"] + 0.005 for t in times)}
 
@@ -110,7 +110,7 @@ def row(part: str, fraction: float, reference: Ran, bare: Ran, armed: Ran) -> st
 
 
 def peer(name: str, reference: Optional[Ran], ran: Ran, asked: Ran) -> str:
-    """Returns the row of one peer. Without a reference of the same training job it compares no losses."""
+    """Returns the row of one peer. Without a reference run of the same training job, the row compares no losses."""
     return line(
         (
             name,

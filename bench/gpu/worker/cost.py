@@ -1,5 +1,5 @@
-"""Measures what the worker costs while nothing fails: bare and armed training, each in a process of its own.
-Two processes are measured at a time and take turns, a few steps each.
+"""Measures what the worker costs while nothing fails: training without headroom (bare) and under it (armed), each
+in a process of its own. Two processes are measured at a time and take turns, a few steps each.
 
 cost.py HEADROOM OUT [CASE…]
 """

@@ -38,7 +38,8 @@ def gpt2(layers: int = 12) -> nn.Module:
 
 
 def tokens(first: int, rows: int, length: int) -> torch.Tensor:
-    """Returns rows of tokens. Each row counts up from a random start with a random stride; the random numbers are seeded by first."""
+    """Returns rows of tokens. Each row counts up from a random start with a random stride; first is the seed of
+    the random numbers."""
     g = torch.Generator().manual_seed(first)
     start, stride = torch.randint(VOCAB, (rows, 1), generator=g), torch.randint(1, 8, (rows, 1), generator=g)
     return (start + stride * torch.arange(length)) % VOCAB

@@ -28,7 +28,7 @@ class Training:
         self.batches = [tokens(i, ROWS, LENGTH).to(DEVICE) for i in range(8)]
 
     def whole(self, i: int) -> float:
-        """Runs a step in the way of a script that knows nothing about pieces."""
+        """Runs a step the way a script that knows nothing about pieces runs it."""
         ids = self.batches[i % len(self.batches)]
         self.optimizer.zero_grad()
         with torch.autocast(DEVICE, dtype=torch.bfloat16):

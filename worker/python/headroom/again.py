@@ -99,9 +99,9 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
 
 
 def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """Repeats the entries ``again`` for the first two rows alone. Returns whether the results are
-    the same as those that were sampled. The tolerance allows for the other kernels that may be used
-    for so few rows."""
+    """Repeats the entries ``again`` for the first two rows alone. Returns whether the results are the same as
+    those that were sampled. The tolerance allows for the fact that different kernels may be used for so few
+    rows."""
     modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
     with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         env = run(tape, plan, again, rows)

@@ -103,9 +103,9 @@ def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tens
 
 
 def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException, sizes: Any, report: Any) -> None:
-    """Sets the gradients that a failed backward pass has not computed. ``args`` and ``kwargs`` are
-    the arguments of the call to backward, and ``before`` has the :func:`state_of` each parameter
-    before that call."""
+    """Sets the gradients that a failed backward pass has not computed. ``args`` and ``kwargs`` are the arguments
+    of the call to backward. ``before`` holds, for each parameter, what :func:`state_of` returned before that
+    call."""
     loss = place_of(args[0]).slot  # type: ignore[union-attr]
     tape.drop(args[:1])
     clean(failure)
@@ -186,10 +186,10 @@ def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
 
 
 def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
-    """Returns two dictionaries. The first has the slots of the scalars that are computed directly
-    from rows and on which the loss depends. It maps each to the loss's derivative with respect to
-    it, and to None in place of its rule. The second has the gradients of leaves that enter the loss
-    after those scalars."""
+    """Returns two dictionaries. The first has an entry for each slot of a scalar that is computed directly from
+    rows and on which the loss depends. The slot is mapped to a pair: the loss's derivative with respect to that
+    scalar, multiplied by ``given``, and None in place of the scalar's rule. The second dictionary has the
+    gradients of leaves that enter the loss after those scalars."""
     first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
     if not first:
         raise Refused("the loss has no part that is a sum over rows")

@@ -217,8 +217,8 @@ def _effects(func: Any) -> tuple[list[tuple[int, str]], bool]:
 
 
 def eager() -> Any:
-    """A context in which compiled code runs as it was written, so that a few rows cost
-    no compilation."""
+    """A context in which compiled code runs as it was written, so that running it on a few rows does not cause a
+    compilation."""
     return torch.compiler.set_stance("force_eager") if STANCES and "torch._dynamo" in sys.modules else nullcontext()
 
 

@@ -90,9 +90,9 @@ def at_once(group: Group) -> bool:
 
 
 def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Tensors of the sizes that a group's step will allocate: first those for its state, then those
-    for its temporaries. The temporaries are as large, in all, as the group's parameters of one
-    device and dtype, whichever have the most bytes."""
+    """Tensors of the sizes that a group's step will allocate: first those for its state, then those for its
+    temporaries. In total, the temporaries are as large as the largest set, in bytes, of the group's parameters
+    that share a device and a dtype."""
     params = [p for p in group["params"] if p.grad is not None]
     state = [p for p in params if not optimizer.state.get(p) for _ in range(3 if group.get("amsgrad") else 2)]
     parts: dict[tuple, list[torch.Tensor]] = {}

@@ -55,8 +55,8 @@ def parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
 
 
 def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
-    """The tensors that are attributes of a module, or elements of a list, tuple or dict that is
-    one. Parameters, buffers and tensors that require a gradient are left out."""
+    """The tensors that are attributes of a module, or elements of an attribute that is a list, tuple or dict.
+    Parameters, buffers and tensors that require a gradient are left out."""
     found: list[torch.Tensor] = []
     for name, value in attributes(module):
         if name not in ("_parameters", "_buffers"):
@@ -248,7 +248,7 @@ def _names(code: CodeType) -> frozenset[str]:
 
 @cache
 def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
-    """Of a class and its bases, those that are the script's own. Returns their methods, then the
+    """Considers a class and its bases, but only those that are the script's own. Returns their methods, then the
     classes themselves."""
     classes = [c for c in kind.__mro__ if _own(c.__module__)]
     return [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)], classes

@@ -33,8 +33,8 @@ LEFT = -1  # the slot of a tensor that a module left behind
 
 
 def gone(tape: Tape) -> torch.Tensor:
-    """A stand-in for a tensor that a try or a replay has left on a module. Using the stand-in
-    raises the failure. Using the tensor would give a gradient of only a part of the batch."""
+    """A stand-in for a tensor that a try or a replay has left on a module. Using the stand-in raises the failure.
+    Using the tensor itself would give a gradient for only part of the batch."""
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]

@@ -64,9 +64,9 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _along(at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
-    """The size of the dimension given by the argument at position ``at`` or named ``dim``. 0 for a
-    one-dimensional tensor of whole numbers, such as one length for each row: sorting or
-    accumulating these serves to pack rows, and does not mix them."""
+    """The size of the dimension given by the argument at position ``at`` or named ``dim``. Returns 0 for a
+    one-dimensional tensor of whole numbers, such as one length for each row: sorting or accumulating such a
+    tensor serves to pack rows, and does not mix them."""
     tensor, dim = args[0], args[at] if at < len(args) else kwargs.get("dim", -1)
     if tensor.dim() == 1 and not tensor.is_floating_point():
         return 0

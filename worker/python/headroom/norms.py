@@ -49,10 +49,10 @@ def allowed() -> bool:
 
 @contextmanager
 def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """A context for trials, in which layers that may be run in pieces normalise each row by itself.
-    Rows then do not depend on each other, so everything else about a step can be proven. Running
-    statistics cannot be used instead: before they have been learned, the values of a deep model
-    grow without bounds, and rounding errors with them."""
+    """A context for trials, in which layers that may be run in pieces normalise each row by itself. Rows then do
+    not depend on each other, so everything else about a step can be proven. Running statistics cannot be used
+    instead: before they have been learned, the values of a deep model grow without bound, and rounding errors
+    with them."""
     layers = batchwise(modules) if allowed() else []
     if not layers:
         yield
@@ -96,8 +96,8 @@ class Statistics:
         self._set(self._before)
 
     def add(self, share: float) -> None:
-        """Adds the statistics after a piece to the mean. ``share`` is the piece's share of the
-        rows."""
+        """Includes in the mean the statistics that a piece has just produced. ``share`` is the piece's share of
+        the rows."""
         found = [b.detach() * share if b.is_floating_point() else b.detach().clone() for b in self._buffers]
         old = self._after or [torch.zeros_like(b) for b in found]
         self._after = [a + b if b.is_floating_point() else b for a, b in zip(old, found)]  # whole numbers count the calls

@@ -154,8 +154,8 @@ class Recorder:
             raise
 
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """Calls a module that is being trained, without gradients. Repeats the call in pieces if it
-        runs out of memory."""
+        """Calls, without gradients, a module that is being trained. Repeats the call in pieces if it runs out of
+        memory."""
         if recorded(args, kwargs):
             return call(*args, **kwargs)
         sizes, limits = self.evaluation, found.evaluation

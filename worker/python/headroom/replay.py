@@ -210,14 +210,13 @@ def in_two(batch: int) -> Callable[[int], int]:
 
 
 def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
-    """Calls ``work`` for each piece of a batch of ``batch`` rows, one after the other, and passes
-    its results to ``take``. If ``batch`` is None, the whole batch is one piece, which ``work`` and
-    ``take`` get as None. Returns the number of pieces.
+    """Calls ``work`` for each piece of a batch of ``batch`` rows, one after the other, and passes the results of
+    ``work`` to ``take``. If ``batch`` is None, the whole batch is one piece, for which ``work`` and ``take``
+    receive None. Returns the number of pieces.
 
-    ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has
-    failed. ``failed`` is 0 before any failure. ``size`` returns 0 to stop. Raises what ``work``
-    raises, except if memory runs out; then raises :class:`Refused` if no smaller piece is left to
-    try."""
+    ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has failed.
+    ``failed`` is 0 before any failure. ``size`` returns 0 to stop. Raises what ``work`` raises, except if
+    memory runs out; then raises :class:`Refused` if no smaller piece is left to try."""
     todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
     done, failures = 0, 0
     while todo:
@@ -463,11 +462,11 @@ class Uses:
         self.begun, self.took = 0.0, math.inf  # in seconds: when the newest trial began, and how long it took; infinite until it has passed in single precision
 
     def due(self, now: float) -> bool:
-        """Counts one more use, and returns whether the rules have to be tried in this use. Rules
-        are tried in uses 1, 2, 4, 8 and so on. They are also tried once 100 times the duration of
-        the last trial has passed, so that these trials take at most about a hundredth of the time.
-        Rules are tried repeatedly because how rows affect each other may depend on their contents,
-        and on numbers that change in the course of training."""
+        """Counts one more use, and returns whether the rules have to be tried in this use. Rules are tried in uses
+        1, 2, 4, 8 and so on. They are also tried again as soon as the time since the last trial began is 100
+        times that trial's duration, so that these trials take at most about a hundredth of the time. Rules are
+        tried repeatedly because how rows affect each other may depend on their contents, and on numbers that
+        change in the course of training."""
         self.count += 1
         if self.count & (self.count - 1) and now - self.begun < PAUSE * self.took:
             return False
@@ -501,7 +500,7 @@ class Proof:
         return rules[0]
 
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
-        """The rules of one scalar that no try refutes. Raises :class:`Refused` if none is left."""
+        """The rules of one scalar that no trial refutes. Raises :class:`Refused` if none is left."""
         tape, plan = self.tape, self.plan
         entries = needed(tape, [slot])
         first, tail = parted(tape, plan, entries)
@@ -627,8 +626,8 @@ class Proof:
         return rehearsed(self.modules, count, calmly)
 
     def _targets(self) -> list[torch.Tensor]:
-        """The tensors, such as labels and masks, from which the weights of a batch's rows could be
-        counted. None of them requires a gradient."""
+        """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a
+        batch's rows. None of them requires a gradient."""
         batch, tape = self.plan.batch, self.tape
         found = [tape.outside[i] for cut in self.plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
         found = list({id(t): t for t in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
@@ -852,10 +851,10 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Four parts of the rows, called one, two, another and other. They are for four calls of the
-    same size: one + two, another + other, one + another and two + other. If there are at least four
-    rows and their number is even, the first two calls are for the two halves of the rows. With
-    fewer than four rows, some rows are in more than one part."""
+    """Four parts of the rows, called one, two, another and other. They are for four calls: one + two, another +
+    other, one + another and two + other. The calls have the same size if the number of rows is even or less
+    than four. If there are at least four rows and their number is even, the first two calls are for the two
+    halves of the rows. With fewer than four rows, some rows are in more than one part."""
     if len(rows) < 4:
         return rows[:1], rows[1:2], rows[:1], rows[-1:]
     half, quarter = len(rows) // 2, len(rows) // 4
@@ -894,9 +893,9 @@ def _flat(grad: torch.Tensor) -> torch.Tensor:
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:
-    """How far the sum of the sketches ``parts`` is from the sketches ``whole``, relative to the
-    norms. The parts are already weighted. A tenth of the largest norm is added to every norm, so
-    that rounding errors count little in a gradient that would otherwise be zero."""
+    """How far the sum of the sketches ``parts`` is from the sketches ``whole``, relative to the norms. The parts
+    are already weighted. A tenth of the largest norm is added to every norm, so that rounding errors matter
+    little in a gradient that would otherwise be zero."""
     sizes = [norm + sum(p[i][1] for p in parts) for i, (_, norm) in enumerate(whole)]
     least = 0.1 * max(sizes, default=0.0) or 1.0
     off = [abs(value - sum(p[i][0] for p in parts)) / (size + least) for i, ((value, _), size) in enumerate(zip(whole, sizes))]

@@ -1,10 +1,9 @@
-"""Finds out by trying which dimension of each tensor on a tape is the batch.
+"""Finds out, by trial, which dimension of each tensor on a tape is the batch.
 
-The tape is run on two different small numbers of rows. A dimension that grows in proportion to the
-rows belongs to the batch, and a tensor that stays the same size is shared. Anything else, such as a
-similarity of every row with every other or a shape that depends on values, cannot be cut and raises
-:class:`Refused`. A dimension is never taken for the batch merely because it happens to be as large
-as the batch.
+The tape is run on two different small numbers of rows. A dimension that grows in proportion to the rows belongs
+to the batch, and a tensor that stays the same size is shared. Anything else, such as a similarity of every row
+with every other or a shape that depends on values, cannot be cut and raises :class:`Refused`. A dimension is
+never taken for the batch merely because it happens to be as large as the batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A training whose first step headroom check looks at."""
+"""A training script whose first step is examined by headroom check."""
 
 import sys
 
@@ -11,7 +11,7 @@ torch.manual_seed(0)
 
 
 class Tight(nn.Module):
-    """Has no room for more than 40 rows at once, if it is asked to."""
+    """Raises an out-of-memory error for more than 40 rows at once, if kind is "tight"."""
 
     def forward(self, x):
         if kind == "tight" and len(x) > 40:
@@ -24,7 +24,7 @@ optimizer = torch.optim.AdamW(net.parameters())
 
 
 def stepped(*_):
-    """Is called before anybody else's hook."""
+    """Is called before any other hook."""
     with open("stepped", "w") as f:
         f.write("an optimizer has made a step")
 
