@@ -74,7 +74,7 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return duration{p: &c.Hang, zero: "never"} }},
 	{"restart_hung", "Whether a command that hangs is ended, and started again from its newest checkpoint.", "false",
 		func(c *Command) value { return boolean{&c.RestartHung} }},
-	{"restart_leaking", "Whether to end a leaking command once it has saved a checkpoint but would run out of\nmemory before the next one, and start it again from there.", "false",
+	{"restart_leaking", "Whether to end a leaking command just after it has saved a checkpoint, if it would run\nout of memory before the next one, and to restart it from that checkpoint.", "false",
 		func(c *Command) value { return boolean{&c.RestartLeaking} }},
 	{"watch_only", "Whether to only watch the command: it is then neither changed nor started again.", "false",
 		func(c *Command) value { return boolean{&c.WatchOnly} }},

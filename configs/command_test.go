@@ -85,7 +85,7 @@ func TestLoadCommandProblems(t *testing.T) {
 		{"command:\n  - a\n  -\n", []string{"line 3: no value, expected a word"}},
 		{"command: [a]\ncommand: [b]\n", []string{"night.yaml:2: command: [b]: given twice, first on line 1"}},
 		{"command: [a]\nknobs: {micro: --a, micro: --b}\n", []string{"micro: given twice"}},
-		{"command: [a]\nknobs: {micro: [--a]}\n", []string{"micro in line 2: a list, not text"}},
+		{"command: [a]\nknobs: {micro: [--a]}\n", []string{"micro on line 2: a list, not text"}},
 		{"command: [a]\nknobs: [micro]\n", []string{"not a mapping; allowed: names and values"}},
 		{"command: [*x]\n", []string{"unknown anchor"}},
 		{"command: [&x a]\n", []string{"anchor &x: not allowed"}},

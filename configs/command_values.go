@@ -64,7 +64,7 @@ func (v settings) set(n *yaml.Node) error {
 		key, val := n.Content[i].Value, n.Content[i+1]
 		var s string
 		if err := (text{&s}).set(val); err != nil {
-			return fmt.Errorf("%s in line %d: %w", key, val.Line, err)
+			return fmt.Errorf("%s on line %d: %w", key, val.Line, err)
 		}
 		if seen[key] {
 			return fmt.Errorf("%s: given twice", key)

@@ -76,7 +76,7 @@ var keys = []Key{
 		value: func(c *Config) value { return whole[int]{p: &c.Data.Features, min: 1, max: million} }},
 	{Name: "data.classes", Default: "10", Fixed: true, Only: Only{"data.kind", []string{"idx", "blobs"}}, Doc: "number of classes; labels must be less than this",
 		value: func(c *Config) value { return whole[int]{p: &c.Data.Classes, min: 2, max: 256} }},
-	{Name: "data.fingerprint", Fixed: true, Doc: "fingerprint of the data; written by the run, so that it never continues with other data",
+	{Name: "data.fingerprint", Fixed: true, Doc: "fingerprint of the data; written by the run, so that it never continues with different data",
 		value: func(c *Config) value { return text{&c.Data.Fingerprint} }},
 
 	{Name: "batch.effective", Default: "64", Fixed: true, Doc: "samples per optimizer step; never changes in a run",
@@ -127,7 +127,7 @@ var keys = []Key{
 
 	{Name: "device.kind", Default: "auto", Doc: "auto picks the best available; host: the CPU and a part of its memory; cuda: an NVIDIA GPU",
 		value: func(c *Config) value { return choice{&c.Device.Kind, []string{"auto", "host", "cuda"}} }},
-	{Name: "device.ordinal", Default: "0", Only: forGPU, Doc: "CUDA's number for the GPU, among those that CUDA_VISIBLE_DEVICES leaves visible",
+	{Name: "device.ordinal", Default: "0", Only: forGPU, Doc: "CUDA's index for the GPU, counting only the GPUs that CUDA_VISIBLE_DEVICES leaves visible",
 		value: func(c *Config) value { return whole[int]{p: &c.Device.Ordinal, max: 1000} }},
 	{Name: "device.precision", Default: "fp32", Doc: "fp32: float32 throughout; tf32: matrix products on a GPU round their inputs to TensorFloat-32; bf16: mixed precision, activations and products in bfloat16, weights and sums in float32",
 		value: func(c *Config) value { return choice{&c.Device.Precision, []string{"fp32", "tf32", "bf16"}} }},

@@ -49,7 +49,7 @@ func (v subset) set(n *yaml.Node) error {
 			return fmt.Errorf("%s: %w", inline(item), err)
 		}
 		if slices.Contains(chosen, word) {
-			return fmt.Errorf("%q twice", word)
+			return fmt.Errorf("%q is given twice", word)
 		}
 		chosen = append(chosen, word)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +51,9 @@ func read(path string) (content []byte, where string, err error) {
 		hint := fmt.Sprintf("; presets: %s", strings.Join(Presets(), ", "))
 		if best := nearest(path, Presets()); best != "" {
 			hint = fmt.Sprintf("; did you mean the preset %s?", best)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%s is neither a file nor a preset (%w)", path, fs.ErrNotExist)
 		}
 		return nil, "", fmt.Errorf("read config: %w%s", err, hint)
 	}
@@ -124,7 +128,7 @@ func (l *loader) name() {
 	if l.c.Name == "" && !l.bad["name"] {
 		v := name{&l.c.Name}
 		if err := v.set(quoted(base)); err != nil {
-			l.add(l.where, "name", base, fmt.Sprintf("the file's name is %v; set name to %s", err, v.allowed()))
+			l.add(l.where, "name", base, fmt.Sprintf("the file's name is %v; set the key name; allowed: %s", err, v.allowed()))
 		}
 	}
 }

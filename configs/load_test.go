@@ -71,9 +71,9 @@ func TestBadFiles(t *testing.T) {
 		{"misspelt group", good + "modell:\n  kind: gpt\n", "my.yaml:11: modell: {kind: gpt}: unknown key; did you mean model?"},
 		{"key of another group", good + "lr: 3\n", "my.yaml:11: lr: 3: unknown key; did you mean optimizer.lr?"},
 		{"key like no other", good + "device: {zebra: 1}\n", "my.yaml:11: device.zebra: 1: unknown key; device has kind, ordinal, precision, capacity and squeeze"},
-		{"dotted key", good + "optimizer.lr: 4\n", "my.yaml:11: optimizer.lr: 4: write lr below optimizer"},
-		{"group with a value", good + "device: host\n", "my.yaml:11: device: host: not a mapping; write keys below it: kind, ordinal, precision, capacity and squeeze"},
-		{"group without keys", good + "device:\n", "my.yaml:11: device: not a mapping; write keys below it: kind, ordinal, precision, capacity and squeeze"},
+		{"dotted key", good + "optimizer.lr: 4\n", "my.yaml:11: optimizer.lr: 4: write lr under optimizer"},
+		{"group with a value", good + "device: host\n", "my.yaml:11: device: host: not a mapping; write keys under it: kind, ordinal, precision, capacity and squeeze"},
+		{"group without keys", good + "device:\n", "my.yaml:11: device: not a mapping; write keys under it: kind, ordinal, precision, capacity and squeeze"},
 
 		{"word for a number", spoilt("64", "two"), "my.yaml:3: model.width: two: not a whole number; allowed: a whole number, 1 to 1000000"},
 		{"quotes for a number", spoilt("64", `"64"`), `my.yaml:3: model.width: "64": text, not a whole number; allowed: a whole number, 1 to 1000000`},
@@ -95,7 +95,7 @@ func TestBadFiles(t *testing.T) {
 		{"a little too much of it", good + "memory: {headroom: 0.91}\n", "my.yaml:11: memory.headroom: 0.91: out of range; allowed: 0% to 90%"},
 		{"word for a list", good + "memory: {allow: wait}\n", "my.yaml:11: memory.allow: wait: not a list; allowed: a list of recompute, relaunch and wait"},
 		{"unknown item", good + "memory: {allow: [hope]}\n", "my.yaml:11: memory.allow: [hope]: hope: not known; allowed: a list of recompute, relaunch and wait"},
-		{"item twice", good + "memory: {allow: [wait, wait]}\n", `my.yaml:11: memory.allow: [wait, wait]: "wait" twice; allowed: a list of recompute, relaunch and wait`},
+		{"item twice", good + "memory: {allow: [wait, wait]}\n", `my.yaml:11: memory.allow: [wait, wait]: "wait" is given twice; allowed: a list of recompute, relaunch and wait`},
 		{"a way out", good + "name: ../x\n", "my.yaml:11: name: ../x: not a valid name for a folder; allowed: 1 to 100 letters, digits, dots, dashes and underscores, not starting with . or -"},
 		{"pattern", good + "seed: 2\nname: x\noutput: {dir: ''}\n", `my.yaml:13: output.dir: "": empty; allowed: text`},
 		{"squeeze: unknown key", good + "device: {squeeze: [{from: 1, too: 5}]}\n", `my.yaml:11: device.squeeze: [{from: 1, too: 5}]: item 1: "too" is not a known key, or is given twice; allowed: a list of {from: steps, to: steps, take: size}, where "to" is greater than "from"`},
@@ -265,7 +265,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("a file wins over the preset: %+v, %v", c, err)
 	}
 	write("ten lines.yaml", good)
-	if _, err := Load("ten lines.yaml", nil); err == nil || !strings.Contains(err.Error(), "the file's name is not a valid name for a folder; set name to") {
+	if _, err := Load("ten lines.yaml", nil); err == nil || !strings.Contains(err.Error(), "the file's name is not a valid name for a folder; set the key name; allowed:") {
 		t.Errorf("a name for a file, not for a folder: %v", err)
 	}
 	if c, err := Load("ten lines.yaml", []string{"name=ten"}); err != nil || c.RunDir() != filepath.Join("runs", "ten") {
@@ -297,8 +297,8 @@ func TestLoad(t *testing.T) {
 	for path, want := range map[string]string{
 		"large.yaml": "read config: large.yaml: larger than 1048576 bytes: not a configuration",
 		os.DevNull:   "read config: /dev/null: not a file",
-		"gtp":        "read config: stat gtp: no such file or directory; did you mean the preset gpt?",
-		"none.yaml":  "read config: stat none.yaml: no such file or directory; presets: gpt, mlp-tight, mnist",
+		"gtp":        "read config: gtp is neither a file nor a preset (file does not exist); did you mean the preset gpt?",
+		"none.yaml":  "read config: none.yaml is neither a file nor a preset (file does not exist); presets: gpt, mlp-tight, mnist",
 	} {
 		if _, err := Load(path, nil); err == nil || err.Error() != want {
 			t.Errorf("%s: %v\nwant %s", path, err, want)

@@ -95,7 +95,7 @@ func (l *loader) group(group string, n *yaml.Node) {
 	if n.Kind != yaml.MappingNode {
 		text := "not a mapping; write keys and values, as in seed: 1"
 		if group != "" {
-			text = fmt.Sprintf("not a mapping; write keys below it: %s", list(members(group), "and"))
+			text = fmt.Sprintf("not a mapping; write keys under it: %s", list(members(group), "and"))
 		}
 		l.add(l.line(n), group, inline(n), text)
 		return
@@ -114,7 +114,7 @@ func (l *loader) group(group string, n *yaml.Node) {
 			l.add(l.line(key), full, inline(val), fmt.Sprintf("given twice, first on line %d", first))
 		case group == "" && strings.Contains(key.Value, ".") && known:
 			head, tail, _ := strings.Cut(full, ".")
-			l.add(l.line(key), full, inline(val), fmt.Sprintf("write %s below %s", tail, head))
+			l.add(l.line(key), full, inline(val), fmt.Sprintf("write %s under %s", tail, head))
 		case known && l.unset[full]:
 		case known:
 			l.set(full, val, l.line(key))

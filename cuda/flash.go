@@ -87,7 +87,7 @@ func (g *gpu) ready(s device.Attention) bool {
 		g.pending = fmt.Errorf("attention heads of %d channels: must be at most %d in bfloat16; use more heads, or another precision", s.D, MostChannels)
 	}
 	if _, loaded := g.kernels.functions["flash_64"]; !loaded {
-		g.call("load the kernels of attention", g.kernels.loadFlash)
+		g.call("load the attention kernels", g.kernels.loadFlash)
 	}
 	return g.pending == nil
 }

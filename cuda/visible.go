@@ -36,7 +36,7 @@ func gpusOf(ordinals ...int) ([]nvml.GPU, error) {
 	for i, ordinal := range ordinals {
 		at := slices.IndexFunc(all, func(g nvml.GPU) bool { return g.UUID == found[i].UUID })
 		if at < 0 {
-			return nil, &nvml.UnavailableError{Reason: fmt.Sprintf("CUDA's GPU %d (%s) is not listed", ordinal, found[i].UUID)}
+			return nil, &nvml.UnavailableError{Reason: fmt.Sprintf("NVML does not list CUDA's GPU %d (%s)", ordinal, found[i].UUID)}
 		}
 		found[i] = all[at]
 	}

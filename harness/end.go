@@ -57,13 +57,13 @@ func (s *Session) ending(err error) (runs.Entry, runs.State) {
 	case errors.As(err, &gone) && gone.Decision.Remedy == recovery.Exec:
 		return runs.Entry{}, runs.StateRunning
 	case errors.As(err, &gone) && gone.ending:
-		return runs.Entry{Kind: runs.KindInterrupted, Text: fmt.Sprintf("%v; no checkpoint written, %s", err, gone.Decision.Hint), Decision: &gone.Decision}, runs.StateInterrupted
+		return runs.Entry{Kind: runs.KindInterrupted, Text: fmt.Sprintf("%v; no checkpoint written; %s", err, gone.Decision.Hint), Decision: &gone.Decision}, runs.StateInterrupted
 	case errors.As(err, &gone):
 		return runs.Entry{Kind: runs.KindFailed, Text: err.Error(), Decision: &gone.Decision}, runs.StateFailed
 	case errors.Is(err, ErrInterrupted):
 		return runs.Entry{Kind: runs.KindInterrupted, Text: s.interruptedText()}, runs.StateInterrupted
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return runs.Entry{Kind: runs.KindInterrupted, Text: fmt.Sprintf("%v; no checkpoint written, the next attempt starts from step %d", err, max(0, s.saved))}, runs.StateInterrupted
+		return runs.Entry{Kind: runs.KindInterrupted, Text: fmt.Sprintf("%v; no checkpoint written; the next attempt starts from step %d", err, max(0, s.saved))}, runs.StateInterrupted
 	case errors.As(err, &gaveUp):
 		return runs.Entry{Kind: runs.KindFailed, Text: fmt.Sprintf("gave up in step %d; what would help: %s", gaveUp.Step, gaveUp.Decision.Hint),
 			Verdict: gaveUp.Decision.Verdict, Decision: &gaveUp.Decision}, runs.StateFailed

@@ -217,7 +217,7 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.planned, s.history = true, recovery.NewHistory(s.o.Plan)
 	learned, err := s.f.Learned()
 	if err != nil {
-		s.log.Warn("only the newest checkpoint can say what earlier searches found", zap.Error(err))
+		s.log.Warn("what earlier searches found can be read only from the newest checkpoint", zap.Error(err))
 	}
 	switch {
 	case learned != nil && learned.Since(from):

@@ -23,7 +23,7 @@ type BrokenPromiseError struct {
 }
 
 func (e *BrokenPromiseError) Error() string {
-	return fmt.Sprintf("step %d: the trainer broke its promise: it reported %s %d instead of %d", e.Step, e.What, e.Have, e.Want)
+	return fmt.Sprintf("step %d: the trainer broke its contract: it reported %s = %d instead of %d", e.Step, e.What, e.Have, e.Want)
 }
 
 // makeStep runs one step, with as many tries as [recovery.Decide] grants.

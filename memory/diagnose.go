@@ -114,7 +114,7 @@ func hostMemory(e Evidence) (Verdict, bool) {
 }
 
 func noNumbers(e Evidence) (Verdict, bool) {
-	return Verdict{Unknown, "nothing is known about the device's memory at the failure"}, e.Failure.Stats.Capacity <= 0
+	return Verdict{Unknown, "nothing is known about the device's memory at the time of the failure"}, e.Failure.Stats.Capacity <= 0
 }
 
 func foreign(e Evidence) (Verdict, bool) {
@@ -125,7 +125,7 @@ func foreign(e Evidence) (Verdict, bool) {
 	grown := held - heldByOthers(e.Baseline)
 	switch {
 	case e.Baseline.Capacity > 0 && grown > 0 && (requested > 0 && requested <= s.Free+grown || requested <= 0 && large(grown)):
-		why = fmt.Sprintf("%s, after other processes took %v since the attempt began (now %v of %v)", e.Failure.left(), grown, held, s.Capacity)
+		why = fmt.Sprintf("%s, and other processes have taken %v since the attempt began (they now hold %v of %v)", e.Failure.left(), grown, held, s.Capacity)
 	case requested <= 0 || !large(held) || requested > s.Free+held:
 		return Verdict{}, false
 	}

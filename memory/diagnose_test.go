@@ -50,9 +50,9 @@ func TestDiagnose(t *testing.T) {
 		{"others without a baseline", Evidence{Failure: failure(squeezed, 2*GiB)},
 			Foreign, []string{"other processes hold 10 GiB of 24 GiB"}},
 		{"another process took it", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone},
-			Foreign, []string{"2 GiB asked for", "other processes took 10 GiB"}},
+			Foreign, []string{"2 GiB asked for", "other processes have taken 10 GiB"}},
 		{"another process that NVML cannot see", Evidence{Failure: failure(Stats{Capacity: 24 * GiB, Reserved: 14 * GiB, Allocated: 14 * GiB}, 2*GiB), Baseline: alone},
-			Foreign, []string{"other processes took 10 GiB"}},
+			Foreign, []string{"other processes have taken 10 GiB"}},
 		{"another process, but it would not have fitted anyway", Evidence{Failure: failure(squeezed, 12*GiB), Baseline: alone},
 			Batch, []string{"26 GiB of 14 GiB"}},
 		{"a process that was there before", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: squeezed},
@@ -106,7 +106,7 @@ func TestDiagnose(t *testing.T) {
 		{"such a request of a step that needs more in all", Evidence{Failure: whole(failure(full, 0), 30*GiB), Baseline: alone},
 			Batch, []string{"micro-batch 32 needs at least 30 GiB of 24 GiB"}},
 		{"such a request after others took room", Evidence{Failure: failure(squeezed, 0), Baseline: alone},
-			Foreign, []string{"an unknown amount asked for", "other processes took 10 GiB"}},
+			Foreign, []string{"an unknown amount asked for", "other processes have taken 10 GiB"}},
 		{"such a request where others were there first", Evidence{Failure: failure(squeezed, 0), Baseline: squeezed},
 			Batch, nil},
 		{"such a request where others took next to nothing", Evidence{Failure: failure(contexts, 0), Baseline: Stats{Capacity: 25 * GiB, Free: 25 * GiB}},
@@ -231,7 +231,7 @@ func TestAssumed(t *testing.T) {
 		if f.Stats != c.want || !f.Assumed || f.Needed() <= f.Stats.Available() {
 			t.Errorf("%v of %v: %+v", c.held, c.most, f)
 		}
-		if v := Diagnose(Evidence{Failure: f}); v.Cause != Batch || v.Why != "micro-batch 8 needs 32 MiB more than is available" {
+		if v := Diagnose(Evidence{Failure: f}); v.Cause != Batch || v.Why != "micro-batch 8 needs at least 32 MiB more than is available" {
 			t.Errorf("%v", v)
 		}
 		if text := f.Error(); text != "out of memory at micro-batch 8 in forward: 32 MiB asked for" {

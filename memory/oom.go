@@ -81,9 +81,9 @@ func (e *OutOfMemoryError) Shortage() string {
 	need, there := e.Needed(), e.Stats.Available()
 	switch {
 	case e.Assumed:
-		return fmt.Sprintf("%v more than is available", e.Requested)
+		return fmt.Sprintf("at least %v more than is available", e.Requested)
 	case e.Requested <= 0 && e.Whole <= e.Stats.Allocated:
-		return fmt.Sprintf("more than the %v already held, of %v", need, there)
+		return fmt.Sprintf("more than the %v already held, of %v available", need, there)
 	}
 	return "at least " + Short(need, there)
 }

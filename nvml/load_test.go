@@ -108,7 +108,7 @@ func standIn(t *testing.T) string {
 // must have a text.
 func TestOldLibrary(t *testing.T) {
 	got := child(t, "versions", "LD_LIBRARY_PATH="+standIn(t))
-	want := "{Version:9 NVML: CUDA:} <nil> [] no NVML: count GPUs: NVML answers: " + noText
+	want := "{Version:9 NVML: CUDA:} <nil> [] no NVML: count GPUs: NVML returned: " + noText
 	if got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

@@ -17,7 +17,7 @@ import (
 // errors. An nvml.Return must not leave this package, because as an error it is
 // non-nil even for success.
 func refused(what string, ret nvml.Return) error {
-	err := fmt.Errorf("%s: NVML answers: %s", what, ret.Error())
+	err := fmt.Errorf("%s: NVML returned: %s", what, ret.Error())
 	if ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED {
 		return &device.GoneError{Device: "a GPU", Err: err}
 	}

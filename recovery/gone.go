@@ -46,5 +46,5 @@ func afterGone(h History, g DeviceGone) Decision {
 			Reason: fmt.Sprintf("continue in a new process from step %d (restart %d of %d without a new checkpoint): %s", g.From, g.Before+1, goneLimit, why)}
 	}
 	return stop(fmt.Sprintf("the device was lost %d times without a new checkpoint in between", g.Before+1),
-		"look for Xid in dmesg, and for errors and temperatures in nvidia-smi -q; reset the GPU or restart the machine;")
+		"look for Xid errors in dmesg, and for errors and high temperatures in nvidia-smi -q; reset the GPU or restart the machine;")
 }

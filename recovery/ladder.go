@@ -104,7 +104,7 @@ func (l ladder) easeHost() Decision {
 func (l ladder) hopeless() bool { return l.verdict.Cause == memory.Unknown }
 
 func (l ladder) giveUp() Decision {
-	return l.stop("the cause is unknown", "look at the evidence in the journal; nothing was tried, because a remedy for the wrong cause does harm")
+	return l.stop("the cause is unknown", "look at the evidence in the journal: nothing was tried, because a remedy for the wrong cause does harm")
 }
 
 // evaluation halves the evaluation batch. The training batch does not affect the memory for
@@ -254,7 +254,7 @@ func (l ladder) stop(what, hint string) Decision {
 	if l.failure().Phase == memory.PhaseLoad {
 		where = "before the first step"
 	}
-	d := l.decide(Stop, fmt.Sprintf("out of memory %s, %s: %s", where, what, l.verdict.Why))
+	d := l.decide(Stop, fmt.Sprintf("out of memory %s; %s: %s", where, what, l.verdict.Why))
 	d.Hint = hint
 	return d
 }

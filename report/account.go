@@ -128,7 +128,7 @@ func (a *auditor) walk(steps []runs.StepReport) {
 			a.wrong("step %d took %d samples, not %d", s.Step, s.Samples, a.Effective)
 		}
 		if sum := total(s.Splits); len(s.Splits) > 0 && !a.adds(sum, s.Samples) {
-			a.wrong("step %d ran micro-batches of %d samples in all, but reports that it took %d", s.Step, sum, s.Samples)
+			a.wrong("step %d: the micro-batches add up to %d samples, but the step reports %d", s.Step, sum, s.Samples)
 		}
 		previous := runs.StepReport{First: s.First}
 		if i > 0 {

@@ -27,7 +27,7 @@ func TestAccountingFindsTampering(t *testing.T) {
 		{"a sample too few", func(in *Input) { in.Steps[99].Samples = 63 }, Broken, "step 100 took 63 samples, not 64"},
 		{"a sample too many", func(in *Input) { in.Steps[0].Samples = 65 }, Broken, "step 1 took 65 samples, not 64"},
 		{"two that cancel out", func(in *Input) { in.Steps[10].Samples, in.Steps[11].Samples = 63, 65 }, Broken, "step 11 took 63 samples, not 64"},
-		{"micro-batches that fall short", func(in *Input) { in.Steps[4].Splits = []int{22, 21, 20} }, Broken, "step 5 ran micro-batches of 63 samples in all, but reports that it took 64"},
+		{"micro-batches that fall short", func(in *Input) { in.Steps[4].Splits = []int{22, 21, 20} }, Broken, "step 5: the micro-batches add up to 63 samples, but the step reports 64"},
 		{"samples skipped", func(in *Input) { in.Steps[50].First++ }, Broken, "step 51 began at sample 3201, but the previous step ended at 3200"},
 		{"a step made twice", func(in *Input) {
 			in.Steps = append(in.Steps[:60:60], append([]runs.StepReport{in.Steps[59]}, in.Steps[60:]...)...)

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"headroom/memory"
 	"headroom/recovery"
@@ -73,8 +74,12 @@ func adviseEnd(in Input, r *Report) string {
 		switch {
 		case row.What == deviceLost:
 			return row.Hint
+		case row.Hint != "" && strings.Contains(row.Hint, "--trust"):
+			return "run the command again: " + row.Hint
 		case row.Hint != "":
-			return fmt.Sprintf("free some memory, then %s. What helps: %s", from, row.Hint)
+			return fmt.Sprintf("make more memory available or the training smaller, then %s. What helps: %s", from, row.Hint)
+		case r.Loss.NotFinite > 0 && r.Command == "":
+			return "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh: it begins from step 0"
 		}
 		return fmt.Sprintf("fix what ended the run, then %s", from)
 	}
@@ -117,19 +122,19 @@ func adviseMicro(in Input, r *Report) string {
 	return text
 }
 
-// adviseInPlace recommends a batch size and an accumulation for a command whose steps
-// ran out of memory and were then run in pieces. With these settings, no step has to
-// fail first. It recommends them only if the newest step still ran in pieces.
+// adviseInPlace says that steps run in pieces need no change of the command. It does not
+// recommend a smaller batch with accumulation, because a loss may need all rows of the
+// batch in one place, which pieces keep and accumulation does not. It says so only if the
+// newest step still ran in pieces, and only if the pieces were exact.
 func adviseInPlace(_ Input, r *Report) string {
 	if len(r.seen) == 0 || r.Failures.InPlace == 0 {
 		return ""
 	}
 	s := r.seen[len(r.seen)-1]
-	if s.Pieces < 2 || s.Rows < s.Pieces {
+	if s.Pieces < 2 || r.Outcome.State != Finished || r.Failures.Approximate {
 		return ""
 	}
-	return fmt.Sprintf("batches of %s rows ran in %s pieces: give the command a batch of %s rows and %s times the accumulation, and no step has to fail first",
-		count(s.Rows), count(s.Pieces), count((s.Rows+s.Pieces-1)/s.Pieces), count(s.Pieces))
+	return fmt.Sprintf("nothing has to change: batches of %s rows ran in %s pieces, with the gradients of the whole batch", count(s.Rows), count(s.Pieces))
 }
 
 // unsimulated says how to turn off the other processes that the run's own configuration
@@ -157,7 +162,7 @@ func adviseForeign(_ Input, r *Report) string {
 	if r.Simulated {
 		return fmt.Sprintf("the other process, which took up to %v of %v%s, is simulated by device.squeeze: %s", r.Memory.Foreign, r.Memory.Capacity, when, unsimulated)
 	}
-	return fmt.Sprintf("other processes held up to %v of %v%s: give the job the device to itself, or limit what they may take",
+	return fmt.Sprintf("other processes held up to %v of %v%s: let the job have the device to itself, or limit what they may take",
 		r.Memory.Foreign, r.Memory.Capacity, when)
 }
 
@@ -194,7 +199,7 @@ func adviseCheckpoints(_ Input, r *Report) string {
 }
 
 func adviseLost(_ Input, r *Report) string {
-	if r.Failures.Share < muchLost || r.Failures.Lost < worthSaving {
+	if r.Failures.Fatal || r.Failures.Share < muchLost || r.Failures.Lost < worthSaving {
 		return ""
 	}
 	return fmt.Sprintf("%s of the time (%s) went into failures and searches: begin with a plan that fits", percent(r.Failures.Share), secondsLasting(r.Failures.Lost))

@@ -81,6 +81,8 @@ func stepTime(seen []runs.ProcessStep) float64 {
 // instead, or returns "" if that is not known either.
 func (r *Report) commandsProgress(steps int) string {
 	switch worked := len(stepsMade(r.seen)); {
+	case worked > 1 && worked < len(r.Attempts):
+		return fmt.Sprintf("%s in %d of %d attempts", plural(steps, "step"), worked, len(r.Attempts))
 	case worked > 1:
 		return fmt.Sprintf("%s in %d attempts", plural(steps, "step"), worked)
 	case worked == 1:

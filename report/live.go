@@ -95,7 +95,7 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		http.Error(w, "open this page at 127.0.0.1 or localhost", http.StatusForbidden)
 		return
 	case subtle.ConstantTimeCompare([]byte(q.URL.Query().Get("token")), []byte(l.Token)) != 1:
-		http.Error(w, "this page needs its token: open the whole address that headroom printed", http.StatusForbidden)
+		http.Error(w, "this page needs its token: open the full address that headroom printed", http.StatusForbidden)
 		return
 	case q.URL.Path != "/":
 		http.Error(w, "the only page here is /", http.StatusNotFound)

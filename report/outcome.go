@@ -62,7 +62,7 @@ func outcome(in Input, r *Report) Outcome {
 	}
 	if o.State == Finished && o.Steps < o.Planned {
 		o.Tone = Bad
-		o.Reason = fmt.Sprintf("the journal says done, but %s of %s steps are recorded", count(o.Steps), count(o.Planned))
+		o.Reason = fmt.Sprintf("the journal says that the run is done, but only %s of %s steps are recorded", count(o.Steps), count(o.Planned))
 	}
 	progress := o.progress()
 	if in.Command != "" {

@@ -44,7 +44,7 @@ func Prometheus(w io.Writer, dir string) error {
 	}
 	if n := len(in.Seen); n > 0 {
 		s := in.Seen[n-1]
-		e.put("headroom_process_steps_total", "counter", "Optimizer steps of the process that made the newest step.", float64(s.Made))
+		e.put("headroom_process_steps_total", "counter", "Optimizer steps of the process that ran the newest step.", float64(s.Made))
 		e.put("headroom_step_seconds", "gauge", "Seconds per optimizer step, over the newest steps.", s.Seconds)
 		if s.Rows > 0 { // otherwise the batches were not inspected
 			e.put("headroom_batch_rows", "gauge", "Rows of the newest batch.", float64(s.Rows))

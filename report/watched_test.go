@@ -32,7 +32,7 @@ func lossy(stop bool) *diary {
 		d.entry(runs.Entry{Kind: runs.KindGone, Text: "step 51: the GPU is lost"})
 		decision := recovery.Decision{Remedy: recovery.Relaunch, Plan: d.plan, Reason: "relaunch in a new process from step 50 (1 of 3): step 51: the GPU is lost"}
 		if stop && n == 2 {
-			decision = recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Reason: "the device was lost 2 times", Hint: "look for Xid in dmesg"}
+			decision = recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Reason: "the device was lost 2 times", Hint: "look for Xid errors in dmesg"}
 			d.entry(runs.Entry{Kind: runs.KindFailed, Text: decision.Reason, Decision: &decision})
 			return d
 		}
@@ -115,7 +115,7 @@ func TestLostForGood(t *testing.T) {
 	if last.What != "device lost" || last.Remedy != "stop" || last.Tone != Bad || r.Outcome.State != Failed || r.Outcome.Reason != "the device was lost 2 times" {
 		t.Errorf("%+v, outcome %+v", last, r.Outcome)
 	}
-	if r.Advice[0] != "look for Xid in dmesg" {
+	if r.Advice[0] != "look for Xid errors in dmesg" {
 		t.Errorf("advice %q", r.Advice)
 	}
 	for _, text := range []string{html(t, r), markdown(t, r, nil)} {

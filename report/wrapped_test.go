@@ -86,8 +86,13 @@ func TestWrappedBatch(t *testing.T) {
 		happens func(*diary)
 		want    string
 	}{
-		"nothing":            {func(*diary) {}, "as the command sets it, no plan was changed"},
-		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory still gave the result of the whole batch"},
+		"nothing":  {func(*diary) {}, "as the command sets it, no plan was changed"},
+		"survived": {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory still gave the result of the whole batch"},
+		"survived approximately": {func(d *diary) {
+			in := survivedInside()
+			in.Text += " (approximate, as allowed: each piece has its own BatchNorm statistics)"
+			d.entry(in)
+		}, "kept, in steps that ran out of memory, each piece had BatchNorm statistics of its own, as allowed"},
 		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command sets it, no plan was changed"},
 		"relaunched": {func(d *diary) {
 			smaller(d)
@@ -143,7 +148,7 @@ func TestWrappedBatch(t *testing.T) {
 		if advised := slices.Contains(r.Advice, "micro-batch 32 fits from the start: give it to the command"); advised != (name == "relaunched") {
 			t.Errorf("%s: advised %q", name, r.Advice)
 		}
-		if name == "it could not be relaunched" && (!r.Failures.Fatal || !strings.Contains(r.Advice[0], "What helps: pass --trust") || !strings.Contains(r.Advice[0], "headroom resume train-run")) {
+		if name == "it could not be relaunched" && (!r.Failures.Fatal || r.Advice[0] != "run the command again: pass --trust") {
 			t.Errorf("%+v, advised %q", r.Failures, r.Advice)
 		}
 	}

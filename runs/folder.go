@@ -56,7 +56,7 @@ func OpenOn(dir string, d Disk) (*Folder, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open run folder %s: cannot write in it: %w", dir, err)
+		return nil, fmt.Errorf("open run folder %s: cannot write to it: %w", dir, err)
 	}
 	return openLocked(dir, d, lock)
 }
@@ -84,7 +84,7 @@ func makeFolder(dir string, d Disk) error {
 	info, err := os.Stat(dir)
 	switch {
 	case err == nil && !info.IsDir():
-		return errors.New("it is a file; name a folder, as in runs/gpt")
+		return errors.New("it is a file; name a folder, such as runs/gpt")
 	case err == nil:
 		return checkOurs(dir)
 	case !errors.Is(err, fs.ErrNotExist):
@@ -111,7 +111,7 @@ func checkOurs(dir string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it holds %s but no run; name an empty or a new folder", held[0].Name())
+	return fmt.Errorf("it holds %s but no run; name an empty or new folder", held[0].Name())
 }
 
 // open creates the inner folders, removes unfinished files, reads the journal and opens the
@@ -198,7 +198,7 @@ func (f *Folder) TakeRemovals() []string {
 	for _, l := range []*lines{f.journal, f.metrics} {
 		if l.removed {
 			l.removed = false
-			f.removals = append(f.removals, filepath.Base(l.path)+" was removed or replaced while the run was writing it: its earlier content is missing from reports")
+			f.removals = append(f.removals, filepath.Base(l.path)+" was removed or replaced while the run was writing to it: its earlier content is missing from reports")
 		}
 	}
 	removals := f.removals

@@ -100,6 +100,10 @@ func InPlaceText(wrong, done string) string { return wrong + inPlace + done }
 // wrong is the whole text.
 func (e Entry) InPlace() (wrong, done string, told bool) { return strings.Cut(e.Text, inPlace) }
 
+// Approximate begins the worker's note, in what was done about a failure survived in
+// place, that the gradients are not exactly those of the whole batch.
+const Approximate = "approximate, as allowed"
+
 // AttachedText returns the beginning of the text of an entry about a worker that is
 // attached to a process.
 func AttachedText(python string, pid int, torch, mode string) string {

@@ -105,7 +105,7 @@ func (f *Folder) verify(step int) (Checkpoint, error) {
 		return c, &damageError{fmt.Sprintf("meta.json: %v", err)}
 	}
 	if c.Version > CheckpointVersion {
-		return c, fmt.Errorf("it has format version %d, but this program reads up to %d; use a newer program", c.Version, CheckpointVersion)
+		return c, fmt.Errorf("it has format version %d, but this headroom reads only up to version %d; update headroom", c.Version, CheckpointVersion)
 	}
 	if c.Step != step {
 		return c, &damageError{fmt.Sprintf("meta.json names step %d", c.Step)}

@@ -44,7 +44,7 @@ func (r Result) String() string {
 	case r.Fails == r.Fits+1:
 		return fmt.Sprintf("micro-batch %d is the largest that fits", r.Fits)
 	case r.Fails != 0:
-		return fmt.Sprintf("the largest that fits lies between %d and %d: %d fits, %d does not", r.Fits, r.Fails-1, r.Fits, r.Fails)
+		return fmt.Sprintf("the largest micro-batch that fits lies between %d and %d: %d fits, %d does not", r.Fits, r.Fails-1, r.Fits, r.Fails)
 	case r.Fits == r.Max:
 		return fmt.Sprintf("micro-batch %d fits and is the largest that was asked for", r.Fits)
 	}

@@ -85,6 +85,7 @@ type Ended struct {
 	// nil if there is none. Where is the line of the user's code at which it happened.
 	OOM   *memory.OutOfMemoryError
 	Where string
+	Why   string // why the failure was left to the command's own code, or "" if it was not
 	// Boundary holds the amounts of memory that the process in which OOM happened had allocated
 	// after some of its steps, oldest first. Every is the number of steps between two consecutive
 	// elements.

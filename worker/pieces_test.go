@@ -112,7 +112,7 @@ func TestSameAgain(t *testing.T) {
 func TestDeviceWithoutNumbers(t *testing.T) {
 	p := NewPieces(0)
 	d := p.Failed(memory.OutOfMemoryError{Requested: 3 * gib, Phase: memory.PhaseBackward, Micro: 16}, 16)
-	if d.Remedy != recovery.Shrink || p.Rows() != 8 || d.Reason != "at most 8 of 16 rows at once from now on: micro-batch 16 needs 3 GiB more than is available" {
+	if d.Remedy != recovery.Shrink || p.Rows() != 8 || d.Reason != "at most 8 of 16 rows at once from now on: micro-batch 16 needs at least 3 GiB more than is available" {
 		t.Errorf("%+v", d)
 	}
 	if d := NewPieces(0).Failed(memory.OutOfMemoryError{Phase: memory.PhaseForward, Micro: 16}, 16); d.Remedy != recovery.Stop {

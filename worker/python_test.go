@@ -277,8 +277,8 @@ func TestNextAttemptBegins(t *testing.T) {
 	}
 }
 
-// BenchmarkStart measures the start of a Python that never imports torch, with and
-// without the environment of a life.
+// BenchmarkStart measures how long a Python process that never imports torch takes to
+// start, with and without the environment of a life.
 func BenchmarkStart(b *testing.B) {
 	p := anyPython(b)
 	l := begun(b, &books{}, Armed)

@@ -88,8 +88,8 @@ func TestEveryOperationFails(t *testing.T) {
 	}
 }
 
-// TestFailuresInPairs checks the same as TestEveryOperationFails if a second operation
-// fails while the failure of the first is being handled.
+// TestFailuresInPairs makes the same checks as TestEveryOperationFails for steps in which
+// a second operation fails while the failure of the first is being handled.
 func TestFailuresInPairs(t *testing.T) {
 	if loops := sweeps(t, "--pairs", "learned_temperature", "--every", "3"); loops != 1 {
 		t.Errorf("%d loops, want 1", loops)

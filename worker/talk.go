@@ -92,8 +92,8 @@ func (t *talk) next() (message, error) {
 	return message{}, cmp.Or(t.lines.Err(), errSilent)
 }
 
-// end closes the connection. If the newest failure was not settled, it keeps
-// that failure for [Ended], because the process may have died of it.
+// end closes the connection. If the newest failure has not been settled, end keeps that
+// failure for [Ended], because the process may have died of it.
 func (t *talk) end() {
 	_ = t.conn.Close() // the process is gone and cannot receive an error
 	t.life.mu.Lock()
@@ -105,7 +105,7 @@ func (t *talk) end() {
 		last = &t.pending[len(t.pending)-1]
 	}
 	if last != nil {
-		t.life.ended.OOM, t.life.ended.Where = &last.failure, last.Where
+		t.life.ended.OOM, t.life.ended.Where, t.life.ended.Why = &last.failure, last.Where, last.Why
 		t.life.ended.Boundary, t.life.ended.Every = t.trend.newest(memory.LeakWindow)
 	}
 }
@@ -266,8 +266,8 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 }
 
-// settle records that the pending failures were survived, how, and the time from the first failure
-// until now. how is "" if it is not known.
+// settle records that the pending failures were survived, by what means, and how much time has
+// passed since the first of them. how is "" if the means is not known.
 func (t *talk) settle(how string) {
 	if len(t.pending) == 0 {
 		return
@@ -350,8 +350,8 @@ func (t *talk) once(key, text string) {
 	t.noted(key, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// noted writes an entry to the books, but only one for each key that is not empty, and
-// at most notesMost entries in the whole life.
+// noted writes an entry to the books: at most one for each non-empty key, and at most
+// notesMost in the whole life.
 func (t *talk) noted(key string, e runs.Entry) {
 	l := t.life
 	l.mu.Lock()

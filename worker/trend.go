@@ -114,13 +114,13 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 	return held, max(1, (points[len(points)-1].step-points[0].step)/(len(points)-1))
 }
 
-// forecastLeast is the time left below which a forecast is no longer repeated, because it is
-// too late to do anything about it.
+// forecastLeast is the shortest remaining time for which a forecast is repeated. With
+// less time left, it is too late to do anything about the forecast.
 const forecastLeast = 2 * time.Minute
 
-// news decides whether a forecast is to be reported, and whether it is the first one.
-// The first forecast is reported, and after that each one that leaves at most half as
-// much time as the last reported one, until less than forecastLeast is left.
+// news decides whether a forecast is to be reported, and whether it is the first one. The
+// first forecast is reported, and after that each forecast whose remaining time is at
+// most half of that in the last one reported, until less than forecastLeast is left.
 func (t *trend) news(f forecast) (tell, first bool) {
 	first = t.told == 0
 	if !first && (f.left > t.told/2 || f.left < forecastLeast) {

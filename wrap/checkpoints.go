@@ -92,7 +92,7 @@ func (m *Match) root() (string, error) {
 		name = strings.Trim(name, "{}")
 		value, err := m.text(name)
 		if err == nil && value == "" {
-			err = &KnobError{name, m.places(name), "", "not given, but the checkpoints are stored below it; give it"}
+			err = &KnobError{name, m.places(name), "", "not given, but the checkpoints are stored under it; give it"}
 		}
 		if err != nil {
 			failed = err

@@ -120,9 +120,9 @@ func (m *Match) resumable(r Resume, s, next step) error {
 	case r.Checkpoint.Problem != "":
 		return refuse("%s: %s", r.Checkpoint.Path, r.Checkpoint.Problem)
 	case need.Package != "" && have == "":
-		return refuse("%s needs %s %s or later to resume, and the installed version is not known", p.Name, need.Package, need.Version)
+		return refuse("%s needs %s %s or later to resume, but the installed version is not known", p.Name, need.Package, need.Version)
 	case need.Package != "" && olderThan(have, need.Version):
-		return refuse("%s needs %s %s or later to resume, and %s is installed", p.Name, need.Package, need.Version, have)
+		return refuse("%s needs %s %s or later to resume, but %s is installed", p.Name, need.Package, need.Version, have)
 	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
 		return refuse("%s counts in micro-batches, and this checkpoint may be from within an epoch: the command would resume at a different position with micro-batch %d instead of %d; save only at the ends of epochs, and give the length in epochs", p.Name, next.perMicro, before)
 	}

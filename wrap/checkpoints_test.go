@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// tensors returns a safetensors file. said is the number of bytes of data that the file's
-// header states, and there is the number that the file really holds.
+// tensors returns a safetensors file whose header states that there are said bytes of
+// data. The number of bytes of data that the file really holds is given by the parameter
+// there.
 func tensors(said, there int) []byte {
 	header := `{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,` + Int.write(said, "") + `]}}`
 	var b bytes.Buffer

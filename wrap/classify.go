@@ -80,7 +80,7 @@ func (c classifier) status() string {
 }
 
 // signal returns the signal that ended the command or a process that it ran, or 0 if
-// there is none. A shell reports a process that signal n ended as exit status 128 + n.
+// there is none. If signal n ended a process, a shell reports exit status 128 + n.
 func (c classifier) signal() syscall.Signal {
 	if c.exit.Signal == 0 && c.exit.Code > 128 && c.exit.Code <= 128+31 {
 		return syscall.Signal(c.exit.Code - 128)
@@ -149,7 +149,7 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 		return c.ambiguousHost(x, reason)
 	case deviceGone:
 		o := c.outcome(DeviceGone, sure, x, reason, m.what)
-		o.Hint = "a new process may resume from a checkpoint; if it fails in the same place, CUDA_LAUNCH_BLOCKING=1 shows where"
+		o.Hint = "a new process may be able to resume from a checkpoint; if it fails again in the same place, set CUDA_LAUNCH_BLOCKING=1 to see where that is"
 		return o
 	case oversize:
 		o := c.outcome(Failed, sure, x, reason, m.what)
@@ -197,7 +197,7 @@ func (c classifier) ambiguous(x fault, reason string) Outcome {
 	}
 	g, known := gpuOf(c.exit.GPUs, a.device)
 	if !known {
-		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of memory can cause it, but whether it did is unclear, because how much was free is not known")
+		return c.outcome(Failed, Likely, x, reason, x.match.what+"; lack of memory can cause it, but it is unclear whether it did, because it is not known how much was free")
 	}
 	left := max(0, g.Total-g.Peak-g.Foreign)
 	if float64(left) >= LittleFree*float64(g.Total) {
@@ -240,7 +240,7 @@ func firstRecord(ranks []RankError) (fault, bool) {
 	return fault{}, false
 }
 
-// fault converts r to a fault. r holds either an exception in one line or its whole
+// fault converts r to a fault. r holds either an exception on a single line or its whole
 // traceback.
 func (r RankError) fault() fault {
 	text := strings.ReplaceAll(r.Message, `\n`, "\n")

@@ -44,8 +44,8 @@ func FuzzClassify(f *testing.F) {
 	})
 }
 
-// TestHostileOutput checks that a scan keeps a bounded amount, whatever a command prints,
-// and that it does not become extremely slow.
+// TestHostileOutput checks that a scan keeps a bounded amount of data, whatever a command
+// prints, and that it does not become extremely slow.
 func TestHostileOutput(t *testing.T) {
 	for name, unit := range map[string]string{
 		"tracebacks without end":    tracebackOf(at("a.py", "f", "g()")),
@@ -85,7 +85,7 @@ func TestHostileOutput(t *testing.T) {
 }
 
 // hostile returns output that repeats unit inside a traceback. If unit is "", each line
-// is printed by another rank.
+// is printed by a different rank.
 func hostile(unit string) []byte {
 	tail := []byte("Traceback (most recent call last):\n")
 	for i := 0; len(tail) < scanMost/4; i++ {

@@ -61,8 +61,8 @@ func checkOutcome(t *testing.T, f exitFixture, got Outcome) {
 	}
 }
 
-// TestLookalikesAreNotMemory checks that a failure that only looks like lack of memory is
-// not treated as one.
+// TestLookalikesAreNotMemory checks that a failure that only looks like a lack of memory
+// is not classified as a lack of memory.
 func TestLookalikesAreNotMemory(t *testing.T) {
 	failures, others := 0, 0
 	for _, f := range exitFixtures(t) {

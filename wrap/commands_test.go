@@ -57,7 +57,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// The commands of the tests begin at the time start, and have ended by the time now.
+// The commands in these tests begin at the time start. All of them have ended at the time
+// now.
 var (
 	start = time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
 	now   = start.Add(8 * time.Hour)
@@ -115,8 +116,8 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 	return s
 }
 
-// typed returns the command that a shell would make of line, in the folder /work. The
-// only quotes that it understands are single ones.
+// typed returns the command that a shell would run if line were typed in the folder
+// /work. It understands only single quotes.
 func typed(line string) Command {
 	var args []string
 	for i, part := range strings.Split(line, "'") {

@@ -6,8 +6,8 @@ import (
 	"testing/fstest"
 )
 
-// TestDoubts checks that a script is doubted if its text shows that smaller micro-batches
-// would change what it trains, and that ordinary scripts are not doubted.
+// TestDoubts checks that a script raises a doubt if its text shows that smaller
+// micro-batches would change what it trains, and that ordinary scripts raise none.
 func TestDoubts(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -17,7 +17,7 @@ type Edit struct {
 	New        string
 }
 
-// Apply returns content with the edits made. The edits must not overlap.
+// Apply returns content with the edits applied. The edits must not overlap.
 func Apply(content []byte, edits []Edit) []byte {
 	sorted := slices.SortedStableFunc(slices.Values(edits), func(a, b Edit) int { return a.Start - b.Start })
 	var out []byte
@@ -109,8 +109,8 @@ func (f Format) text(value string) string {
 	return value
 }
 
-// inFile returns a value as files write it. Files have true and false where the command
-// lines of frameworks have True and False.
+// inFile returns a value as it is written in a file: files spell booleans true and false,
+// whereas the command lines of frameworks spell them True and False.
 func (t Type) inFile(value string) string {
 	if t == Bool || t == Switch {
 		return strings.ToLower(value)
@@ -208,8 +208,8 @@ func (f Format) has(content []byte, key string) bool {
 	return ok
 }
 
-// rawScalar returns the offset at which the value text ends, if it begins at start, plain
-// or in quotes. ok is false if it does not begin there.
+// rawScalar returns the offset just past text, including any quotes around it, if content
+// has text at start, either plain or in quotes. Otherwise ok is false.
 func rawScalar(content []byte, start int, text string) (end int, ok bool) {
 	if start < 0 || start > len(content) {
 		return 0, false

@@ -47,7 +47,8 @@ func (pythonEditor) scan(content []byte) []pythonAssign {
 	return all
 }
 
-// pythonState is what the scan knows at the start of a line from the lines above it.
+// pythonState is the state of the scan at the start of a line, as determined by the lines
+// above it.
 type pythonState struct {
 	depth  int    // number of brackets that are open
 	quotes string // quotation marks that will end the open string; "" outside a string

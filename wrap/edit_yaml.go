@@ -103,8 +103,8 @@ func (e yamlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 	return s, true, nil
 }
 
-// list returns s with the text and the position of a list in brackets. For a list written
-// with dashes it returns an error.
+// list returns s with its text and position set to those of the list n, which must be
+// written in brackets. For a list written with dashes it returns an error.
 func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, error) {
 	s.start = e.offset(content, n)
 	if n.Style&yaml.FlowStyle == 0 || s.start >= len(content) {

@@ -69,7 +69,7 @@ type SavedAt struct {
 	Refused string       `json:"refused,omitempty"` // why the command could not resume from Newest, or why checkpoints cannot be looked for
 }
 
-// Look gives an explanation access to what the command itself does not say.
+// Look gives Explain access to information that the command itself does not contain.
 type Look struct {
 	Files fs.FS // rooted at /; nil to read none
 	Now   time.Time
@@ -149,7 +149,8 @@ func (m *Match) launchedAs() Launched {
 // kinds maps each kind of place to the name that an explanation uses for it.
 var kinds = map[placeKind]string{absent: "absent", byDefault: "default", inFile: "file", inEnv: "environment", inArgument: "argument"}
 
-// knobs returns the profile's knobs. Those that set the amounts of a step come first.
+// knobs returns the profile's knobs. First come those for the batch sizes, the
+// accumulation, the length of the training, the devices and the nodes.
 func (m *Match) knobs() []KnobAt {
 	names := sortedKeys(m.Profile.Knobs)
 	first := []string{micro, accumulation, global, eval, steps, devices, nodes}

@@ -59,7 +59,7 @@ func TestExplain(t *testing.T) {
 	if s := e.Saved; s == nil || s.Where != "out/checkpoint-*" || len(s.All) != 1 || s.All[0].Problem != "no model.safetensors or model.safetensors.index.json or pytorch_model.bin or pytorch_model.bin.index.json or adapter_model.safetensors or adapter_model.bin or pytorch_model_fsdp_0 or global_step*" || s.Newest != nil || !slices.Equal(s.Set, []string{"--resume_from_checkpoint {checkpoint}"}) {
 		t.Errorf("checkpoints %+v", s)
 	}
-	warned(t, "torchrun", e.Warnings, "disk: 1 MiB is free on the disk that holds out", "allocator, advice: expandable")
+	warned(t, "torchrun", e.Warnings, "disk: only 1 MiB is free on the disk that holds out", "allocator, advice: expandable")
 }
 
 // TestExplainGoesOn checks that an explanation shows how the command would resume from a

@@ -231,8 +231,8 @@ func (s *scanner) add(st *rankStream, l logLine, f fault) {
 }
 
 // follows reads a line that may continue the message of the fault before it. It returns
-// true if nothing else has to read the line. Messages of XLA, TensorFlow and PyTorch with
-// cudaMallocAsync have several lines, and Rich wraps long ones.
+// true if nothing else has to read the line. Messages from XLA, TensorFlow and PyTorch
+// with cudaMallocAsync span several lines, and Rich wraps long ones.
 func (s *scanner) follows(st *rankStream, l logLine) bool {
 	if st.follow == 0 || st.lastFault < 0 {
 		return false

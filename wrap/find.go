@@ -29,7 +29,7 @@ type Found struct {
 	Trials []Tried `json:"trials"` // in the order in which they were made
 }
 
-// explorer is the state of one call of Find.
+// explorer is the state of one call to Find.
 type explorer struct {
 	FindOptions
 	ctx   context.Context
@@ -44,9 +44,9 @@ type explorer struct {
 // wasted on a size that would be rounded to one already tried. The list is so short that
 // bisection is enough: Find does not extrapolate from the memory that trials used. The
 // size that the user asked for comes first, because it is the user's own guess. No size
-// is tried twice, because each trial is a separate process that runs at full length.
+// is tried twice, because each trial has to start and run a process of its own.
 //
-// The error is one of Try, or a *[harness.GaveUpError] if nothing fits.
+// The error is one that Try returned, or a *[harness.GaveUpError] if nothing fits.
 func Find(ctx context.Context, o FindOptions) (*Found, error) {
 	e := &explorer{FindOptions: o, ctx: ctx, tried: map[int]Tried{}, found: Found{Sizes: o.Sizes}}
 	fits, fails, err := e.explore()
@@ -95,8 +95,9 @@ func (e *explorer) explore() (fits, fails int, err error) {
 }
 
 // lowest returns the rank at which to begin while no size has fitted. high is the highest
-// rank that may still fit. The search does not begin with the very smallest sizes: with
-// those, a step of the same number of samples takes the longest.
+// rank that may still fit. The search does not begin with the very smallest sizes,
+// because the smaller the size is, the longer a step over the same number of samples
+// takes.
 func (e *explorer) lowest(high int) int {
 	const within = 8
 	low := high
@@ -172,10 +173,10 @@ func (e *explorer) nothing(t Tried) error {
 }
 
 // spare returns the rank, at most fits, of the largest size that leaves the headroom
-// unused. A size whose amounts are not known is accepted. leaves reports whether the size
-// is known to leave the headroom unused. If no size does, the rank is 0, that of the
-// smallest size. If the smallest size does not even fit, although a larger one does, the
-// rank is fits.
+// unused. leaves reports whether that size is known to do so: a size that fits is also
+// accepted if its amounts of memory are not known. If no size is accepted, leaves is
+// false, and the rank is 0, that of the smallest size. But if the smallest size does not
+// even fit, although a larger one does, the rank is fits.
 func (e *explorer) spare(fits int) (rank int, leaves bool, err error) {
 	for rank = fits; ; rank-- {
 		t, err := e.try(rank)

@@ -142,10 +142,11 @@ func TestFindEnds(t *testing.T) {
 	}
 }
 
-// looked returns the samples of a trial, one for each character of text. A digit is a
-// sample that finds this much memory held, while a GPU computes. A period is a sample
-// that finds no more than before while a GPU computes, and an apostrophe is the same
-// while none does. An underscore is a missing sample.
+// looked returns the samples that text describes. Each character stands for one sample. A
+// digit is a sample at which the trial holds that many bytes while a GPU computes. A
+// period is a sample at which the trial holds no more than before while a GPU computes,
+// and an apostrophe is the same while no GPU computes. An underscore is a sample that is
+// missing.
 func looked(text string) (samples []sample) {
 	held := memory.Bytes(0)
 	for i, r := range text {
@@ -210,7 +211,7 @@ func TestJudge(t *testing.T) {
 		{"ended while flat", Exit{Code: 143, Signal: 15, Stopped: true, GPUs: gpu(50 * gib)}, true, 0, "micro-batch 4 fits: peak 50 GiB, unchanged for 1m0s", 50 * gib, 78 * gib, 0},
 		{"ended while flat, and had run out", Exit{Code: 1, Stopped: true, Tail: []byte(fullText), GPUs: gpu(60 * gib)}, true, 0, "micro-batch 4 does not fit", 79*gib + gib/2, 78 * gib, 0},
 		{"it swallowed its failure", Exit{Tail: []byte(fullText)}, false, 0, "exited with status 0 after running out of memory", 0, 0, 0},
-		{"more than is pretended", Exit{GPUs: gpu(30 * gib)}, false, 24 * gib, "it held 30 GiB, more than the 24 GiB being simulated", 30 * gib, 24 * gib, 0},
+		{"more than is pretended", Exit{GPUs: gpu(30 * gib)}, false, 24 * gib, "the trial held 30 GiB, more than the 24 GiB being simulated", 30 * gib, 24 * gib, 0},
 		{"within what is pretended", Exit{GPUs: gpu(20 * gib)}, false, 24 * gib, "micro-batch 4 fits: peak 20 GiB", 20 * gib, 24 * gib, 3},
 		{"a mistake in the script", Exit{Code: 3, Tail: []byte("epoch 1\nKeyError: 'x'\n")}, false, 0, "ERROR the trial of micro-batch 4 failed, and not for lack of memory: exit status 3", 0, 0, 0},
 		{"an old PyTorch", Exit{Code: 1, Tail: []byte("RuntimeError: Unrecognized CachingAllocator option: per_process_memory_fraction\n")}, false, gib, "ERROR this PyTorch does not support", 0, 0, 0},

@@ -19,11 +19,11 @@ type sample struct {
 }
 
 // flat reports whether a trial has shown how much memory it needs. Its processes must
-// hold some memory, and their peak must not have risen for at least the given duration. In
-// at least half of the samples since it last rose, a GPU must have been computing.
-// Otherwise, loading data or compiling after the model is on the GPU would pass for
-// training. At least half of the samples that are due in the duration must exist, so a time
-// for which the machine was suspended does not count. samples are in
+// hold some memory, and their peak must not have risen for at least the duration lasting.
+// In at least half of the samples taken since the peak last rose, a GPU must have been
+// computing. Otherwise, loading data or compiling after the model is on the GPU would
+// pass for training. At least half of the samples that are due within that duration must
+// exist, so that time for which the machine was suspended does not count. samples are in
 // order of time, sampleEvery apart.
 func flat(samples []sample, lasting time.Duration) bool {
 	if len(samples) == 0 || samples[len(samples)-1].peak == 0 {

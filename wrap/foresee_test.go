@@ -58,7 +58,7 @@ func TestForeseen(t *testing.T) {
 		{"epochs of Lightning, and the user has vouched", lit, nil, true, ""},
 		{"steps of Lightning", lit + " --trainer.max_steps 100", nil, false, later + within},
 		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, nothing + epoch + "; pass --trust if so; after a checkpoint, nothing can be made smaller either: " + within},
-		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl needs trl 1.16.0 or later to resume, and the installed version is not known"},
+		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl needs trl 1.16.0 or later to resume, but the installed version is not known"},
 	} {
 		given := Given{Knobs: c.knobs, Files: fstest.MapFS{
 			"work/main.py": {Data: []byte("from lightning.pytorch.cli import LightningCLI")},
@@ -70,8 +70,8 @@ func TestForeseen(t *testing.T) {
 	}
 }
 
-// TestForeseenEveryCommand checks that Foreseen repeats the reason for which an
-// explanation refuses the next smaller micro-batch. If the explanation gives no reason,
+// TestForeseenEveryCommand checks that Foreseen repeats the reason that an explanation
+// gives for refusing the next smaller micro-batch. If the explanation gives no reason,
 // Foreseen may only say that resuming would fail.
 func TestForeseenEveryCommand(t *testing.T) {
 	names, err := filepath.Glob("testdata/commands/*.txtar")

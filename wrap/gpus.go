@@ -43,8 +43,8 @@ func visible(value string, set bool, all []nvml.GPU) []nvml.GPU {
 // lasts, seldom enough to cost nothing.
 const sampleEvery = 500 * time.Millisecond
 
-// gpuTrace records how much memory of its GPUs a command held during one of its lives. It
-// may be used from one goroutine only.
+// gpuTrace records how much GPU memory a command held during one of its lives. It may be
+// used from one goroutine only.
 type gpuTrace struct {
 	c    Command
 	list func() ([]nvml.GPU, error) // nvml.GPUs, or a fake in tests
@@ -137,9 +137,9 @@ const (
 )
 
 // drain waits until the memory of the command's dead processes is free again: none of
-// these processes holds any, and no GPU that holds more than before the start is still
-// getting emptier. If drainPatience passes first, or sleep returns an error, drain
-// returns the processes that still hold memory, in words.
+// these processes holds any, and each GPU either holds no more than before the start or
+// has stopped getting emptier. If drainPatience passes first, or sleep returns an error,
+// drain returns a description of the processes that still hold memory.
 func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.Duration) error) (stuck []string) {
 	var before []nvml.GPU
 	for range int(drainPatience / drainEvery) {

@@ -65,10 +65,10 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestDrain checks how often drain looks at a GPU before it returns, and which processes
-// it reports. The cases simulate what the GPU holds at each look after the end of a
-// command. used is in GiB. If own is set, one of the command's processes is still among
-// the holders. Other processes held 3 GiB when the command was started.
+// TestDrain checks how many times drain looks at a GPU before it returns, and which
+// processes it reports. The cases simulate what the GPU holds at each look after the end
+// of a command. used is in GiB. If own is set, one of the command's processes is still
+// among the holders. Other processes held 3 GiB when the command was started.
 func TestDrain(t *testing.T) {
 	const gib = memory.GiB
 	type look struct {

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// TestHangs checks in which minutes of a command's life a hang is reported. In the life,
-// each character is one minute: o is output, g is a kernel, m is memory held on a GPU, s
-// is a checkpoint, and - is nothing. In want, ! marks a minute in which a hang is
-// reported. A hang is five minutes without a sign of life.
+// TestHangs checks in which minutes of a command's life a hang is reported. In life, each
+// character is one minute: o is output, g is a kernel, m is memory held on a GPU, s is a
+// checkpoint, and - is nothing. In want, ! marks a minute in which a hang is reported. A
+// hang is five minutes without a sign of life.
 func TestHangs(t *testing.T) {
 	for _, c := range []struct{ name, life, want string }{
 		{"output", "goooooooooo", "..........."},

@@ -74,8 +74,8 @@ func (c classifier) untold() Outcome {
 }
 
 // allocatorNear is the greatest distance, in lines, from the end of the output at which
-// an allocator's report still counts as the reason for the end. An allocator reports a
-// failed allocation even if it recovers from it.
+// an allocator's report still counts as the reason for the end. An allocator reports
+// every failed allocation, even one that it recovers from.
 const allocatorNear = 20
 
 // memory returns the outcome of a memory failure, with all the numbers that are known.

@@ -85,8 +85,8 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 	return place{}, nil
 }
 
-// set returns at. If the value there means that the knob is not set, the text of the
-// result is the knob's default.
+// set returns at. If the value there means that the knob is not set, set first replaces
+// the text of at with the knob's default.
 func (m *Match) set(k Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true
@@ -224,9 +224,9 @@ func (m *Match) scriptDefault(k Knob) string {
 	return ""
 }
 
-// declared returns the places where the script declares flag through argparse with an
-// option that matches the pattern option. Each consists of the matched text and the
-// pattern's groups.
+// declared returns the calls in the script that declare flag through argparse and also
+// pass an option that matches the regular expression option. Each element holds the
+// matched text, followed by the groups of the expression.
 func (m *Match) declared(flag, option string) [][][]byte {
 	if m.Launch.Script == "" {
 		return nil

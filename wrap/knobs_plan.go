@@ -25,7 +25,8 @@ func (e *WorldError) Error() string {
 }
 
 // InexactError says that a change of the micro-batch would change what is trained. It
-// names micro-batches that would not.
+// also names the nearest micro-batches, if there are any, that would keep the effective
+// batch.
 type InexactError struct {
 	Asked   recovery.Plan
 	Reason  string
@@ -106,7 +107,7 @@ func (m *Match) step() (s step, err error) {
 	}
 	s.perRank = 1
 	if _, has := m.Profile.Knobs[accumulation]; has && s.accumulation == 0 && s.global == 0 && m.Profile.Law.Derive == "" {
-		return s, &KnobError{accumulation, m.places(accumulation), "", "not given, and its default is not known; give it, even if only as 1"}
+		return s, &KnobError{accumulation, m.places(accumulation), "", "not given, and its default is not known; give it, even if it is 1"}
 	}
 	if s.accumulation > 0 {
 		if s.perRank, err = m.perRank(accumulation, s.accumulation, s); err != nil {
@@ -171,7 +172,8 @@ func divisor(a, b int) int {
 }
 
 // globalRanks returns the number by which to multiply the value of the global knob to get
-// the effective batch: 1 if the value counts over all ranks, otherwise the number of ranks.
+// the effective batch: 1 if the value is already the total over all ranks, otherwise the
+// number of ranks, or 1 if that is not known.
 func (m *Match) globalRanks(s step) int {
 	if m.Profile.Knobs[global].Scope == Total {
 		return 1
@@ -182,8 +184,8 @@ func (m *Match) globalRanks(s step) int {
 // total returns the effective batch of s.
 func (m *Match) total(s step) int { return s.perMicro * s.perRank * max(1, s.ranks) }
 
-// givenOwn reports whether the command gives a knob a value, rather than leaving the
-// default.
+// givenOwn reports whether the command gives a knob a value, rather than leaving it at
+// its default.
 func (m *Match) givenOwn(name string) (bool, error) {
 	at, err := m.find(m.Profile, m.files, name)
 	return at.kind > byDefault && !at.unset, err
@@ -199,7 +201,7 @@ func scoped(scope Scope, name string, n int, s step, where string) (int, error) 
 	case scope == Total && s.ranks == 0 || scope == Unsaid && s.ranks == 0:
 		return 0, &WorldError{name, s.why}
 	case scope == Unsaid && s.ranks > 1:
-		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("may be for each of the %d ranks or for all together; say which with --knob %s=%s@rank or @total", s.ranks, name, where)}
+		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("may be the value per rank or the total over all %d ranks; say which with --knob %s=%s@rank or @total", s.ranks, name, where)}
 	case scope == Total && n%s.ranks != 0:
 		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("is counted over all ranks, and is not divisible by %d", s.ranks)}
 	case scope == Total:
@@ -229,8 +231,8 @@ func (m *Match) places(name string) string {
 	return k.Env
 }
 
-// agree returns an error if a layer sets a different value from the framework for the
-// same knob: headroom must not guess which of the two counts.
+// agree returns an error if a layer and the framework set the same knob to different
+// values: headroom must not guess which of the two applies.
 func (m *Match) agree(s step) error {
 	for i, layer := range m.Layers {
 		wants := map[string]int{micro: s.perMicro, accumulation: s.perRank, global: m.total(s)}
@@ -251,7 +253,7 @@ func (m *Match) agree(s step) error {
 				return &WorldError{at.where, s.why}
 			}
 			if n != want {
-				return &KnobError{name, at.where, at.text, fmt.Sprintf("%s has a different value from %s, where it is %d; use the same in both", layer.Name, m.Profile.Name, want)}
+				return &KnobError{name, at.where, at.text, fmt.Sprintf("this is the value for %s, but the value for %s is %d; use the same in both", layer.Name, m.Profile.Name, want)}
 			}
 		}
 	}

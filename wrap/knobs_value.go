@@ -119,7 +119,7 @@ func (t Type) amount(text string) (int, error) {
 		return 0, err
 	}
 	if n < 1 || n > mostAmount {
-		return 0, fmt.Errorf("%d: must be 1 to %d", n, mostAmount)
+		return 0, fmt.Errorf("%d: must be from 1 to %d", n, mostAmount)
 	}
 	return n, nil
 }

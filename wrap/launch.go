@@ -203,9 +203,9 @@ func (p *peeler) python() (done bool, err error) {
 		arg := p.c.Args[p.at]
 		switch {
 		case arg == "-":
-			return false, &OpaqueError{"python -", "the script comes from standard input, as from a here-document, so it cannot be started again; write it to a file"}
+			return false, &OpaqueError{"python -", "the script comes from standard input, for example from a here-document, so it cannot be started again; write it to a file"}
 		case arg == "-c":
-			return false, &OpaqueError{"python -c", "the script is an argument; write it to a file"}
+			return false, &OpaqueError{"python -c", "the script is passed as an argument; write it to a file"}
 		case arg == "-m":
 			p.at++
 			return p.module()

@@ -44,7 +44,7 @@ func TestPeel(t *testing.T) {
 		{"docker run x python t.py", "docker: a container"},
 		{"nohup bash -c 'python t.py'", "bash: shell scripts"},
 		{"python -", "here-document"},
-		{"python -c pass", "the script is an argument"},
+		{"python -c pass", "the script is passed as an argument"},
 		{"python", "standard input"},
 		{"torchrun --frobnicate 3 t.py", "option --frobnicate is not known"},
 		{"torchrun --nproc-per-node", "has no value"},
@@ -73,7 +73,8 @@ func TestPeel(t *testing.T) {
 }
 
 // FuzzPeel checks that no command makes Peel panic, that a Launch gives the right
-// position of the program that it names, and that every plan of a command is valid.
+// position of the program that it names, and that every plan that a built-in profile
+// finds in a command is valid.
 func FuzzPeel(f *testing.F) {
 	f.Add("env A=b torchrun --nproc-per-node=2 -- train.py --x")
 	f.Add("python -m torch.distributed.run -m")

@@ -161,8 +161,8 @@ func (p *peeler) byItself() {
 	}
 }
 
-// count takes the number of ranks from the option called name. If that option is not
-// given, otherwise is the reason why the number is not known.
+// count sets the number of ranks from the option called name. If that option is not
+// given, the number is not known, and the string otherwise says why.
 func (p *peeler) count(name, otherwise string) {
 	o, given := p.launch.option(name)
 	if !given {

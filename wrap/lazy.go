@@ -10,7 +10,8 @@ import (
 // 5 ms to every start. It is safe for concurrent use.
 type lazyRegexp func() *regexp.Regexp
 
-// lazily returns a lazyRegexp. Calling it panics if the expression is invalid.
+// lazily returns a lazyRegexp for expression. If expression is invalid, lazily itself
+// does not panic, but calling the lazyRegexp does.
 func lazily(expression string) lazyRegexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }

@@ -124,8 +124,9 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 }
 
 // Live runs one life: it prepares, starts and watches the command, and returns why the
-// command ended. Cancelling ctx means that the user asked to stop: nothing is started
-// any more. It does not end a running child, which gets the user's signal in any case.
+// command ended. Cancelling ctx means that the user has asked to stop: nothing more is
+// started. The cancellation does not end a child that is already running, which gets the
+// user's signal in any case.
 func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) {
 	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 	if err == nil {
@@ -176,8 +177,8 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	return outcome, exit, nil
 }
 
-// named returns c with environment variables that tell it its run, its attempt and, if
-// its plan is known, its micro-batch.
+// named returns c with environment variables that give its run, the number of its attempt
+// and, if its plan is known, its micro-batch.
 func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_RUN="+w.Run, "HEADROOM_ATTEMPT="+strconv.Itoa(w.Number()))
 	if w.Match != nil {
@@ -254,7 +255,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	if exit.Code != 0 { // after a success nobody needs these, and NVML may take longer than the command
 		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
 		for _, holder := range trace.drain(ctx, harness.Sleep) {
-			w.Trouble(fmt.Errorf("%s still holds memory %v after the command has ended", holder, drainPatience))
+			w.Trouble(fmt.Errorf("%s still holds memory %v after the command ended", holder, drainPatience))
 		}
 	}
 	return exit, own, nil
@@ -266,8 +267,9 @@ func byUs(kind Kind, why string) *Outcome {
 }
 
 // attend waits for the child to end. Meanwhile it checks whether the child hangs, and
-// whether memory would run out before the next checkpoint. If so, and if w allows it,
-// attend ends the child. own is the outcome in that case, and nil otherwise.
+// whether memory would run out before the next checkpoint. In either case, attend ends
+// the child if w allows it. own is the outcome if attend ended the child, and nil
+// otherwise.
 func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *Outcome) {
 	leaks := w.RunsOut != nil && w.Resumes()
 	every := hangEvery

@@ -115,8 +115,8 @@ func TestRankErrorsOfThisLife(t *testing.T) {
 	}
 }
 
-// TestGate checks that a start waits until enough memory is free, that it says once that
-// it waits, and that the wait can be interrupted.
+// TestGate checks that a start waits until enough memory is free, that it reports once
+// that it is waiting, and that the wait can be interrupted.
 func TestGate(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()

@@ -1,7 +1,8 @@
 package wrap
 
-// ambiguousTexts count as out-of-memory failures only if little of a GPU's memory was
-// free: wrong driver versions, bad labels and unsupported shapes cause them as well.
+// ambiguousTexts are error texts that indicate an out-of-memory failure only if little of
+// a GPU's memory was free: wrong driver versions, bad labels and unsupported shapes cause
+// the same errors.
 var ambiguousTexts = []signature{
 	{"cublas_status_not_initialized", "cuBLAS could not start"},
 	{"cudnn_status_internal_error", "cuDNN failed internally"},
@@ -15,7 +16,7 @@ var ambiguousTexts = []signature{
 	{"cudnn_status_not_supported * non-contiguous", "cuDNN refused an input"},
 	{"cudnn_status_execution_failed", "cuDNN failed internally"},
 	{"cublas_status_internal_error", "cuBLAS failed internally"},
-	{"nvml_success == r internal assert failed", "PyTorch's allocator could not query NVML, as it tries to when memory runs out"},
+	{"nvml_success == r internal assert failed", "PyTorch's allocator could not query NVML, which it tries to do when memory runs out"},
 	{"ur_result_error_out_of_resources", "the device driver reported that it was out of resources"},
 	{"failed to get convolution algorithm", "cuDNN could not start"},
 	{"dnn library is not found", "cuDNN could not start"},
@@ -23,8 +24,9 @@ var ambiguousTexts = []signature{
 	{"run_func_( * api call failed", "a compiled graph failed"},
 }
 
-// ambiguousHostTexts count as failures for lack of host memory only if ulimit sets a
-// limit: oneDNN says the same if it has no kernel for the tensors or the processor.
+// ambiguousHostTexts are error texts that indicate a lack of host memory only if ulimit
+// sets a limit: oneDNN reports the same errors if it has no kernel for the tensors or the
+// processor.
 var ambiguousHostTexts = []signature{
 	{"could not create a primitive", "oneDNN could not set up a computation"},
 	{"could not execute a primitive", "oneDNN could not carry out a computation"},
@@ -53,8 +55,8 @@ var lookalikes = []signature{
 	{"does not require grad", "the loss does not depend on anything that is trained"},
 	{"device-side assert triggered", "a kernel's check failed, usually an index or a label out of range"},
 	{"no kernel image is available", "this build does not support the GPU"},
-	{"no cuda gpus are available", "no GPU can be seen"},
-	{"no cuda-capable device is detected", "no GPU can be seen"},
+	{"no cuda gpus are available", "no GPU is visible"},
+	{"no cuda-capable device is detected", "no GPU is visible"},
 	{"invalid device ordinal", "there is no GPU with that number"},
 	{"all cuda-capable devices are busy or unavailable", "the GPU is in exclusive use"},
 	{"driver version is insufficient", "the driver is too old"},
@@ -133,8 +135,8 @@ var confirmations = []signature{
 	{"exceeded its requested memory", "the scheduler ended the job at its memory limit"},
 }
 
-// workerKills are messages that a process was killed. They do not show that memory was
-// the reason.
+// workerKills are messages saying that a process was killed. They do not show that memory
+// was the reason.
 var workerKills = []signature{
 	{"is killed by signal: killed", "a data loader's worker was killed"},
 	{"exited unexpectedly", "a data loader's worker ended"},

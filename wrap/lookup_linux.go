@@ -10,7 +10,7 @@ import (
 )
 
 // Startable checks beforehand whether the program of a command can be started. The error
-// is a *[StartError], or nil if no reason against a start is known.
+// is a *[StartError], or nil if nothing is known that would prevent the start.
 func (c Command) Startable() error {
 	_, err := c.program()
 	return err

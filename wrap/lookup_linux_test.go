@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestStartError covers every reason for which a program cannot be started.
+// TestStartError covers every reason why a program cannot be started.
 func TestStartError(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {

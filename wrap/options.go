@@ -26,8 +26,8 @@ type ChildOptions struct {
 	// Patience is the time from the first Stop until the child is killed; 0 means 120 s,
 	// since trainers may take minutes to save.
 	Patience time.Duration
-	// Grace is the time that processes which a child leaves behind have to end after they
-	// are asked to; 0 means 10 s.
+	// Grace is how long processes that a child leaves behind may keep running after they
+	// have been asked to end; 0 means 10 s.
 	Grace time.Duration
 	// Standby is the result of an earlier call to [StandBy]. If it is nil, Start makes one.
 	Standby *Standby
@@ -35,8 +35,9 @@ type ChildOptions struct {
 	// by then, so none is lost between this call and the child. If it returns an error,
 	// nothing is started and Start returns that error. It may be nil.
 	Before func() error
-	// Trouble receives each problem around the child once, such as a full disk under the
-	// log. It is called from several goroutines and must not block. It may be nil.
+	// Trouble is called once for each problem in running the child, such as a full disk
+	// that leaves gaps in the log. It is called from several goroutines and must not
+	// block. It may be nil.
 	Trouble func(error)
 
 	after func(time.Duration, func()) stopper // time.AfterFunc, if nil

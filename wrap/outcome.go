@@ -21,10 +21,10 @@ type Outcome struct {
 	Hint     string `json:"hint,omitempty"` // what the user could do; may be ""
 }
 
-// Kind is the reason for which a command ended.
+// Kind is the reason why a command ended.
 type Kind string
 
-// The reasons for which a command can end.
+// The reasons why a command can end.
 const (
 	Done              Kind = "done"
 	OutOfMemory       Kind = "out of memory"        // of the device

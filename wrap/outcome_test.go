@@ -28,7 +28,7 @@ func TestHopelessRequests(t *testing.T) {
 		{"96.00 GiB", 0, ""},
 		{"96.00 GiB", 8, ""},
 		{"96.00 GiB", 4, ""},
-		{"96.00 GiB", 3, "even one would need 32 GiB on a device of 24 GiB"},
+		{"96.00 GiB", 3, "even one would need 32 GiB on a device with 24 GiB"},
 		{"1536.00 GiB", 512, ""},
 		{"1600.00 GiB", 512, "a size was computed wrongly"},
 	} {
@@ -80,7 +80,7 @@ func TestHopelessInEvaluation(t *testing.T) {
 }
 
 // TestDoneMentionsSwallowedError checks that a command which exits with status 0 is done,
-// and that a hint tells the user if its last output was an error about memory.
+// and that its outcome has a hint if its last output was an error about memory.
 func TestDoneMentionsSwallowedError(t *testing.T) {
 	e := failedWith(oomLine, "2.00 GiB")
 	e.Code = 0
@@ -152,8 +152,9 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// TestSamplesFillIn checks that numbers about a GPU that an error does not give come from
-// the samples: those of the GPU that the error names, or else those of the fullest GPU.
+// TestSamplesFillIn checks that the numbers about a GPU are taken from the samples if an
+// error does not give them: from the samples of the GPU that the error names, or else
+// from those of the fullest GPU.
 func TestSamplesFillIn(t *testing.T) {
 	gpus := []GPU{
 		{Index: 2, Total: 24 * memory.GiB, Peak: 5 * memory.GiB, Foreign: memory.GiB},
@@ -209,7 +210,7 @@ func TestEvidenceIsDiagnosed(t *testing.T) {
 
 // TestAllocatorsLastWords checks that a report of a failed allocation by PyTorch's
 // allocator counts as the reason for the end only if it is the last output. The allocator
-// reports every failed attempt, even if it recovers from it.
+// reports every failed attempt, even one that it recovers from.
 func TestAllocatorsLastWords(t *testing.T) {
 	words := "[W1121 10:00:00.123456789 CUDACachingAllocator.cpp:1512] memory allocation failed with OOM on device 0 " +
 		"while trying to allocate 2147483648 bytes (free: 402653184, total: 25394479104)\n"

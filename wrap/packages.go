@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// versions maps the name of the package that the profile needs in order to resume to that
-// package's version. It returns nil if there is no such package, or if its version is not
-// known.
+// versions returns the version of the package that the profile needs in order to resume,
+// keyed by the package's name. It returns nil if the profile needs no package, or if the
+// version is not known.
 func (m *Match) versions() map[string]string {
 	name := m.Profile.Resume.Needs.Package
 	if version := m.version(name); name != "" && version != "" {

@@ -3,8 +3,8 @@ package wrap
 import "time"
 
 const (
-	// YoungDeath is the time before which the end of a life counts as a young death. A
-	// command that ends so soon has not started to train.
+	// YoungDeath is the length below which a life counts as having ended in a young
+	// death. A command that ends so soon has not started to train.
 	YoungDeath = 10 * time.Second
 	// YoungDeaths is how many young deaths in a row make headroom give up.
 	YoungDeaths = 8

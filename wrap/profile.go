@@ -85,7 +85,8 @@ const (
 	Text   Type = "text"
 )
 
-// Scope says what the value of a knob is counted over.
+// Scope says whether the value of a knob is counted per GPU, per rank or over all ranks
+// together, or that this depends on the user's code.
 type Scope string
 
 // The scopes.
@@ -196,7 +197,7 @@ type Need struct {
 	Version string
 }
 
-// Unit is the unit in which a checkpoint counts how far the training is.
+// Unit is the unit in which a checkpoint records how far training has got.
 type Unit string
 
 // The units.
@@ -210,7 +211,7 @@ const (
 // Normalised says whether a loss is divided by the accumulation.
 type Normalised string
 
-// The answers.
+// The values of [Normalised].
 const (
 	IsNormalised  Normalised = "true"
 	NotNormalised Normalised = "false"
@@ -220,7 +221,8 @@ const (
 // Coupling is what a framework scales the learning rate by.
 type Coupling string
 
-// The couplings. A change of the micro-batch affects only ByMicro.
+// The couplings. Only with ByMicro does a change of the micro-batch change the learning
+// rate.
 const (
 	ByProduct Coupling = "product"
 	ByMicro   Coupling = "micro"
@@ -228,8 +230,8 @@ const (
 	ByNothing Coupling = "none"
 )
 
-// Fallback is a way to need less memory other than a smaller micro-batch. A profile lists
-// its fallbacks in the order in which to try them.
+// Fallback is a way, other than a smaller micro-batch, to reduce the memory that is
+// needed. A profile lists its fallbacks in the order in which to try them.
 type Fallback struct {
 	Name  string
 	Set   map[string]string // knob → value

@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ProfileError is one problem of a profile. [ParseProfile] returns all problems at once,
+// ProfileError is one problem in a profile. [ParseProfile] returns all problems at once,
 // joined into one error.
 type ProfileError struct {
 	Where string // "mygpt.yaml:12", or only the file
@@ -32,9 +32,9 @@ func (e *ProfileError) Error() string {
 	return strings.Join(append(parts, e.Text), ": ")
 }
 
-// ParseProfile parses a profile. name is the name of the file in errors. The error joins
-// a [*ProfileError] for every problem: unknown keys, bad values, references to knobs that
-// do not exist.
+// ParseProfile parses a profile. Errors give name as the name of the file. The error
+// joins a [*ProfileError] for every problem: unknown keys, bad values, references to
+// knobs that do not exist.
 func ParseProfile(name string, content []byte) (Profile, error) {
 	r := profileReader{file: name}
 	var doc, second yaml.Node
@@ -103,12 +103,13 @@ func (r *profileReader) each(key string, n *yaml.Node, f func(name string, k, v 
 	}
 }
 
-// language is the version of the profile language that this headroom reads.
+// language is the version of the profile language that this version of headroom reads.
 const language = 1
 
-// readable reports whether a profile is written in the version of the language that this
-// headroom reads. It is checked first: in another version the keys may mean something
-// else, and errors about them would mislead.
+// readable reports whether a profile is written in the version of the profile language
+// that this version of headroom reads. The profile's version is checked before anything
+// else: in another version the keys may mean something else, and errors about them would
+// mislead.
 func (r *profileReader) readable(n *yaml.Node) bool {
 	r.p.Version = language
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
@@ -204,7 +205,7 @@ func (r *profileReader) fallbacks(key string, n *yaml.Node) {
 
 func (r *profileReader) items(key string, n *yaml.Node, f func(*yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
-		r.add(n.Line, key, n.Value, "not a list; write [..] or lines with -")
+		r.add(n.Line, key, n.Value, "not a list; write [..] or lines that begin with -")
 		return
 	}
 	for _, item := range n.Content {

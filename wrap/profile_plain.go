@@ -35,9 +35,9 @@ var withTexts = sync.OnceValue(func() []Profile {
 	return all
 })
 
-// LoadProfiles reads the profile called name from files, or every .yaml file in it if it
-// is a folder. The error joins all problems. Two profiles with the same name are a
-// problem, too.
+// LoadProfiles reads the profile in the file name or, if name is a folder, those in every
+// .yaml file in that folder. files is the file system that name is in. The error joins
+// all problems. Two profiles with the same name are a problem, too.
 func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 	names := []string{name}
 	if info, err := fs.Stat(files, name); err == nil && info.IsDir() {

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Given is what the user specified in addition to the command, and where files are read.
+// Given is what the user specified in addition to the command, and the file system from
+// which files are read.
 type Given struct {
 	Files   fs.FS    // rooted at /; if nil, no files are read
 	Profile string   // name of the profile to use, whatever the scores are; may be ""

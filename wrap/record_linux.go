@@ -38,13 +38,13 @@ func newRecorder(o ChildOptions) *recorder {
 	return r
 }
 
-// heldFor is how long output of stderr waits for earlier output of stdout before it is
+// heldFor is how long output on stderr waits for earlier output on stdout before it is
 // added to the tail. Two pipes have no common order, and on a busy machine one of them
 // lags. Without the wait, the last steps before a failure would look like steps after it.
 const heldFor = 200 * time.Millisecond
 
-// remember adds p, which arrived at now, to the tail. It holds output of stderr back, and
-// adds it after any output of stdout that arrives within heldFor.
+// remember adds p, which arrived at now, to the tail. It holds output on stderr back, and
+// adds it after any output on stdout that arrives within heldFor.
 func (r *recorder) remember(stream int, p []byte, now time.Time) {
 	if len(r.held) > 0 && (now.Sub(r.since) > heldFor || len(r.held) > chunk) {
 		r.tail.add(1, r.held)

@@ -15,7 +15,7 @@ import (
 
 // TestWhatIsRecordedOfALife checks what the journal says about a life that ran out of
 // memory: the time that was lost, the path of the newest checkpoint, and only those
-// numbers about memory that were measured, not the assumed ones.
+// memory figures that were measured, not the assumed ones.
 func TestWhatIsRecordedOfALife(t *testing.T) {
 	began := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
 	ranOut := Outcome{Kind: OutOfMemory, Confidence: Certain, Reasons: []string{"it failed in forward"},

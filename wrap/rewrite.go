@@ -25,7 +25,8 @@ type Copy struct {
 	original   []byte
 }
 
-// Clone is a folder of links to the files of a checkpoint, except for those that differ.
+// Clone is a folder that stands in for a checkpoint: it has links to the checkpoint's
+// files, except for the files whose contents have to differ.
 type Clone struct {
 	Path, From string            // as the command names them
 	Files      map[string][]byte // contents of the files that differ, by path in the folder
@@ -41,8 +42,9 @@ type Change struct {
 }
 
 // Rewrite returns m's command with the micro-batch of p, the accumulation that keeps the
-// effective batch exactly, and the arguments that make it resume from r. If nothing has to
-// change, it is the same command. fallbacks are names of the profile's fallbacks.
+// effective batch exactly the same, and the arguments that make it resume from r. If
+// nothing has to change, it is the same command. fallbacks are the names of the profile's
+// fallbacks to use.
 //
 // If the rewritten command would train something else, Rewrite returns an error instead.
 // An [*InexactError] names micro-batches that would work. A [*KnobError] says which knob
@@ -52,9 +54,9 @@ func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritt
 	return m.rewrite(p, fallbacks, ".headroom-", func(w *rewriter, s, next step) error { return w.resume(r, s, next) })
 }
 
-// rewrite makes the changes that the plan p needs, and then calls more for further
-// changes. more gets the present step and the next one. The names of copied
-// configurations begin with prefix.
+// rewrite makes the changes that the plan p needs, and then calls the function more,
+// which makes further changes. more gets the current step and the next one. The names of
+// copied configurations begin with prefix.
 func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more func(w *rewriter, s, next step) error) (Rewritten, error) {
 	s, err := m.step()
 	if err != nil {
@@ -86,8 +88,8 @@ func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more
 	return out, m.proves(out, p)
 }
 
-// keeps returns an error unless p has the effective batch and the ranks of the command,
-// and the framework can run p's micro-batch.
+// keeps returns an error unless p has the same effective batch and number of ranks as the
+// command, and the framework can run p's micro-batch.
 func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	inexact := func(format string, args ...any) error {
 		return &InexactError{Asked: p, Reason: fmt.Sprintf(format, args...)}
@@ -96,7 +98,7 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 		return inexact("%v", err)
 	}
 	if p.Effective != asked.Effective || p.World != asked.World {
-		return inexact("the command trains %d samples per step on %d ranks, but the plan has %d on %d", asked.Effective, asked.World, p.Effective, p.World)
+		return inexact("the command trains on %d samples per step with %d ranks, but the plan has %d on %d", asked.Effective, asked.World, p.Effective, p.World)
 	}
 	uniform, size := p, p.Largest()
 	uniform.Uniform, uniform.Common = true, asked.Common
@@ -106,7 +108,7 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	if !uniform.Runs(size) {
 		refused := &InexactError{Asked: p, Reason: fmt.Sprintf("each rank has %d samples per step, and that is not a multiple of the micro-batch", p.Share(0))}
 		if asked.Common > 0 {
-			refused.Reason = fmt.Sprintf("the effective batch grows, each rank has a multiple of %d samples per step, and that is not always a multiple of the micro-batch", asked.Common/asked.World)
+			refused.Reason = fmt.Sprintf("the effective batch grows, so each rank has some multiple of %d samples per step, which is not always a multiple of the micro-batch", asked.Common/asked.World)
 		}
 		for _, n := range []int{uniform.Below(p.Micro), uniform.Above(p.Micro)} {
 			if n > 0 {
@@ -122,7 +124,7 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	return m.lawful(p, s)
 }
 
-// lawful returns an error if a change to p's micro-batch would make the framework use a
+// lawful returns an error if switching to p's micro-batch would make the framework use a
 // different effective batch, gradient or learning rate.
 func (m *Match) lawful(p recovery.Plan, s step) error {
 	if p.Largest() == s.perMicro {
@@ -163,7 +165,7 @@ func (m *Match) proves(out Rewritten, p recovery.Plan) error {
 		return err
 	}
 	if got.Plan.Effective != p.Effective || got.Plan.World != p.World || got.Plan.Micro != p.Largest() || got.Accumulation != p.Accumulation() {
-		return &InexactError{Asked: p, Reason: fmt.Sprintf("the rewritten command would train with %v", got.Plan)}
+		return &InexactError{Asked: p, Reason: fmt.Sprintf("the rewritten command would instead train with %v", got.Plan)}
 	}
 	return nil
 }

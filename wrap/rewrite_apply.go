@@ -105,8 +105,8 @@ func (w *rewriter) add(p Profile, k Knob, value string) {
 	}
 }
 
-// edit changes a key in a copy of the configuration that has it, or else of the last one.
-// It returns the name of the copy.
+// edit changes a key in a copy of the configuration that has the key, or in a copy of the
+// last configuration if none has it. It returns the name of the copy.
 func (w *rewriter) edit(docs []document, at place, name, path, value string) (string, error) {
 	doc := at.doc
 	if doc == nil {

@@ -63,9 +63,9 @@ func (w *rewriter) pin(s step) error {
 	return w.amount(m.Profile, m.files, global, total)
 }
 
-// length adds a condition for the user to verify if the training's length is given in
-// epochs. The framework computes the steps in an epoch, with rounding, from the number of
-// micro-batches, and the learning-rate schedule depends on that.
+// length handles a training length that is given in epochs: it adds a condition that the
+// user has to verify. The framework computes the steps in an epoch, with rounding, from
+// the number of micro-batches, and the learning-rate schedule depends on that.
 func (w *rewriter) length() error {
 	if _, has := w.m.Profile.Knobs[steps]; !has {
 		return nil

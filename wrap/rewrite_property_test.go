@@ -87,9 +87,9 @@ func draw(t *rapid.T) drawn {
 	return d
 }
 
-// TestRewriteIsExactOrRefused checks that, for any law and any scopes, Rewrite either
-// returns an error or a command that asks for exactly the plan. The test reads the command
-// back with its profile, and also computes the effective batch by itself.
+// TestRewriteIsExactOrRefused checks that, for any law and any scopes, Rewrite returns
+// either an error or a command that asks for exactly the plan. The test reads the command
+// back with its profile, and also computes the effective batch independently.
 func TestRewriteIsExactOrRefused(t *testing.T) {
 	exact, refused, grown := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -46,7 +46,7 @@ func TestRewriteByCustomProfile(t *testing.T) {
 		{"in front of its own --", "python t.py --micro 8 -- --micro 3", "", micros(2), nil, "--micro 2 --accum 4 -- --micro 3"},
 		{"no such fallback", "python t.py --micro 8", "", nil, []string{"offload"}, "fallback: offload: custom has no such fallback"},
 		{"below its bound", "python t.py --micro 8", "", micros(1), nil, "micro-batch 1: custom needs a micro-batch of at least 2"},
-		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains 8 samples per step on 1 ranks, but the plan has 16 on 1"},
+		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains on 8 samples per step with 1 ranks, but the plan has 16 on 1"},
 		{"not a divisor", "python t.py --micro 12", "", func(p *recovery.Plan) { p.Micro, p.Uniform = 5, false }, nil, "not a multiple of the micro-batch; the nearest micro-batches that keep the effective batch are 4 and 6"},
 		{"learning rate by micro-batch", "python t.py --micro 8", "lr_coupling: micro", micros(4), nil, "scales the learning rate by the micro-batch alone"},
 		{"summed gradients", "python t.py --micro 8", `normalised: "false"`, micros(4), nil, "does not divide the loss by the accumulation"},
@@ -95,8 +95,8 @@ func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Pl
 	return strings.Join(out.Command.Args[2:], " ")
 }
 
-// TestRanksThatAreNotKnown checks that a value that counts over all ranks needs the number
-// of ranks, and that a value per rank does not.
+// TestRanksThatAreNotKnown checks that a value that is a total over all ranks needs the
+// number of ranks, and that a value per rank does not.
 func TestRanksThatAreNotKnown(t *testing.T) {
 	command := Command{Args: strings.Fields("torchrun --nproc-per-node=gpu t.py --bs 8 --accum 2"), Dir: "/"}
 	for _, c := range []struct {
@@ -168,9 +168,10 @@ func TestProfilesOfAUsers(t *testing.T) {
 	}
 }
 
-// TestEffectiveBatchThatGrows checks that, if the effective batch grows, the micro-batch
-// divides each of its values, since the framework computes the accumulation of each step.
-// The schedule itself never changes.
+// TestEffectiveBatchThatGrows checks that, while the effective batch grows, the
+// micro-batch times the number of ranks divides every size that the effective batch
+// takes, since the framework computes the accumulation of each step. The schedule itself
+// never changes.
 func TestEffectiveBatchThatGrows(t *testing.T) {
 	p, err := ParseProfile("grows.yaml", []byte("name: grows\nmatch: {flags: [--micro]}\nlaw: {write: [micro], derive: accumulation}\n"+
 		"knobs: {micro: {flags: [--micro]}, global: {flags: [--global]}, accumulation: {flags: [--accum]}, rampup: {flags: [--rampup]}}\n"))
@@ -187,7 +188,7 @@ func TestEffectiveBatchThatGrows(t *testing.T) {
 		{two + "--micro 8 --global 96 --rampup=32,16,50000", micros(2), "t.py --micro 2 --global 96 --rampup=32,16,50000"},
 		{two + "--micro 8 --global 96 --rampup 32 16 50000", micros(6), "t.py --micro 4 --global 96 --rampup 32 16 50000"}, // 6 divides 96 / 2, and not 32 / 2
 		{two + "--micro 8 --global 96 --rampup 32 16 50000", func(p *recovery.Plan) { p.Micro, p.Uniform, p.Common = 6, false, 0 },
-			"the effective batch grows, each rank has a multiple of 8 samples per step, and that is not always a multiple of the micro-batch; the nearest micro-batches that keep the effective batch are 4 and 8"},
+			"the effective batch grows, so each rank has some multiple of 8 samples per step, which is not always a multiple of the micro-batch; the nearest micro-batches that keep the effective batch are 4 and 8"},
 		{two + "--micro 12 --global 96 --rampup 32 16 50000", micros(4), "grows from 32 in steps of 16 to 96, and micro-batch 12 × 2 ranks does not divide all of these sizes"},
 		{two + "--micro 8 --rampup 32 16 50000", micros(4), "needs --global, the size that the effective batch grows to"},
 		{two + "--micro 8 --accum 6 --global 96 --rampup 32 16 50000", micros(4), "and cannot be combined with accumulation"},
@@ -204,8 +205,9 @@ func TestEffectiveBatchThatGrows(t *testing.T) {
 }
 
 // TestDerivedAccumulation checks what happens to the effective batch if the framework
-// computes the accumulation: it is kept if it is given, and pinned if it is not. It is an
-// error if it cannot be pinned or does not divide evenly.
+// computes the accumulation: an effective batch that is given is kept, and one that is
+// not given is pinned. If it cannot be pinned, or the given one does not divide evenly,
+// Rewrite returns an error.
 func TestDerivedAccumulation(t *testing.T) {
 	const head = "name: derived\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  global: {flags: [--global], unset: [\"-1\"]}\nlaw: {write: [micro], derive: accumulation"
 	for _, c := range []struct{ law, command, want string }{
@@ -233,7 +235,7 @@ func TestRewriteIsReadBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); !strings.Contains(got, "the rewritten command would train with micro-batch 16 × 16") {
+	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); !strings.Contains(got, "the rewritten command would instead train with micro-batch 16 × 16") {
 		t.Error(got)
 	}
 }
@@ -245,7 +247,7 @@ func TestAccumulationIsNotAssumed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); got != "accumulation: --accum: not given, and its default is not known; give it, even if only as 1" {
+	if got := rewritten(t, p, "python t.py --bs 8", micros(4), nil); got != "accumulation: --accum: not given, and its default is not known; give it, even if it is 1" {
 		t.Error(got)
 	}
 }

@@ -14,8 +14,8 @@ var conditional = []string{
 	"should ", "to fix", "solve", "due to potential", "potential", "not enough for", "otherwise", "previous", "last run", "no longer",
 }
 
-// furtherOn lists words that, soon after a text about memory, show that the text is about
-// memory errors in general or about one that the program handled.
+// furtherOn lists words that, if they follow soon after a text about memory, show that
+// the text is about memory errors in general or about one that the program handled.
 var furtherOn = []string{" errors", " issues", " may ", " might ", " can ", " could ", " problems", "? ", " detected, reducing", ", retrying",
 	", skipping", "; retrying", "; skipping", " - skipping", " - retrying", " handler", " exceptions", ", ignoring"}
 

@@ -25,8 +25,8 @@ type RunOptions struct {
 	// Newest returns the newest complete checkpoint, or nil if there is none. The function
 	// itself is nil if the command is not known to write checkpoints.
 	Newest func() (*Saved, error)
-	// Resumes says whether the command can resume from a checkpoint. A command that cannot
-	// resume starts over, and loses all that it has trained.
+	// Resumes says whether the command can resume from a checkpoint. A command that
+	// cannot resume starts over, and loses all its progress.
 	Resumes bool
 	// Recover says whether the command may be changed and started again. If it is false,
 	// the first life is the only one.
@@ -81,7 +81,7 @@ type ExitError struct {
 
 func (e *ExitError) Error() string { return e.Why }
 
-// waitBetween is how long one wait lasts for other processes to free memory.
+// waitBetween is the length of one wait for other processes to free memory.
 const waitBetween = time.Minute
 
 // runner is one call of Run.
@@ -186,8 +186,8 @@ func (r *runner) possible(s harness.Settings) error {
 	return r.Check(Beginning{s.Plan, r.resume(), fallbacksOf(s.Eased, s.Recomputing)})
 }
 
-// pause waits before an unchanged command that ended soon after its start is started
-// again, and gives up if that keeps happening. After a change of the plan no pause is
+// pause waits before the next start of an unchanged command that ended soon after it was
+// started, and gives up if that keeps happening. After a change of the plan no pause is
 // needed, since plans can change only a few times.
 func (r *runner) pause(ctx context.Context) (again bool, err error) {
 	wait, again := Pause(r.lives)
@@ -265,11 +265,18 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 		return false, &ExitError{Code: exit.Code, Why: d.Reason}
 	}
 	e := &ExitError{Code: exit.Code, Why: describe(o, exit), How: ending(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
-	if e.Memory && e.Hint == "" && r.Why != "" {
-		e.Hint = "headroom could have continued with a smaller micro-batch if it had been able to change the command: " + r.Why
-	}
+	var verdict memory.Verdict
 	if o.OutOfMemory() && o.Evidence != nil {
-		verdict := memory.Diagnose(*o.Evidence)
+		verdict = memory.Diagnose(*o.Evidence)
+	}
+	if e.Memory && e.Hint == "" && r.Why != "" {
+		e.Hint = "if what was asked for depends on the batch, a smaller micro-batch would help, but headroom cannot change the command: "
+		if verdict.Cause == memory.Batch {
+			e.Hint = "headroom could have continued with a smaller micro-batch if it had been able to change the command: "
+		}
+		e.Hint += r.Why
+	}
+	if verdict.Cause != "" {
 		failure := o.Evidence.Failure.Measured()
 		r.s.Note(runs.Entry{Kind: runs.KindOOM, OOM: &failure, Verdict: &verdict, Text: failure.Error(), Seconds: r.lost().Seconds(), Final: true})
 		r.stops(e.Why, e.Hint)
@@ -281,8 +288,8 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 // For a command that one of them ended, ExitError.Killed is false.
 var spoken = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
 
-// stops records in the journal that nothing more is tried. It does not tell the user,
-// which is left to the caller of Run.
+// stops records in the journal that nothing more will be tried. It does not tell the
+// user, which is left to the caller of Run.
 func (r *runner) stops(why, hint string) {
 	d := recovery.Decision{Remedy: recovery.Stop, Plan: r.s.Running(), Reason: why, Hint: hint}
 	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d})
@@ -341,8 +348,9 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 
 // resuming reports whether the newest life may have run out of memory because it resumed
 // from a checkpoint. Its micro-batch must be no larger than that of the life that wrote
-// the checkpoint. It must have failed while loading, or early in its steps: after less
-// time than the earlier life kept running once the checkpoint was written.
+// the checkpoint. It must have failed either while loading or early in its steps. Early
+// means that it had lived for less time than the earlier life kept running after it wrote
+// the checkpoint.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false

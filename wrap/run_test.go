@@ -274,8 +274,9 @@ func TestRun(t *testing.T) {
 }
 
 // TestRunInEvaluation checks what Run does if memory runs out outside the training steps.
-// It makes the evaluation batch smaller if it can be set, and never the micro-batch. If
-// neither would help, it ends with the command's own status.
+// Run makes the evaluation batch smaller if that can be set, and never changes the
+// micro-batch. If a smaller evaluation batch is impossible or would not help, Run ends
+// with the command's own status.
 func TestRunInEvaluation(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -324,7 +325,7 @@ func TestRunInEvaluation(t *testing.T) {
 }
 
 // TestRunIsStopped checks that nothing is started again after the user has asked to stop,
-// whatever the command's end was.
+// however the command ended.
 func TestRunIsStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -414,8 +415,8 @@ func TestRunProgresses(t *testing.T) {
 }
 
 // TestRunOverwritesItsCheckpoint checks that a checkpoint with the same name counts as
-// progress if it was written later, and that it has the micro-batch of the life that wrote
-// it.
+// progress if it was written later, and that its Micro is the micro-batch of the life
+// that wrote it.
 func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}

@@ -99,9 +99,10 @@ func (c *Child) hear(s syscall.Signal) {
 // it was asked to end.
 const heeding = 5 * time.Second
 
-// waits makes headroom report once, some time after the first request to end, that the
-// child is still running. The child may be saving, or it may ignore the request. The user
-// has to judge that, since headroom does not kill a child that the user asked to end.
+// waits schedules a single report, some time after the first request to end, that the
+// child is still running. The child may be saving, or it may be ignoring the request. The
+// user has to judge which, since headroom does not kill a child that the user asked to
+// end.
 func (c *Child) waits(asked string) {
 	if c.unheeded != nil {
 		return

@@ -22,8 +22,9 @@ trap 'echo bye; exit 7' IO
 echo ready $$
 while :; do sleep 60 & wait $!; kill $! 2>/dev/null; done`
 
-// TestSignalsArePassedOn checks that the wrapper passes on each signal that it alone gets.
-// The script leaves its sleep behind, so headroom has to end that process, too.
+// TestSignalsArePassedOn checks that the wrapper passes on each signal that it alone
+// gets. When the script ends, its sleep process is still running, so headroom has to end
+// that process, too.
 func TestSignalsArePassedOn(t *testing.T) {
 	p := onPipes(t, helper("wrap", "sh", "-c", names))
 	p.out.await(t, "ready ")

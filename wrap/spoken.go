@@ -40,8 +40,8 @@ func (s *scanner) readText(st *rankStream, l logLine) {
 // speaks reports whether a line can be an error. Loggers give other lines a lower level.
 func speaks(l logLine) bool { return l.level == unrated || l.level == failure }
 
-// plainTypes are exceptions that a program's own mistakes raise. Their messages have one
-// line, so the lines below are not part of them.
+// plainTypes are exceptions that usually come from mistakes in the program itself. Their
+// messages are one line long, so the lines below are not part of the message.
 var plainTypes = []string{"ValueError", "KeyError", "TypeError", "IndexError", "AttributeError", "AssertionError", "ImportError",
 	"ModuleNotFoundError", "FileNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "ZeroDivisionError",
 	"KeyboardInterrupt", "SystemExit", "PermissionError", "SyntaxError"}

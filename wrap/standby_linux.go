@@ -7,9 +7,9 @@ import (
 	"headroom/machine"
 )
 
-// Standby is the part of a start that takes most of its time and does not depend on the
-// command: listening for signals. To listen for each of them, Go waits for another thread.
-// A Standby can therefore be prepared while something else is done.
+// Standby is the part of a start that takes the most time and does not depend on the
+// command: chiefly, starting to listen for signals. For each signal, Go waits for another
+// thread. A Standby can therefore be prepared while something else is done.
 type Standby struct {
 	made    chan struct{}
 	signals *listener
@@ -31,8 +31,8 @@ func StandBy() *Standby {
 	return s
 }
 
-// Release stops listening. Signals that came meanwhile then take their usual effect. No
-// [Start] may use s afterwards. s may be nil.
+// Release stops listening. Signals that arrived in the meantime then take their usual
+// effect. No [Start] may use s afterwards. s may be nil.
 func (s *Standby) Release() {
 	if s == nil {
 		return

@@ -73,8 +73,8 @@ func pipe() (read, write *os.File, err error) {
 	return os.NewFile(uintptr(ends[0]), "pipe"), os.NewFile(uintptr(ends[1]), "pipe"), nil
 }
 
-// add opens the pipe or pseudo-terminal that the child writes to instead of its output
-// file, to. It returns the child's end.
+// add replaces the child's output file, to, with a pipe or pseudo-terminal, which it
+// opens. It returns the child's end.
 func (s *streams) add(number int, to *os.File, trouble func(error)) (far *os.File, err error) {
 	one := &stream{number: number, to: to, trouble: trouble}
 	if isTerminal(to) {
@@ -96,8 +96,9 @@ func (s *streams) add(number int, to *os.File, trouble func(error)) (far *os.Fil
 
 func (s *streams) files() []*os.File { return s.child[:] }
 
-// started closes this process's copies of the child's ends, once the child has been
-// started. A copy then ends when no process has the child's end open any more.
+// started closes this process's own descriptors for the child's ends, once the child has
+// been started. The copying of a stream then ends when no process has the child's end
+// open any more.
 func (s *streams) started() {
 	for _, f := range s.own {
 		_ = f.Close()
@@ -105,7 +106,8 @@ func (s *streams) started() {
 	s.own = nil
 }
 
-// close closes headroom's ends. No copy may be running.
+// close closes headroom's ends. It must not be called while a stream is still being
+// copied.
 func (s *streams) close() {
 	for _, one := range s.copies {
 		_ = one.from.Close()
@@ -143,8 +145,9 @@ func (s *streams) copy() {
 // untilLeft is how long drain waits for a slow reader after the child was killed.
 const untilLeft = 2 * time.Second
 
-// drain waits until all output has been copied, and returns the tail. No process may write
-// output any more. If killed is closed, drain waits no longer than untilLeft.
+// drain waits until all output has been copied, and returns the tail. It must not be
+// called while a process can still write output. Once killed is closed, drain waits no
+// longer than untilLeft.
 func (s *streams) drain(killed <-chan struct{}) []byte {
 	if s.draining[1] != nil {
 		_ = s.draining[1].Close()
@@ -168,8 +171,8 @@ func (s *streams) drain(killed <-chan struct{}) []byte {
 // chunk is the most that is copied at once, in bytes: as much as a pipe holds.
 const chunk = 64 << 10
 
-// copy passes on output until the last writer is gone, or until draining was closed and
-// there is nothing more to read. If the reader of the output goes away, copy closes
+// copy passes on output until the last writer is gone, or until draining has been closed
+// and there is nothing more to read. If the reader of the output goes away, copy closes
 // headroom's end, so that the child notices as it would have without headroom.
 func (s *stream) copy(record *recorder, draining *os.File) {
 	buffer := make([]byte, chunk)

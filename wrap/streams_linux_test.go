@@ -67,8 +67,8 @@ func (f *full) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestFullDiskUnderTheLog checks that a full disk under the log does not disturb the child,
-// and that it is reported once.
+// TestFullDiskUnderTheLog checks that the child is not disturbed if the disk that holds
+// the log is full, and that the full disk is reported once.
 func TestFullDiskUnderTheLog(t *testing.T) {
 	var told []error
 	var mu sync.Mutex
@@ -279,8 +279,9 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64((wrapped-plain).Microseconds())/float64(b.N)/1000, "ms-beyond-exec")
 }
 
-// TestErrorsComeAfterTheStepsBefore checks the order of the tail: an error on stderr comes
-// after the output that stdout had by then, even if that output is read a little later.
+// TestErrorsComeAfterTheStepsBefore checks the order of the tail: an error on stderr
+// comes after everything that had been written to stdout by then, even if that output is
+// read a little later.
 func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	began := time.Now()
 	r := &recorder{tail: newTail(1 << 20)}
@@ -309,8 +310,8 @@ func TestErrorsComeAfterTheStepsBefore(t *testing.T) {
 	}
 }
 
-// TestBreakLine checks that BreakLine asks for a line break, and only once, if the child's
-// output on stderr ended within a line.
+// TestBreakLine checks that BreakLine asks for a line break, and only once, if the
+// child's output on stderr ended in the middle of a line.
 func TestBreakLine(t *testing.T) {
 	for script, want := range map[string]bool{
 		`printf '10%%' >&2`:                          true,

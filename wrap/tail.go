@@ -21,7 +21,7 @@ const hugeLine = 4 << 10
 // newTail returns a tail that keeps the newest n bytes, or 1 byte if n is less than 1.
 func newTail(n int) *tail { return &tail{ring: make([]byte, 0, max(1, n)+1)} }
 
-// add adds p, which stream 0 or 1 has written. It does not keep p itself.
+// add adds p, which was written to the given stream, 0 or 1. It does not keep p itself.
 func (t *tail) add(stream int, p []byte) {
 	wait := &t.pending[stream]
 	far := max(0, len(p)-hugeLine) // searching backwards is slow, and a line that begins before far is huge anyway

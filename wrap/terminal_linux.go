@@ -35,10 +35,10 @@ func (t *terminal) foreground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// restore gives the terminal back the modes that it had when it was opened, as a shell does
-// after a job that a signal ended. A killed password prompt would otherwise leave the next
-// life without echo. In the background restore does nothing, since a background process must
-// not change the modes.
+// restore resets the terminal to the modes that it had when it was opened, as a shell
+// does after a signal has ended a job. Otherwise a password prompt that was killed would
+// leave the next life without echo. In the background restore does nothing, since a
+// background process must not change the modes.
 func (t *terminal) restore() {
 	if t.foreground() && t.modes != nil {
 		_ = unix.IoctlSetTermios(int(t.file.Fd()), unix.TCSETSW, t.modes)
@@ -96,8 +96,8 @@ func (t *twin) resize() {
 	}
 }
 
-// follow applies the child's changes of the twin's modes to the real terminal. Full-screen
-// programs, for example, change the modes of their output.
+// follow applies the child's changes to the twin's modes to the real terminal as well.
+// Full-screen programs, for example, change the modes of their output.
 func (t *twin) follow() {
 	now, err := unix.IoctlGetTermios(int(t.master.Fd()), unix.TCGETS)
 	if err != nil || *now == t.last {

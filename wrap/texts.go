@@ -189,7 +189,8 @@ var deviceMemoryTexts = []signature{
 	{"free memory on device * is less than desired gpu memory", "vLLM found less memory free than it was told to take"},
 }
 
-// rmmTexts contain texts of hostMemoryTexts, but mean a lack of device memory.
+// rmmTexts are texts of RMM, the RAPIDS Memory Manager, that mean a lack of device
+// memory. A message with such a text may also contain one of hostMemoryTexts.
 var rmmTexts = []signature{
 	{"std::bad_alloc: out_of_memory: cuda error", "RMM ran out of device memory"},
 }

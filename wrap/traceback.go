@@ -19,8 +19,8 @@ var (
 )
 
 // framesMost is how many frames of a traceback are kept. The innermost frames show what
-// was being done, and the outermost ones in which part of the work. If a recursion has
-// thousands of frames, those in the middle are left out.
+// was being done, and the outermost ones show which part of the work it belonged to. If a
+// recursion has thousands of frames, those in the middle are left out.
 const framesMost = 256
 
 func frameOf(text string) (stackFrame, bool) {

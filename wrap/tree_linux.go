@@ -28,8 +28,8 @@ type tree struct {
 	list     func() []process
 }
 
-// newTree prepares a tree for a child that is not started yet. It makes this process a
-// subreaper, so that the kernel gives it the orphans of the tree as children.
+// newTree prepares a tree for a child that has not been started yet. It makes this
+// process a subreaper, so that the kernel gives it the orphans of the tree as children.
 func newTree(trouble func(error)) *tree {
 	t := &tree{
 		foreign: map[int]bool{}, trouble: trouble,
@@ -59,8 +59,8 @@ func (t *tree) release() {
 	}
 }
 
-// reapInterval is the least time between two searches for dead orphans, which limits the
-// cost if many processes die. A command that ends sooner has no such cost.
+// reapInterval is the minimum time between two searches for dead orphans, which limits
+// the cost if many processes die. A command that ends sooner incurs no such cost.
 const reapInterval = time.Second
 
 // reapOrphans reaps dead orphans, at most once every reapInterval, until end is called.
@@ -92,9 +92,9 @@ const untilGivenUp = 10 * time.Second
 // before the tree counts as gone.
 const looksForNothing = 3
 
-// end ends the processes that are left after the direct child. It sends them SIGTERM, and
-// kills them after the time grace or when kill is closed. It returns when none is left, or
-// only processes that cannot be killed.
+// end ends the processes that are left after the direct child has ended. It sends them
+// SIGTERM, and kills them once the time grace has passed or kill is closed. It returns
+// when no process is left, or when the only ones left cannot be killed.
 func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	close(t.quit)
 	<-t.quitted
@@ -149,7 +149,8 @@ func send(to []process, s syscall.Signal) {
 	}
 }
 
-// left returns the processes of the tree that run now. It reaps dead orphans that it finds.
+// left returns the processes of the tree that are running now. It reaps dead orphans that
+// it finds.
 func (t *tree) left() []process {
 	below := map[int][]process{}
 	for _, p := range t.list() {

@@ -108,8 +108,8 @@ func TestStopNow(t *testing.T) {
 	c.Stop() // it has no effect after the end
 }
 
-// TestStopNowAfterTheChild checks that a second Stop also kills the processes that the child
-// left behind after its end.
+// TestStopNowAfterTheChild checks that a second Stop also kills the processes that the
+// child left behind when it ended.
 func TestStopNowAfterTheChild(t *testing.T) {
 	ready := filepath.Join(t.TempDir(), "ready")
 	c, out := begun(t, ChildOptions{Grace: time.Hour}, "sh", "-c", forest+`while ! [ -e "$0" ]; do sleep 0.01; done; exit 4`, ready)

@@ -47,8 +47,8 @@ func (m *Match) Rehearse(p recovery.Plan, folder string) (Rewritten, error) {
 	return m.rewrite(p, nil, ".headroom-trial-", func(w *rewriter, _, _ step) error { return w.rehearse(p, folder) })
 }
 
-// Sizes returns the micro-batches, smallest first, to which m can be rewritten without a
-// change of the effective batch. asked is the plan that m's command asks for. If there are
+// Sizes returns the micro-batches, smallest first, to which m can be rewritten without
+// changing the effective batch. asked is the plan that m's command asks for. If there are
 // fewer than two sizes because Rewrite refused others, the error says why it did.
 func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
 	for n := asked.Below(asked.Share(0) + 1); n > 0; n = asked.Below(n) {

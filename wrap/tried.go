@@ -62,6 +62,10 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 			verdict := memory.Verdict{Cause: memory.Model, Why: why}
 			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and no smaller one will: " + why}}
 		}
+		if oom.Assumed { // only the failed request is known, not how much memory there was
+			tried.Peak, tried.Room, tried.Text = 0, 0, short+": it needs "+oom.Shortage()
+			return tried, nil
+		}
 		if t.Memory == 0 { // otherwise t.Memory simulates a whole GPU, and memory outside the allocator counts, too
 			tried.Limit = cmp.Or(oom.Stats.Capacity, tried.Limit)
 			tried.beside = max(0, tried.Peak-tried.Limit)
@@ -72,12 +76,12 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 		}
 		return tried, nil
 	case o.Kind == Done && o.Error != "":
-		tried.Text = fmt.Sprintf("%s: it exited with status 0 after running out of memory: %s", short, o.Error)
+		tried.Text = fmt.Sprintf("%s: the trial exited with status 0 after running out of memory: %s", short, o.Error)
 		return tried, nil
 	case o.Kind != Done && !stayed:
 		return tried, t.failed(tried, o, exit)
 	case t.Memory > 0 && tried.Peak > t.Memory:
-		tried.Text = fmt.Sprintf("%s: it held %v, more than the %v being simulated", short, tried.Peak, t.Memory)
+		tried.Text = fmt.Sprintf("%s: the trial held %v, more than the %v being simulated", short, tried.Peak, t.Memory)
 		return tried, nil
 	}
 	tried.Fits, tried.Text = true, fmt.Sprintf("micro-batch %d fits", tried.Micro)
@@ -102,9 +106,10 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
 }
 
-// allowed returns the limit that the command's settings put on what PyTorch's allocator
-// may hold of the command's fullest GPU. It returns 0 if the settings contain no limit,
-// or if the command held more, which shows that the settings are not in force.
+// allowed returns the limit that the command's settings place on how much of the
+// command's fullest GPU PyTorch's allocator may hold. It returns 0 if the settings
+// contain no limit, or if the command held more, which shows that the settings are not in
+// force.
 func (m *Match) allowed(gpus []GPU) memory.Bytes {
 	const context = 2 * memory.GiB // what a process may hold outside the allocator
 	peak, total := memory.Bytes(0), memory.Bytes(0)
@@ -123,8 +128,8 @@ func (m *Match) allowed(gpus []GPU) memory.Bytes {
 	return 0
 }
 
-// held returns the most that a trial's processes held of one GPU, and the most that they
-// could have held of that GPU.
+// held returns the most memory that a trial's processes held on any one GPU, and the most
+// that they could have held on that GPU.
 func held(gpus []GPU) (peak, room memory.Bytes) {
 	for i, g := range gpus {
 		if i == 0 || g.Peak > peak {
@@ -148,12 +153,14 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// fraction is the setting that limits PyTorch's allocator to a part of a GPU. PyTorch reads
-// it from the environment since version 2.10; earlier versions reject it.
+// fraction is the setting that limits PyTorch's allocator to a fraction of a GPU's
+// memory. PyTorch has read it from the environment since version 2.10; earlier versions
+// reject it.
 const fraction = "per_process_memory_fraction"
 
-// capped returns c with its allocator limited to most bytes of a GPU with total bytes. The
-// user's own settings of the allocator stay. The error is an [*UntriableError].
+// capped returns c with its allocator limited to the amount most, on a GPU whose memory
+// is total. The user's own settings of the allocator are kept. The error is an
+// [*UntriableError].
 func capped(c Command, most, total memory.Bytes) (Command, error) {
 	if most > total {
 		return c, &UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}

@@ -113,7 +113,7 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 	exit = child.Wait()
 	exit.GPUs = trace.seen
 	for _, holder := range trace.drain(ctx, harness.Sleep) {
-		t.Trouble(fmt.Errorf("%s still holds memory %v after a trial has ended", holder, drainPatience))
+		t.Trouble(fmt.Errorf("%s still holds memory %v after a trial ended", holder, drainPatience))
 	}
 	if late {
 		err = &UntriableError{fmt.Sprintf("after %v, the trial's memory use had not yet stayed flat for %v while a GPU was busy", unsettled, t.FlatFor),
@@ -124,9 +124,10 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 
 // watch samples the GPUs of a trial until the trial is over. It also ends a trial that
 // has no step limit: stayed means that watch ended it because memory had stayed flat for
-// long enough, and late means that watch ended it because memory had not done so within
-// the time unsettled. When ctx is cancelled, the child has got the user's signal, too, so
-// watch gives it some time before it ends the child.
+// long enough, and late means that watch ended it because memory had not stayed flat for
+// long enough by the time unsettled was over. When ctx is cancelled, the child has
+// received the user's signal as well, so watch gives it some time before it ends the
+// child.
 func (t *Trials) watch(ctx context.Context, child *Child, trace *gpuTrace) (stayed, late bool) {
 	var samples []sample
 	begun, limited := time.Now(), t.Match.Profile.Trial.Steps > 0

@@ -67,7 +67,7 @@ func (m *Match) saving(w *warnings) {
 	if need := p.Resume.Needs; need.Package != "" {
 		switch have := m.version(need.Package); {
 		case have == "":
-			w.add(about, "%s can resume from a checkpoint only with %s %s or later, and the installed version is not known", p.Name, need.Package, need.Version)
+			w.add(about, "%s can resume from a checkpoint only with %s %s or later, but the installed version is not known", p.Name, need.Package, need.Version)
 		case olderThan(have, need.Version):
 			w.add(about, "%s can resume from a checkpoint only with %s %s or later, but %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
 		}
@@ -77,8 +77,8 @@ func (m *Match) saving(w *warnings) {
 	}
 }
 
-// farApart adds a warning if the steps between two checkpoints are many compared with those
-// of the whole training.
+// farApart adds a warning if the number of steps between two checkpoints is large
+// compared with the number of steps in the whole training.
 func (m *Match) farApart(w *warnings) {
 	const about, often = "checkpoints", 10
 	every, err := m.text(m.Profile.Checkpoints.Every)
@@ -90,7 +90,7 @@ func (m *Match) farApart(w *warnings) {
 	case apart >= length:
 		w.add(about, "a checkpoint every %d steps (%s) comes too late for training that ends at step %d: after a failure it would start over", apart, where, length)
 	case apart*often > length:
-		w.add(about, "a checkpoint every %d of %d steps (%s): a failure costs up to %d steps", apart, length, where, apart)
+		w.add(about, "a checkpoint every %d steps, of %d in all (%s): a failure costs up to %d steps", apart, length, where, apart)
 	}
 }
 
@@ -148,9 +148,9 @@ func room(root string, free, each memory.Bytes) []Warning {
 	root = path.Clean(root)
 	switch {
 	case each > 0 && free < 2*each:
-		w.add("disk", "a checkpoint takes %v, and %v is free on the disk that holds %s: make room, or save to another disk", each, free, root)
+		w.add("disk", "a checkpoint takes %v, and only %v is free on the disk that holds %s: make room, or save to another disk", each, free, root)
 	case each == 0 && free < leastRoom:
-		w.add("disk", "%v is free on the disk that holds %s: make room for checkpoints, or save to another disk", free, root)
+		w.add("disk", "only %v is free on the disk that holds %s: make room for checkpoints, or save to another disk", free, root)
 	}
 	return w
 }

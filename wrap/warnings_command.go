@@ -15,7 +15,7 @@ func (c Command) Warnings() []Warning {
 		launch = Launch{} // the command's environment can still be checked
 	}
 	if o, ok := launch.option("max_restarts"); ok && number(o.value) > 0 {
-		w.add("retries", "%s starts the command again with the same micro-batch up to %s times before headroom hears of a failure; headroom sets --max-restarts to 0 when it changes the command; give --max-restarts 0 to have that from the start", o.layer, o.value)
+		w.add("retries", "%s starts the command again with the same micro-batch up to %s times before headroom learns of a failure; headroom sets --max-restarts to 0 when it changes the command; give --max-restarts 0 to turn these restarts off from the start", o.layer, o.value)
 	}
 	if n, _ := launch.getenv(c, "SLURM_RESTART_COUNT"); number(n) > 0 {
 		w.add("retries", "Slurm has started this job again (SLURM_RESTART_COUNT is %s): each start of headroom run is a new run; headroom resume RUN continues the previous one", n)

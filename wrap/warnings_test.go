@@ -49,7 +49,7 @@ func TestWarnings(t *testing.T) {
 		{"transformers", "run_clm.py --output_dir o --save_strategy no", []string{"checkpoints: --save_strategy no saves no checkpoint"}},
 		{"transformers", "run_clm.py --output_dir o --save_strategy epoch", []string{"checkpoints: checkpoints are written only at the ends of epochs"}},
 		{"transformers", "run_clm.py --output_dir o --max_steps 500", []string{"checkpoints: a checkpoint every 500 steps (--save_steps) comes too late for training that ends at step 500"}},
-		{"transformers", "run_clm.py --output_dir o --max_steps 4000", []string{"checkpoints: a checkpoint every 500 of 4000 steps (--save_steps): a failure costs up to 500"}},
+		{"transformers", "run_clm.py --output_dir o --max_steps 4000", []string{"checkpoints: a checkpoint every 500 steps, of 4000 in all (--save_steps): a failure costs up to 500"}},
 		{"transformers", "run_clm.py --output_dir o --max_steps 5000", nil},
 		{"transformers", "run_clm.py --output_dir o --max_steps 4000 --save_steps 400", nil},
 		{"transformers", "run_clm.py --output_dir o --max_steps 4000 --save_steps 0.5", nil},

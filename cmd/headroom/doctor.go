@@ -163,10 +163,10 @@ func checkLimits(m site) []check {
 		}
 	}
 	add(m.AddressLimit > 0, fmt.Sprintf("address space is limited to %v (ulimit -v)", m.AddressLimit), "ulimit -v unlimited")
-	add(m.DataLimit > 0, fmt.Sprintf("memory of a process is limited to %v (ulimit -d)", m.DataLimit), "ulimit -d unlimited")
-	add(m.FileLimit > 0, fmt.Sprintf("files are limited to %v (ulimit -f): a larger checkpoint fails", m.FileLimit), "ulimit -f unlimited")
+	add(m.DataLimit > 0, fmt.Sprintf("the memory of each process is limited to %v (ulimit -d)", m.DataLimit), "ulimit -d unlimited")
+	add(m.FileLimit > 0, fmt.Sprintf("file size is limited to %v (ulimit -f): a larger checkpoint would fail", m.FileLimit), "ulimit -f unlimited")
 	add(m.CPULimit > 0, fmt.Sprintf("the system ends the process after %v of processor time (ulimit -t)", time.Duration(m.CPULimit)*time.Second), "ulimit -t unlimited")
-	add(m.OpenFiles > 0 && m.OpenFiles < leastFiles, fmt.Sprintf("%d open files (ulimit -n)", m.OpenFiles), fmt.Sprintf("ulimit -n %d", leastFiles))
+	add(m.OpenFiles > 0 && m.OpenFiles < leastFiles, fmt.Sprintf("only %d open files are allowed (ulimit -n)", m.OpenFiles), fmt.Sprintf("ulimit -n %d", leastFiles))
 	if checks == nil {
 		return []check{{Name: "limits", State: ok, Found: "none that would end a run"}}
 	}
@@ -279,5 +279,5 @@ func failing(checks []check) error {
 	if names == nil {
 		return nil
 	}
-	return fmt.Errorf("doctor: failing: %s", strings.Join(names, ", "))
+	return fmt.Errorf("doctor: these checks failed: %s", strings.Join(names, ", "))
 }

@@ -169,7 +169,7 @@ func (e explanation) smaller(b *strings.Builder) {
 		if len(s.Prove) > 0 && s.Trusted {
 			fmt.Fprintf(b, "assumed (--trust): that %s\n", strings.Join(s.Prove, ", and that "))
 		} else if len(s.Prove) > 0 {
-			fmt.Fprintf(b, "but not as things stand: %v\n", &wrap.UnprovenError{Prove: s.Prove})
+			fmt.Fprintf(b, "but this will not be done yet: %v\n", &wrap.UnprovenError{Prove: s.Prove})
 		}
 	}
 }
@@ -201,7 +201,7 @@ func (e explanation) saved(b *strings.Builder) {
 	}
 	switch s.Mode {
 	case "auto":
-		b.WriteString("  continues by itself from the newest\n")
+		b.WriteString("  the command continues from the newest by itself\n")
 	case "path":
 		fmt.Fprintf(b, "  continues with %s\n", strings.Join(s.Set, ", "))
 	default:

@@ -22,7 +22,7 @@ const trialHeadroom = 0.08
 // trialFlags returns the flags of find that say how to try a command.
 func trialFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "if steps have no limit, end once memory is flat for `TIME`"},
+		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with no step limit, end once memory has been flat for `TIME`"},
 		&cli.StringFlag{Name: "memory", Usage: "find what fits on a GPU with `SIZE` of memory, as in 24GiB"},
 		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
 	}
@@ -119,7 +119,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 		err = errors.New("no micro-batch size keeps the effective batch the same")
 	}
 	if err != nil {
-		return t, o, fmt.Errorf("there is nothing to choose from: %w", err)
+		return t, o, fmt.Errorf("no other micro-batch can be tried: %w", err)
 	}
 	return t, o, nil
 }

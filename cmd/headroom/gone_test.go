@@ -162,7 +162,7 @@ func TestLostEveryTime(t *testing.T) {
 		for _, want := range []string{
 			"continue in a new process from step 0 (restart 1 of 3 without a new checkpoint)", "(restart 3 of 3 without",
 			"the device was lost 4 times without a new checkpoint in between: ", "fell off the bus",
-			"hint: look for Xid in dmesg", "nvidia-smi -q", "the same command then continues from step 0",
+			"hint: look for Xid errors in dmesg", "nvidia-smi -q", "the same command then continues from step 0",
 		} {
 			if strings.Count(text, want) < 1 {
 				t.Errorf("no %q in\n%s", want, text)
@@ -287,7 +287,7 @@ func TestFindDoesNotRelaunch(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	p := startLossy(t, 10, 1, "find", "endless.yaml")
 	got, said := p.end(), p.stderr.String()
-	if got != 122 || !strings.Contains(said, "the test device is gone: fell off the bus") || !strings.Contains(said, "hint: look for Xid in dmesg") || strings.Contains(said, "relaunch") {
+	if got != 122 || !strings.Contains(said, "the test device is gone: fell off the bus") || !strings.Contains(said, "hint: look for Xid errors in dmesg") || strings.Contains(said, "relaunch") {
 		t.Errorf("exit status %d, want 122\n%s", got, said)
 	}
 	if _, err := os.Stat("runs"); !os.IsNotExist(err) {

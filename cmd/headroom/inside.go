@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -132,7 +133,13 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
 	switch {
 	case seen.OOM != nil:
-		return o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
+		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
+		for _, name := range worker.Allowances {
+			if o.Hint == "" && o.Kind.Memory() && strings.Contains(seen.Why, "--allow "+name) {
+				o.Hint = "run the command again with --allow " + name + ", if it is acceptable that the gradients are approximate"
+			}
+		}
+		return o
 	case seen.Attached || !o.Kind.Memory() && o.Kind != wrap.Failed:
 		return o
 	}

@@ -42,7 +42,7 @@ func unsetFlag() cli.Flag {
 // loadConfig reads the configuration that the command line asks for. Every error that it
 // returns is a usage error.
 func loadConfig(c *cli.Context) (*configs.Config, error) {
-	path, err := oneArgument(c, "a configuration: a file or the name of a preset", configHint(c.Args().Len()))
+	path, err := oneArgument(c, "a configuration: a file or the name of a preset", configHint(c.Command.Name, c.Args().Len()))
 	if err != nil {
 		return nil, err
 	}

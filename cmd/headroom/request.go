@@ -88,7 +88,7 @@ func tendFlags() []cli.Flag {
 		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "warn after `TIME` without a sign of life; 0 turns this off"},
 		boolFlag("watch-only", "never change or restart COMMAND; implies --observe"),
 		boolFlag("observe", "only watch inside PyTorch, and run no step in pieces"),
-		boolFlag("no-worker", "put nothing inside COMMAND's processes"),
+		boolFlag("no-worker", "keep the worker out of COMMAND's processes"),
 		boolFlag("restart-hung", "if COMMAND hangs, restart it from its newest checkpoint"),
 		boolFlag("restart-leaking", "if COMMAND leaks memory, restart it from a new checkpoint"),
 		&cli.StringSliceFlag{Name: "allow", Usage: "allow the inexact remedy `NAME`, such as batchnorm-pieces"},
@@ -116,7 +116,7 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 	case words != nil && len(words) == 0:
 		return r, true, usagef("headroom "+c.Command.Name+" -- python train.py", "there is no command after --")
 	case words != nil && c.Args().Present():
-		return r, true, usagef("headroom's own flags go before --, and the command after it", "%q comes before --", c.Args().First())
+		return r, true, usagef("give a configuration, or a command after --, not both; headroom's own flags go before --", "%q comes before --", c.Args().First())
 	case words != nil:
 		r.Args, r.Hang = words, configs.DefaultHang
 		if r.Dir, err = os.Getwd(); err != nil {

@@ -44,6 +44,9 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if text := inUse(dir); text != "" {
+		return usagef("wait for it, or interrupt it", "%s is still running%s", dir, text)
+	}
 	w, err := continuable(dir)
 	if err != nil {
 		return err
@@ -68,12 +71,15 @@ func resumeAction(u *ui, c *cli.Context) error {
 	return w.lead(c.Context, u, folder, filepath.Base(dir))
 }
 
-// continuable returns the command of the run in dir, or an error if headroom does not know
-// enough about the command to continue it.
+// continuable returns the command of the run in dir. It returns a usage error if the run is
+// finished, or if headroom does not know enough about the command to continue it.
 func continuable(dir string) (*wrapped, error) {
 	kept, err := readKept(dir)
 	if err != nil {
 		return nil, err
+	}
+	if status, err := runs.ReadStatus(dir); err == nil && status.State == runs.StateDone {
+		return nil, usagef("headroom run -- "+kept.Args[0]+" … runs the command again", "%s is finished", dir)
 	}
 	w, err := recognised(kept)
 	if err == nil && w.Match == nil {
@@ -97,13 +103,9 @@ func readKept(dir string) (request, error) {
 	return request{Command: *kept, file: path}, nil
 }
 
-// earlier reads into w what the run's earlier processes recorded. It returns a usage error if
-// the run is finished.
+// earlier reads into w what the run's earlier processes recorded.
 func (w *wrapped) earlier(dir string) error {
-	status, err := runs.ReadStatus(dir)
-	if err == nil && status.State == runs.StateDone {
-		return usagef("headroom run -- "+w.Command.Args[0]+" … runs the command again", "%s is finished", dir)
-	}
+	var err error
 	if w.before, err = runs.ReadJournal(dir); err != nil {
 		return fmt.Errorf("resume: %w", err)
 	}

@@ -118,7 +118,7 @@ func (f foundMicro) String() string {
 		head = fmt.Sprintf("%s, %v available", f.Device, f.Available)
 	}
 	row("device", head)
-	how := "ran until its memory stayed flat"
+	how := "ran until its memory use levelled off"
 	if f.Largest.Steps > 0 {
 		how = "ran for " + plural(f.Largest.Steps, "whole step")
 	}

@@ -155,7 +155,7 @@ func hintFor(err error) string {
 	case errors.As(err, &oom):
 		return "a smaller model, an optimizer with less state, or a device with more memory"
 	case errors.As(err, &gone):
-		return "look for Xid in dmesg, and for errors and temperatures in nvidia-smi -q; a new process may find the device healthy again"
+		return "look for Xid errors in dmesg, and for errors and high temperatures in nvidia-smi -q; a new process may find the device healthy again"
 	case errors.As(err, &infinite):
 		return "lower optimizer.lr or set optimizer.clip, then run again with --fresh"
 	case errors.As(err, &unsaved):
@@ -230,7 +230,7 @@ func (u *ui) finished(r harness.Result) {
 	}
 	text := fmt.Sprintf("done: %s, loss %.3f", plural(r.Steps, "step"), r.Last.Loss)
 	if r.Resumed > 0 {
-		text += fmt.Sprintf(", the first %d steps before this command", r.Resumed)
+		text += fmt.Sprintf(", the first %d steps done before this command", r.Resumed)
 	}
 	if r.AllFailures > 0 {
 		text += fmt.Sprintf(", %s survived", plural(r.AllFailures, "out-of-memory failure"))
@@ -330,7 +330,7 @@ func (u *ui) squeezed(s configs.Squeeze, begins bool) {
 // shortSchedule warns about a run that was made longer, but whose learning rate schedule
 // was not: the added steps all use the lowest learning rate, and learn little.
 func (u *ui) shortSchedule(c *configs.Config) {
-	u.warn("schedule.steps is still %d, as when this run began, so every later step, up to %d, uses the learning rate schedule.min (%g); set schedule.steps=%[1]d if that is intended, or use --fresh to start over with a schedule over all %[2]d steps",
+	u.warn("schedule.steps is still %d, as it was when this run began, so every later step, up to %d, uses the learning rate schedule.min (%g); set schedule.steps=%[1]d if that is intended, or use --fresh to start over with a schedule over all %[2]d steps",
 		c.Schedule.Steps, c.Train.Steps, c.Schedule.Min)
 }
 
@@ -383,13 +383,16 @@ func staleHint(all []standing) string {
 	return ""
 }
 
-// configHint returns the hint to a user who named no configuration, or too many; named is
-// their number.
-func configHint(named int) string {
-	if named > 1 {
-		return "name one configuration; your own command goes after --, as in headroom run -- python train.py"
+// configHint returns the hint to a user who named no configuration for a headroom command, or
+// too many; named is their number. doctor takes no command, but explain checks one.
+func configHint(command string, named int) string {
+	if command == "doctor" {
+		command = "explain"
 	}
-	return "your own training command goes after --, as in headroom run -- python train.py; presets: " + strings.Join(configs.Presets(), ", ")
+	if named > 1 {
+		return "name one configuration; your own command goes after --, as in headroom " + command + " -- python train.py"
+	}
+	return "your own training command goes after --, as in headroom " + command + " -- python train.py; presets: " + strings.Join(configs.Presets(), ", ")
 }
 
 func (u *ui) timed(t harness.Timing) {

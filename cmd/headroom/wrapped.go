@@ -109,7 +109,7 @@ func recognised(r request) (*wrapped, error) {
 		case len(r.Knobs) > 0 || r.Profile != "":
 			return nil, asUsage(r.placed(w.why))
 		case len(fallbacks) > 0:
-			return nil, &usageError{w.why, workerAllowances()}
+			return nil, usagef(workerAllowances(), "--allow %s: not known, unless a profile names it, and no profile is known for this command: %v", fallbacks[0], w.why)
 		}
 		return w, nil
 	}
@@ -401,7 +401,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 }
 
 // leftFailure is how a message refers to a failure that has already been reported.
-const leftFailure = "the failure that its own code was left to handle"
+const leftFailure = "the failure above, which was left to its own code"
 
 // ended says how the command ended if the command's own output does not, and draws the report if
 // one is worth drawing. The error that it returns carries the command's exit status.

@@ -6,4 +6,4 @@ type UnavailableError struct {
 	Result int // the CUresult that the driver returned; 0 if the driver was not called
 }
 
-func (e *UnavailableError) Error() string { return "no NVIDIA driver: " + e.Reason }
+func (e *UnavailableError) Error() string { return "no CUDA device: " + e.Reason }

@@ -107,7 +107,7 @@ func TestIDXErrors(t *testing.T) {
 		{"swapped", twoLabels + "........", twoLabels, "DIR/IMG: begins with 00 00 08 01, but an IDX file of 3 dimensions begins with 00 00 08 03"},
 		{"header", twoImages[:7], twoLabels, "DIR/IMG: truncated: 7 of 16 bytes of header: unexpected EOF"},
 		{"truncated", twoImages[:20], twoLabels, "DIR/IMG: truncated: 4 of 8 bytes"},
-		{"too long", twoImages + "x", twoLabels, "DIR/IMG: more than the 8 bytes that its header declares"},
+		{"too long", twoImages + "x", twoLabels, "DIR/IMG: contains more than the 8 bytes that its header declares"},
 		{"hostile", idx(nil, 1<<31, 1<<31, 1<<31), twoLabels, "DIR/IMG: dimension 1 is 2147483648: the contents would exceed the 4294967296 bytes that may be read"},
 		{"counts", twoImages, idx([]byte{1}, 1), "2 images in DIR/IMG, but 1 labels in DIR/LAB"},
 		{"label", twoImages, idx([]byte{1, 4}, 2), "DIR/LAB: label 4 of image 1: must be below data.classes (4)"},

@@ -105,7 +105,7 @@ func (o IDXOptions) decode(r io.Reader, dims int, most int64) (shape []int, cont
 	case read < size || int64(n) < keep:
 		return nil, nil, fmt.Errorf("truncated: %d of %d bytes", read, size)
 	case read > size:
-		return nil, nil, fmt.Errorf("more than the %d bytes that its header declares", size)
+		return nil, nil, fmt.Errorf("contains more than the %d bytes that its header declares", size)
 	}
 	return shape, content, nil
 }

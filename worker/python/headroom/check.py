@@ -81,7 +81,7 @@ class Check:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
             time.sleep(ENDING)
-            raise SystemExit("headroom check: the first step has been checked; headroom did not end this process, so the process ends itself")
+            raise SystemExit("headroom check: the first step has been checked; headroom did not end this process, so it is exiting by itself")
 
         return looked
 

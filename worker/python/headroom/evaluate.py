@@ -53,7 +53,8 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     proof.alone([0])
     pieces = pieces_of(plan.batch, sizes.first(plan.batch))
     scalars = [s for s, known in slots.items() if known.dim is None and not known.fixed and not any(n > 1 for n in known.shape)]
-    rules = {s: patiently(lambda s=s: proof.rules(s, pieces), "there is not enough memory to work out how much each piece counts in the whole") for s in scalars}  # type: ignore[misc]
+    crowded = "there is not enough memory to work out how much each piece contributes to the whole"
+    rules = {s: patiently(lambda s=s: proof.rules(s, pieces), crowded) for s in scalars}  # type: ignore[misc]
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
     whole: dict[int, torch.Tensor] = {
         s: patiently(lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device), "there is not enough memory for the results")  # type: ignore[misc]
@@ -81,7 +82,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
     for s, found in sums.items():
         if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
-            raise Refused("it cannot be determined how much each piece's loss counts in the whole")
+            raise Refused("it cannot be determined how much each piece's loss contributes to the loss of the whole batch")
         whole[s] = typed(found[0], like[s])
     made = iter([whole[s] for s in entry.slots if s is not None])
     return tree_unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count

@@ -31,7 +31,7 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
             def crowded() -> None:
                 if stack.enter_context(one_by_one(self)):
-                    report.remark("there is not enough memory for the optimizer's step over all tensors at once: the step goes tensor by tensor")
+                    report.remark("there is not enough memory for the optimizer's step over all tensors at once: the step is done tensor by tensor")
 
             given = [*args, *kwargs.values()]
             if type(self) in KNOWN and len(given) == 1 and callable(given[0]):  # a closure, which computes the gradients

@@ -496,7 +496,7 @@ class Proof:
         if two rules that fit give the pieces different weights."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
-            raise Refused("it cannot be determined how much each piece's loss counts in the whole")
+            raise Refused("it cannot be determined how much each piece's loss contributes to the loss of the whole batch")
         return rules[0]
 
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
@@ -829,7 +829,7 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
 def proven(proof: Proof, slot: int, pieces: Sequence[Rows]) -> Rule:
     """The rule of a scalar for these pieces, checked to be right for the scalar's gradients as
     well."""
-    rule = patiently(lambda: proof.rule(slot, pieces), "there is not enough memory to work out how much each piece counts in the whole")
+    rule = patiently(lambda: proof.rule(slot, pieces), "there is not enough memory to work out how much each piece contributes to the whole")
     patiently(lambda: proof.agree(slot, rule), "there is not enough memory to check the gradients on a few rows")
     return rule
 

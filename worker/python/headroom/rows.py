@@ -139,8 +139,8 @@ class Plan:
     same: ClassVar[set[tuple[int, ...]]] = set()  # keys of calls that, repeated together, returned the same for the whole batch
 
     def known(self, entry: Entry) -> bool:
-        """Whether the same call, after the same calls, was tried on earlier batches of this size, and, where
-        gradients depend on the call, returned the same when it was repeated."""
+        """Whether the same call, after the same calls, was tried on earlier batches of this size. If gradients
+        depend on the call, it must also have returned the same when it was repeated."""
         key = self._key(entry)
         return key in Plan.memory and (entry.module is None or not entry.grad or key in Plan.sure)
 
@@ -187,7 +187,7 @@ class Plan:
 
     @staticmethod
     def forget() -> None:
-        """Forgets all trials, so that they are made again."""
+        """Forgets all trials, so that calls are tried again."""
         Plan.memory.clear()
         Plan.sure.clear()
         Plan.same.clear()

@@ -304,8 +304,8 @@ class unrecorded:
 
 
 def as_plain_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor from which a pickle or a deep copy is made: it has values, and nothing of
-    ours."""
+    """The plain tensor from which a pickle or a deep copy is made: it has values, and nothing that headroom has
+    added."""
     place = place_of(tensor)
     if place is not None and place.late:
         tensor = Recorded.value_of(tensor)  # type: ignore[attr-defined]
@@ -341,9 +341,9 @@ class OwnMode(TorchFunctionMode):
 
 @contextmanager
 def modes_as(modes: tuple) -> Iterator[None]:
-    """A context in which the user's active modes are exactly those given. Our own modes stay
-    active, above them. The user's modes are not entered again: the mode of a default device, if
-    entered twice, would restore itself when it ends."""
+    """A context in which the user's active modes are exactly those given. Our own modes stay active, above them.
+    The user's modes are not entered again: the mode of a default device, if entered twice, forgets the device
+    that was the default before, and restores its own on exit."""
     now = function_modes()
     wanted = *modes, *(m for m in now if isinstance(m, OwnMode))
     _put_modes(now, wanted)

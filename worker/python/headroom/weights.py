@@ -33,8 +33,8 @@ def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = No
 
 
 def typed(value: Any, like: Any) -> Any:
-    """A weighted sum, converted to the type of the numbers ``like`` that were summed: a tensor of
-    the same dtype, or a Python number. Integers are rounded, since weights are not exact."""
+    """Converts the weighted sum ``value`` to the type of the summed numbers, of which ``like`` is an example: a
+    tensor of the same dtype, or a Python number. Integers are rounded, since weights are not exact."""
     if isinstance(like, torch.Tensor):
         value = torch.as_tensor(value, device=like.device)
         return (value if like.is_floating_point() or like.is_complex() else value.round()).to(like.dtype).reshape(like.shape)
@@ -169,7 +169,7 @@ def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
 
 
 def others(rules: Sequence[Rule], batch: int, count: int, again: int) -> list[int]:
-    """The rows of the next try: first those that best tell the rules apart, in later tries random
+    """The rows for the next try: for the first try those that best tell the rules apart, for later tries random
     ones."""
     if again == 0 and len(rules) > 1:
         return telling(rules, batch, count)

@@ -56,7 +56,7 @@ class Wire:
 
     @classmethod
     def get(cls) -> Wire | None:
-        """This process's wire, connected at the first call; None if there is no headroom."""
+        """This process's wire, connected at the first call; None if there is no connection to headroom."""
         if not cls._tried:
             with cls._making:
                 path = os.environ.get("HEADROOM_SOCKET")
@@ -82,12 +82,12 @@ class Wire:
 
     @property
     def armed(self) -> bool:
-        """Whether the process is to recover from failures, and not only to observe them."""
+        """Whether the process is to recover from failures, rather than only observe them."""
         return bool(self._plan.get("mode", os.environ.get("HEADROOM_WORKER", "armed")) == "armed")
 
     @property
     def limit(self) -> int:
-        """Rows to run at once from the start, as an earlier attempt has learned; 0 if nothing was
+        """The number of rows to run at once from the start, as learned in an earlier attempt; 0 if nothing was
         learned."""
         limit = self._plan.get("limit")
         return limit if isinstance(limit, int) and limit > 0 else 0
@@ -142,9 +142,9 @@ class Wire:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
 
     def refused(self, why: str, **f: Any) -> None:
-        """Report that a failure is left to the user's code, and why, with what is known about the
-        failure. Waits for up to :data:`HEARING` seconds until headroom has acknowledged the report,
-        so that headroom's message appears before the traceback."""
+        """Report that a failure is left to the user's code, and why, with what is known about the failure. Waits
+        up to :data:`HEARING` seconds for headroom to acknowledge the report, so that headroom's message appears
+        before the traceback."""
         self._ask("refused", "heard", HEARING, {**f, "why": str(why)[:4000]})
 
     def check(self, **f: Any) -> None:
@@ -172,9 +172,8 @@ class Wire:
                 self._take(message)
 
     def bye(self) -> None:
-        """Close the connection at the end of the process. First tell headroom how many steps the
-        process made and how many seconds ago the last one ended, since not every step is
-        reported."""
+        """Close the connection at the end of the process. First tell headroom how many steps the process has
+        completed and how many seconds ago the last one ended, since not every step is reported."""
         steps, ended = self.made
         with self._lock:
             self._send("bye", {"step": steps, "seconds": time.monotonic() - ended} if steps else {})
@@ -204,8 +203,8 @@ class Wire:
         self._flush()
 
     def _flush(self) -> bool:
-        """Send as much of the waiting messages as the socket accepts now. Returns whether none are
-        left; False if the connection is lost."""
+        """Send as much of the waiting data as the socket accepts now. Returns whether nothing is left to send;
+        False if the connection is lost."""
         while self._out and self._socket is not None:
             try:
                 self._out = self._out[self._socket.send(self._out, FLAGS) :]
@@ -216,8 +215,8 @@ class Wire:
         return self._socket is not None
 
     def _receive(self, until: float) -> Message | None:
-        """The next message; None if none arrives by the time ``until`` on the monotonic clock. If ``until``
-        is 0, it does not wait."""
+        """The next message; None if none arrives before ``until``, a time on the monotonic clock. If ``until`` is
+        0, this method does not wait."""
         while True:
             end = self._in.find(b"\n")
             if end >= 0:
@@ -273,7 +272,7 @@ class Wire:
 
 
 def notice(text: str) -> None:
-    """Write a line to standard error, for the user. Used where there is no headroom to show it."""
+    """Write a line to standard error, for the user. Used when headroom is not there to show it."""
     try:
         sys.stderr.write(f"headroom: {text}\n")
         sys.stderr.flush()

@@ -49,8 +49,7 @@ def told() -> dict:
 
 
 def step(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, at: str, loss: Callable = entropy) -> bool:
-    """Makes a step in which the operation ``at`` fails for whole batches. Returns whether the
-    failure was survived."""
+    """Runs a step in which the operation ``at`` fails for whole batches. Returns whether the failure was survived."""
     x, y = batch(i)
     optimizer.zero_grad()
     try:
@@ -63,10 +62,9 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, at: str, loss
 
 
 def by_hand(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, pieces: int, whole: bool, loss: Callable = entropy, calls: int = 1) -> None:
-    """Makes the same step as a script that accumulates gradients over the given number of pieces.
-    Afterwards the running statistics are those that the whole batch leaves if ``whole`` is true;
-    otherwise they are the mean of those that each piece leaves. ``calls`` is the number of times
-    that the loss calls the model."""
+    """Runs the same step as a script that accumulates gradients over the given number of pieces. Afterwards the
+    running statistics are those that the whole batch leaves if ``whole`` is true; otherwise they are the mean
+    of those that the single pieces leave. ``calls`` is the number of times that the loss calls the model."""
     x, y = batch(i)
     optimizer.zero_grad()
     buffers = dict(net.named_buffers())

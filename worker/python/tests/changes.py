@@ -56,8 +56,8 @@ def put(on: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def around(context: Callable[[Net], Any], every: int = 2) -> Callable:
-    """Returns a loss function that calls the model in the given context in the last of every
-    ``every`` steps, and without the context in the others."""
+    """Returns a loss function that calls the model in the given context once every ``every`` steps, in the last of
+    them, and without the context in the other steps."""
 
     def loss(net: Net, x: Tensor, y: Tensor, i: int) -> Tensor:
         with context(net) if i % every == every - 1 else nullcontext():

@@ -10,9 +10,9 @@ from trial import ROUNDING, Record, Tensors
 
 
 def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
-    """Names the tensor that is off by the most, relative to its largest element, and by how much.
-    Empty if no tensor is off by more than ``tolerance``. A tensor that is zero except for rounding
-    errors is measured against a tenth of the largest element of all tensors.
+    """Returns the name of the tensor that is off by the most, relative to its largest element, and says by how
+    much it is off. Empty if no tensor is off by more than ``tolerance``. A tensor that is zero except for
+    rounding errors is measured against a tenth of the largest element of all tensors.
     """
     if want.keys() != got.keys():
         return f"other tensors: {sorted(want.keys() ^ got.keys())}"

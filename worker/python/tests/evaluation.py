@@ -122,7 +122,7 @@ class Scales(Classifier):
 
 
 class Follows(Classifier):
-    """Keeps a tensor of its own, to which it writes without raising a version."""
+    """Keeps a tensor of its own, to which it writes without incrementing the tensor's version counter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,8 +252,8 @@ class Most(TorchDispatchMode):
 
 
 def steady(case: Case) -> str:
-    """Returns what is wrong with the batches after a failure. Only the batches of the evaluation
-    may go in pieces straight away, and a whole batch must be tried now and then."""
+    """Returns what is wrong with the way batches are run after a failure; empty if nothing is. Only the batches of
+    the evaluation may be run in pieces straight away, and a whole batch must be tried now and then."""
     net, at_once, training = case.made(), [], 0
     for i in range(100):
         given, injector, most = case.given(), Injector(Fault("again", 1, ROWS) if i == 0 else None), Most()

@@ -106,8 +106,8 @@ class Autocast(Training):
 
 
 class Twice(Training):
-    """The function calls backward twice. If one of these calls fails half way, it is unknown which
-    gradients it has already added to."""
+    """The function calls backward twice. If one of these calls fails halfway, it is unknown which gradients it has
+    already added to."""
 
     survives = "some"  # failures before the first backward call
     accumulates = True
@@ -270,8 +270,8 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
 
 
 def in_our_copies(failure: BaseException) -> bool:
-    """Whether the failure is in a copy of buffers that headroom makes before a call. Such a copy is
-    then made on the host, so the function itself has not failed."""
+    """Whether the failure occurred while headroom was copying buffers before a call. These copies are then made on
+    the host, so the function itself has not failed."""
     return any(frame.f_code.co_name == "copies" for frame, _ in traceback.walk_tb(failure.__traceback__))
 
 

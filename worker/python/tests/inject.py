@@ -190,8 +190,8 @@ class Phases:
 
 
 def innermost(frame: FrameType | None) -> tuple[str, str]:
-    """The phase in which code is called, which is backward, module, optimizer or empty, and the
-    innermost line of the user's code as file:line."""
+    """The phase in which code is called ("backward", "module", "optimizer" or ""), and the innermost line of the
+    user's code as file:line."""
     phase, where = "", ""
     if threading.current_thread() is not threading.main_thread():
         return "backward", where  # the backward pass of a GPU, which has a thread of its own

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 class Loop:
     """A model, an optimizer, and batches that depend only on the seed and the step.
 
-    A subclass defines two methods. build sets its modules and optimizers as attributes. step makes
-    one whole optimizer step, and returns what the loop would print.
+    A subclass defines two methods. build sets its modules and optimizers as attributes. step performs one whole
+    optimizer step, and returns what the loop would print.
     """
 
     rows = 7  # of a batch; prime, so that few other sizes are multiples of it
@@ -36,7 +36,7 @@ class Loop:
         raise NotImplementedError
 
     def run(self, steps: int, begin: Callable[[int], None]) -> None:
-        """Makes the given number of optimizer steps; begin is called before each."""
+        """Performs the given number of optimizer steps; begin is called before each."""
         for i in range(steps):
             begin(i)
             self.printed.append(self.step(i))

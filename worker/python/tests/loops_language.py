@@ -1,5 +1,5 @@
-"""Loops over token sequences. The loss is inside or outside the model, labels are shifted and
-different numbers of them ignored, and rows are folded together with positions.
+"""Loops over token sequences. The loss is inside or outside the model, labels are shifted, a different number of
+them is ignored in each row, and rows are folded together with positions.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class ClippingAndAverage(Language):
 
 
 class Marked(TorchFunctionMode):
-    """A mode that changes the tensors that ``torch.ones`` creates, as a default device does, and
-    the results of a loss."""
+    """A mode that changes the results of a loss, and also the tensors that ``torch.ones`` creates, as a default
+    device does."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = func(*args, **(kwargs or {}))
@@ -110,7 +110,7 @@ class DefaultDevice(Plain):
 
 
 class Scaled(nn.Module):
-    """A model whose results depend on a number of its own and on one of its class's."""
+    """A model whose results depend on a number in an attribute of its own and on one in an attribute of its class."""
 
     everywhere = 1.0
 
@@ -315,7 +315,7 @@ class TwoBackwards(Plain):
 
 @shape("refuse")
 class GradientByHand(Plain):
-    """The user calls autograd.grad and then makes an optimizer step."""
+    """The user calls autograd.grad and then takes an optimizer step."""
 
     def step(self, i: int) -> list[float]:
         loss = self.loss(i)

@@ -1,6 +1,5 @@
-"""Loops with effects that a trial on a few rows could miss. They select parts of results by numbers
-or by values, have models that depend a little on the whole batch, or use custom autograd
-functions."""
+"""Loops with effects that a trial on a few rows could miss. They select parts of results by numbers or by values,
+have models whose results depend slightly on the whole batch, or use custom autograd functions."""
 
 from __future__ import annotations
 
@@ -180,8 +179,7 @@ class Unchanged(Reversed):
 
 
 class Rounded(torch.autograd.Function):
-    """A straight-through estimator that crashes the process if a tensor has no memory, as a kernel
-    may."""
+    """A straight-through estimator that crashes the process if a tensor has no memory, as a kernel might."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -292,8 +290,8 @@ class MixedInside(Batchwise):
 
 @shape("refuse")
 class ReentrantLoss(Batchwise):
-    """The loss is in a reentrant checkpoint, so gradients come only from backward, not from
-    autograd.grad."""
+    """The loss is computed in a reentrant checkpoint, so its gradients can be obtained only with backward, not
+    with autograd.grad."""
 
     def loss(self, i: int) -> Tensor:
         x, y = vectors(self, i)

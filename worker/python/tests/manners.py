@@ -44,7 +44,7 @@ class Net(nn.Module):
 
 
 class Training:
-    """An ordinary loop that has made three steps and has its next batch ready."""
+    """An ordinary loop that has completed three steps and has its next batch ready."""
 
     def __init__(self) -> None:
         trial.attach()
@@ -552,9 +552,9 @@ def an_earlier_attempt_is_known(t: Training) -> str:
 
 @check
 def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
-    """If there is not enough memory for a step over all tensors at once, a number of steps go
-    tensor by tensor. If there is still not enough memory after these, twice as many do. This is
-    reported once, and the user's settings remain."""
+    """If there is not enough memory for a step over all tensors at once, that step and a number of steps after it
+    update one tensor at a time. If there is still not enough memory after these, twice as many of the next
+    steps do so. This is reported once, and the user's settings remain."""
     from headroom import _torch, crowded
 
     class Own(torch.optim.Adam):
@@ -590,9 +590,8 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
 
 @check
 def what_grows_is_named(t: Training) -> str:
-    """Tensors become more numerous in a list of losses with their graphs, in a list of losses
-    without graphs, in a dict of the model's, or nowhere. The report says what has grown and what
-    holds it."""
+    """Tensors accumulate in a list of losses with their graphs, in a list of losses without graphs, in a dict that
+    the model holds, or nowhere. The report says what has grown and what holds it."""
     from headroom.growth import STEPS, Growth
 
     losses: list[Tensor] = []

@@ -1,7 +1,7 @@
-"""Checks trainings that really run out of memory: under RLIMIT_DATA, the CPU's allocator fails.
-Each training is run three times. The first run has enough memory. The second has too little, and no
-headroom: it must die, or the test proves nothing. The third has too little memory, and headroom: it
-must finish with the losses of the first run.
+"""Checks training runs that really run out of memory: under RLIMIT_DATA, the CPU's allocator fails. Each is run
+three times. The first run has enough memory. The second has too little, and no headroom: it must die, or the
+test proves nothing. The third has too little memory, and headroom: it must finish with the losses of the first
+run.
 
     python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,optimizer,optimizer_closure,evaluation_transformers]
 """
@@ -165,7 +165,7 @@ class Wide(nn.Module):
 
 
 def evaluation() -> tuple[list[float], nn.Module]:
-    """Evaluates four times as many rows at once as it trains."""
+    """Evaluates on four times as many rows at once as it trains on."""
     net = Wide()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, eps=1e-4)
     losses = []
@@ -233,7 +233,7 @@ def held() -> int:
 
 
 def ran(run: Run) -> Ended:
-    """Makes the run. Called in a child."""
+    """Carries out the run. Called in a child."""
     said = silenced()
     torch.manual_seed(0)
     if run.attached:

@@ -127,8 +127,7 @@ def indices() -> str:
 
 
 def listing(names: list[str]) -> Any:
-    """Returns a replacement for Plan._both that adds the names of the calls that it tries to
-    ``names``."""
+    """Returns a replacement for Plan._both that appends to ``names`` the name of each call that it tries."""
     both = Plan._both
 
     def counting(self: Plan, entry: Entry, *args: Any, **kwargs: Any) -> list:
@@ -269,8 +268,8 @@ def a_new_parameter() -> str:
 
 
 class Crowded(nn.Module):
-    """Counts its calls and draws random numbers. Its first ``fails`` calls with eight rows fail.
-    With ``keeps`` it leaves a tensor as well as the count."""
+    """Counts its calls and draws random numbers. The first ``fails`` of its calls with eight rows run out of
+    memory. With ``keeps`` it leaves a tensor as well as the count."""
 
     def __init__(self, fails: int, keeps: bool) -> None:
         super().__init__()
@@ -492,9 +491,9 @@ def time_first() -> str:
 
 
 def crossing() -> str:
-    """The two sums of calls that are compared have the same rows, in calls of the same size. No
-    call is in both sums, where it would cancel out. With four rows or more, the calls of one sum
-    are for the two halves of the rows."""
+    """The two sums of calls that are compared cover the same rows, in calls of the same size. No call belongs to
+    both sums, where it would cancel out. With four or more rows, the calls of one sum are those on the two
+    halves of the rows."""
     for n in (2, 3, 4, 6, 8):
         rows = list(range(n))
         one, two, another, other = replay.crossing(rows)
@@ -508,8 +507,8 @@ def crossing() -> str:
 
 
 def tried_again() -> str:
-    """Rules are tried in uses 1, 2, 4, 8 and so on. If the duration of the last trial is known,
-    they are also tried once 100 times that duration has passed."""
+    """Rules are tried in uses 1, 2, 4, 8 and so on. If the duration of the last trial is known, they are also
+    tried as soon as 100 times that duration has passed."""
     took, found = {3: 0.02, 6: 0.1}, []  # seconds that a trial took, by its number
     uses = replay.Uses()
     for second in range(200):
@@ -520,8 +519,8 @@ def tried_again() -> str:
 
 
 def timed() -> str:
-    """The duration of a trial is noted only if the trial was in single precision. Only then is the
-    trial also repeated once 100 times its duration has passed."""
+    """The duration of a trial is noted only if the trial was in single precision. Only then is the trial also
+    repeated as soon as 100 times its duration has passed."""
     for net, exact in ((nn.Linear(6, 7), True), (Rounding(3.0), False)):
         torch.optim.SGD(net.parameters(), lr=0.1)
         replay.Proof.uses.clear()
@@ -607,8 +606,8 @@ class Paired(nn.Module):
 
 
 class Expert(nn.Module):
-    """Takes only the first three rows whose labels have the same remainder, in the order of the
-    batch."""
+    """Groups rows by the remainder of their labels divided by four, and uses only the first three rows of each
+    group, in the order of the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -927,8 +926,8 @@ def without_autocast() -> str:
 
 
 def rounded(net: nn.Module, loss: Callable[[], torch.Tensor], fault: Callable[[], Any] = lambda: Injector(Fault("again", 0, 8))) -> str:
-    """Makes a step twice, whole and in pieces. Returns what is wrong; empty if the gradients are
-    the same except for rounding errors."""
+    """Runs a step twice, whole and in pieces. Returns what is wrong; empty if the gradients are the same except
+    for rounding errors."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     gradients = []
     for failing in (False, True):
@@ -987,7 +986,7 @@ def trials_are_gone() -> str:
 
 
 def failing(net: nn.Module, rows: int, fault: Fault | None) -> None:
-    """Computes the gradients of a batch with the given number of rows while the fault happens."""
+    """Computes the gradients of a batch with the given number of rows while the given fault is injected."""
     torch.manual_seed(rows)
     x, y = torch.randn(rows, 6), torch.randint(0, 5, (rows,))
     with Injector(fault) as injector:
@@ -998,8 +997,8 @@ def failing(net: nn.Module, rows: int, fault: Fault | None) -> None:
 
 
 def the_cache_is_emptied() -> str:
-    """The allocator's cache is emptied before the first pieces of a batch that has failed, but not
-    before a batch that goes in pieces straight away."""
+    """The allocator's cache is emptied before the first pieces of a batch that has failed, but not before a batch
+    that is run in pieces straight away."""
     net = nn.Linear(6, 5)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     called: list[str] = []
@@ -1036,7 +1035,7 @@ def large_outputs_take_few_rows() -> str:
 
 
 def compiled() -> str:
-    """A failure in the loss of a compiled model is survived, with the masks that dropout drew.
+    """A failure in the loss of a compiled model is survived, and the masks that dropout drew are used again.
     Nothing is compiled again for the whole batch."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 5))
@@ -1350,8 +1349,8 @@ def a_refusal_is_heard() -> str:
 
 
 def full_precision() -> str:
-    """Trials do not round to TF32. Afterwards every setting is as before, however the script has
-    made it."""
+    """Trials do not round to TF32. Afterwards every setting is as before, by whichever means the script has set
+    it."""
     backends = torch.backends
 
     def settings() -> list[str]:

@@ -148,8 +148,8 @@ class Training:
             self.seen = []
 
     def step(self, rows: int, more: int = 0, fails: int = -1) -> list[Tensor]:
-        """Makes a step, and returns its gradients. After the backbone, ``more`` rows are added, or
-        removed if ``more`` is negative."""
+        """Runs a step, and returns its gradients. After the backbone, ``more`` rows are added, or removed if
+        ``more`` is negative."""
         source = torch.Generator().manual_seed(rows)
         x, y = torch.randn(rows, 6, generator=source), torch.randint(0, 4, (rows + more,), generator=source)
         noise = torch.randn(max(0, more), 9, generator=source)
@@ -169,8 +169,8 @@ class Training:
 
 
 def with_a_closure() -> str:
-    """Calls rest in a closure, too, as in Lightning's steps. A failure in a larger step is
-    survived."""
+    """Modules' calls also rest when they are made in a closure, as in Lightning's steps. A failure in a larger
+    step is survived."""
     t = Training(rests=False)
     t.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
     x, y = torch.randn(14, 6), torch.randint(0, 4, (14,))

@@ -27,8 +27,7 @@ class Module:
 
 
 class Machine:
-    """A memory that fits a piece of at most a given number of elements, and a training run that
-    uses it."""
+    """A memory that can hold a piece of at most a given number of elements, and a training run that uses it."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.sizes, self.module = capacity, Sizes(), Module()
@@ -156,8 +155,8 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
 
 
 def the_host_is_left_again(draw: random.Random) -> str:
-    """A batch that fits only with saved tensors on the host is tried now and then with all tensors
-    on the GPU, more and more rarely."""
+    """A batch that fits only with saved tensors on the host is tried now and then with all tensors on the GPU, at
+    increasing intervals."""
     m = Machine(10)
     given = (torch.empty(8, 1, device="meta"),)
     tried = []

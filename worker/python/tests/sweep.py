@@ -82,8 +82,7 @@ class Found:
 
 
 def tried(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
-    """Runs a task. Called in a child, whose output is kept, since headroom writes to it why it
-    refuses a step."""
+    """Runs a task. Called in a child, whose output is captured, since headroom writes there why it refuses a step."""
     said = silenced()
     out = judged(shape, seed, want, task)
     out.said = " | ".join(line[:250] for line in said().splitlines() if line.startswith("headroom:"))
@@ -139,9 +138,9 @@ def made(want: Record, got: Record, step: int, shape: Shape) -> str:
 
 
 def faults(operations: list[Operation], rows: int, every: int, seed: int, step: int) -> Iterator[Fault]:
-    """Yields the faults of a sweep. In the first ones an operation fails whenever the whole batch
-    is run, in others an operation fails once, and in the last ones all operations larger than a
-    limit fail. A sampled sweep takes fewer operations outside the phases in :data:`MUST`.
+    """Yields the faults of a sweep. In the first of them an operation fails whenever the whole batch is run, in
+    the next ones an operation fails once, and in the last ones all operations larger than a limit fail. A
+    sampled sweep includes fewer operations outside the phases in :data:`MUST`.
     """
     for n, k in enumerate(range((seed + step) % every, len(operations), every)):
         if every == 1 or operations[k].phase in MUST or n % 4 == 0:

@@ -42,9 +42,8 @@ def attach() -> None:
 
 
 def attach_for_many() -> None:
-    """Calls attach in a process that survives many failures on one thread. Also makes the garbage
-    collector ignore all present objects, which are never freed, since it runs after each
-    failure."""
+    """Calls attach in a process that survives many failures on one thread. Also excludes all existing objects from
+    garbage collection: they are never freed, and the collector runs after each failure."""
     attach()
     torch.set_num_threads(1)
     gc.collect()

@@ -55,7 +55,7 @@ def attempt(work: Any) -> tuple[str, Any]:
 
 
 def trained(shape: Shape, steps: int, attached: bool) -> Left:
-    """Makes a training run, and returns its outcome. Called in a child."""
+    """Carries out a training run, and returns its outcome. Called in a child."""
     if attached:
         trial.attach()
     random.seed(0)  # a forked child begins with another state

@@ -1,4 +1,4 @@
-"""The harness disappears in the middle: every call returns, and the script exits with status 0."""
+"""The harness disappears midway: every call returns, and the script exits with status 0."""
 
 import signal
 import sys

@@ -1,5 +1,5 @@
-"""A loop that knows nothing about headroom, limited to the given number of MiB more than it has after its start; 0 for no limit.
-With a third argument the model has a BatchNorm layer."""
+"""A loop that knows nothing about headroom. After startup it may use at most the given number of MiB in addition
+to what it already uses; 0 means that there is no limit. With a third argument the model has a BatchNorm layer."""
 
 import resource
 import sys

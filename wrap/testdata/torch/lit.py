@@ -1,9 +1,7 @@
-"""A LightningCLI script: a module, a data module whose batch size is in the
-configuration, and whatever trainer.* keys that contains. It does not know about
-headroom.
+"""A LightningCLI script: a module, a data module whose batch size is in the configuration, and whatever trainer.*
+keys the configuration contains. It does not know about headroom.
 
-Every optimizer step appends what it did to trainer.default_root_dir/steps.jsonl, for
-the tests to read.
+Every optimizer step appends what it did to trainer.default_root_dir/steps.jsonl, for the tests to read.
 """
 
 import json

@@ -1,0 +1,22 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+
+	"headroom/runs"
+)
+
+// TestAllowanceHasOneName checks that what Go calls the allowance, and the note that it
+// finds in the journal, are what the package in Python uses.
+func TestAllowanceHasOneName(t *testing.T) {
+	text, err := files.ReadFile("python/headroom/norms.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`ALLOWANCE = "` + Allowances[0] + `"`, `NOTE = "` + runs.Approximate + ": "} {
+		if len(Allowances) != 1 || !strings.Contains(string(text), want) {
+			t.Errorf("norms.py has no %s", want)
+		}
+	}
+}
