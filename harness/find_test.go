@@ -12,9 +12,9 @@ import (
 	"headroom/runs"
 )
 
-// coarse is a trainer on which some sizes fit in a probe but not in a whole step. These
-// are the sizes above most and, in a step of several micro-batches, also the sizes above
-// cut.
+// coarse is a trainer on which some sizes fit in a probe but not in a whole step. A step
+// fails if its micro-batch is larger than most, or if it has several micro-batches that
+// are larger than cut.
 type coarse struct {
 	*toy
 	most, cut int

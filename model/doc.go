@@ -36,10 +36,11 @@
 // # Memory
 //
 // Weights, gradients and the optimizer's moments are allocated by New and stay: see
-// [Spec.Requirements]. A micro-batch adds memory in proportion to its samples. A block of a
-// GPT keeps 16·T·C floats per sample plus 4·T + H·T for normalisation and attention; with
-// recomputation, it keeps only T·C. The gradient of an activation overwrites the activation
-// as soon as the activation is no longer needed.
+// [Spec.Requirements]. A micro-batch adds memory in proportion to its samples. With T the
+// context, C the width and H the number of heads, a block of a GPT keeps 16·T·C floats per
+// sample, plus 4·T + H·T for normalisation and attention; with recomputation, it keeps only
+// T·C. The gradient of an activation overwrites the activation as soon as the activation is
+// no longer needed.
 //
 // # Parameters
 //

@@ -125,14 +125,14 @@ func (e Entry) Failed() bool {
 	return (e.Kind == KindOOM || e.Kind == KindSurvived) && !e.Repeated
 }
 
-// Record appends e to the journal. It returns once e and all entries before it are
-// safely on disk. It does not wait for the disk if nothing depends on e, that is, if e
-// is about the start of the run or of an attempt, a warning, the exit of a command,
-// what a command is, the end of the job, or a message from a worker. Such an entry
-// survives the end of this process. A power loss may destroy it until the next entry of
-// another kind, or Close, syncs it to the disk. After an error, e is kept in memory and
-// written by a later Record, Flush or Close, in order. Only when 16 MiB are waiting are
-// the oldest entries dropped.
+// Record appends e to the journal. If anything depends on e, it returns only once e and
+// all entries before it are safely on disk. It does not wait for an entry that only
+// people read: the start of the run or of an attempt, a warning, the exit of a command,
+// what a command was recognised as, the end of the job, or a message from a worker. Such
+// an entry survives the end of this process, but a power loss may destroy it until the
+// next entry of another kind, or Close, syncs it to the disk. After an error, e is kept in memory and
+// written by a later Record, Flush or Close, in order. Only when more than 16 MiB
+// are waiting are the oldest entries dropped.
 func (f *Folder) Record(e Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

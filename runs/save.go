@@ -120,10 +120,10 @@ func (f *Folder) saveOnce(c Checkpoint, save func(io.Writer) error) (saved Check
 	return c, f.disk.SyncDir(f.path("checkpoints"))
 }
 
-// alreadySaved handles an existing checkpoint that has the name of the one to be
-// written. If it is whole, an earlier rename succeeded but could not be made durable;
-// alreadySaved then tries again to sync it, and done is true. Otherwise the checkpoint
-// is damaged and could not be set aside before; alreadySaved tries that again.
+// alreadySaved handles an existing checkpoint that has the name of the one to be written.
+// If it is whole, an earlier rename succeeded but could not be made durable; alreadySaved
+// then tries again to sync it, and returns true. Otherwise the checkpoint is damaged and
+// could not be set aside before; alreadySaved tries that again.
 func (f *Folder) alreadySaved(step int) (Checkpoint, bool, error) {
 	c, err := f.verify(step)
 	switch {

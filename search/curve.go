@@ -17,8 +17,8 @@ type point struct {
 // curve holds the known points, one per size, in ascending order of size.
 type curve []point
 
-// with returns the curve with p added. If there are two peaks of one size, the curve
-// keeps the larger one.
+// with returns the curve with p added. If the curve already has a point of p's size, it
+// keeps the one with the larger peak.
 func (c curve) with(p point) curve {
 	i, found := slices.BinarySearchFunc(c, p, func(a, b point) int { return cmp.Compare(a.k, b.k) })
 	if found {

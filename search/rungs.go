@@ -1,9 +1,10 @@
 package search
 
 // resolution sets the distance between rungs, which are the sizes that the search
-// tells apart. The distance is 1/resolution of the size, but at least 1. A bracket of
-// one rung is narrow enough, unless a line predicts exactly where the limit is within
-// it.
+// distinguishes. The distance is 1/resolution of the size, but at least 1. The search
+// ends once the largest size that fits and the smallest that does not are one rung apart,
+// unless the line through the measured peaks predicts exactly where the limit lies
+// between them.
 const resolution = 50
 
 // up returns the next rung above n. Sizes up to 2·resolution have a rung each.

@@ -19,8 +19,8 @@ import (
 	"headroom/recovery"
 )
 
-// Wrapped is a command with what is known about it, ready to run. Its methods provide
-// the functions that [RunOptions] needs.
+// Wrapped is a command that is ready to run, together with what is known about it. Its
+// methods provide the functions that [RunOptions] needs.
 type Wrapped struct {
 	Command Command
 	Match   *Match        // if nil, nothing is known about the command, and it is never changed

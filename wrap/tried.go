@@ -106,10 +106,9 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
 }
 
-// allowed returns the limit that the command's settings place on how much of the
-// command's fullest GPU PyTorch's allocator may hold. It returns 0 if the settings
-// contain no limit, or if the command held more, which shows that the settings are not in
-// force.
+// allowed returns the memory limit that the command's settings give PyTorch's allocator on
+// the GPU on which the command's peak was highest. It returns 0 if the settings contain no
+// limit, or if the command held more, which shows that the settings are not in force.
 func (m *Match) allowed(gpus []GPU) memory.Bytes {
 	const context = 2 * memory.GiB // what a process may hold outside the allocator
 	peak, total := memory.Bytes(0), memory.Bytes(0)

@@ -240,7 +240,7 @@ func flagValues(flag, word string) []string {
 	return nil
 }
 
-// keyNames returns the keys of a configuration, each with the suffix behind appended.
+// keyNames returns the keys of a configuration, each followed by the suffix behind.
 func keyNames(behind string) []string {
 	var all []string
 	for _, key := range configs.Keys() {

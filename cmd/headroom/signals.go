@@ -50,7 +50,7 @@ func stopping(ctx context.Context, heard func(s os.Signal, again bool)) (_ conte
 	})
 }
 
-// phase is how far a command that can be interrupted has come.
+// phase is how far an interruptible command has got.
 type phase int32
 
 const (

@@ -266,8 +266,8 @@ class Late:
             patiently(again, "there is not enough memory for a trial on a few rows")
 
     def _kept(self) -> dict[int, list]:
-        """The slots of results that are small enough to be kept from the pieces, in case the user
-        asks for them after the weights have changed. Each slot has an empty list."""
+        """The slots of results that are small enough to be saved while the pieces run, in case the user asks for
+        them after the weights have changed. Each slot maps to an empty list, which the pieces fill."""
         places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
         slots = {p.slot for p in places if p is not None and p.late and p.slot not in self._values}
         known = {s: self.plan.slots[s] for s in slots if s in self.plan.slots}

@@ -743,7 +743,8 @@ class Recorder:
             raise Refused(tape.why_not)
 
     def _guarded(self, work: Callable) -> Any:
-        """Does work of our own: nothing in it is recorded, and any exception becomes a refusal."""
+        """Runs work that is headroom's rather than the script's: nothing in it is recorded, and any exception
+        becomes a refusal."""
         was, self.busy = self.busy, True
         try:
             return work()
