@@ -130,9 +130,9 @@ func (e Entry) Failed() bool {
 // people read: the start of the run or of an attempt, a warning, the exit of a command,
 // what a command was recognised as, the end of the job, or a message from a worker. Such
 // an entry survives the end of this process, but a power loss may destroy it until the
-// next entry of another kind, or Close, syncs it to the disk. After an error, e is kept in memory and
-// written by a later Record, Flush or Close, in order. Only when more than 16 MiB
-// are waiting are the oldest entries dropped.
+// next entry of another kind, or Close, syncs it to the disk. After an error, e is kept
+// in memory and written by a later Record, Flush or Close, in order. Only when more than
+// 16 MiB are waiting are the oldest entries dropped.
 func (f *Folder) Record(e Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -41,7 +41,7 @@ still be in progress.`,
 				return errors.Join(errs...)
 			}
 			errs = append(errs, u.standings(standings))
-			u.hint(staleHint(standings))
+			u.hint(statusHint(standings, c.Args().Present()))
 			return errors.Join(errs...)
 		},
 	}

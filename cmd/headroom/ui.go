@@ -383,6 +383,22 @@ func staleHint(all []standing) string {
 	return ""
 }
 
+// statusHint returns what to do next: about a run that crashed or is stale, if there is one, or
+// else about the run that the user named.
+func statusHint(all []standing, named bool) string {
+	if hint := staleHint(all); hint != "" || !named || len(all) != 1 {
+		return hint
+	}
+	s := all[0]
+	switch s.State {
+	case runs.StateInterrupted:
+		return fmt.Sprintf("%s was interrupted, and %s", s.Name, s.goesOn())
+	case runs.StateDone, runs.StateFailed:
+		return fmt.Sprintf("headroom report %s --open shows what happened, and what to change next", s.Name)
+	}
+	return ""
+}
+
 // configHint returns the hint to a user who named no configuration for a headroom command, or
 // too many; named is their number. doctor takes no command, but explain checks one.
 func configHint(command string, named int) string {

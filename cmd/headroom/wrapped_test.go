@@ -385,9 +385,14 @@ func TestHowARunGoesOn(t *testing.T) {
 		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run.yaml"), []byte(kept), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		hint := staleHint([]standing{{Name: "night", Folder: dir, Status: runs.Status{State: runs.StateStale}}})
-		if !strings.Contains(hint, want) {
-			t.Errorf("%s: %s", strings.TrimSpace(kept), hint)
+		for state, named := range map[runs.State]bool{runs.StateStale: false, runs.StateInterrupted: true} {
+			hint := statusHint([]standing{{Name: "night", Folder: dir, Status: runs.Status{State: state}}}, named)
+			if !strings.Contains(hint, want) {
+				t.Errorf("%s: %s: %s", strings.TrimSpace(kept), state, hint)
+			}
+		}
+		if hint := statusHint([]standing{{Name: "night", Folder: dir, Status: runs.Status{State: runs.StateInterrupted}}}, false); hint != "" {
+			t.Errorf("of all runs: %s", hint)
 		}
 	}
 }
