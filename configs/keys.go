@@ -79,7 +79,7 @@ var keys = []Key{
 	{Name: "data.fingerprint", Fixed: true, Doc: "fingerprint of the data; written by the run, so that it never continues with different data",
 		value: func(c *Config) value { return text{&c.Data.Fingerprint} }},
 
-	{Name: "batch.effective", Default: "64", Fixed: true, Doc: "samples per optimizer step; never changes in a run",
+	{Name: "batch.effective", Default: "64", Fixed: true, Doc: "samples per optimizer step; never changes during a run",
 		value: func(c *Config) value { return whole[int]{p: &c.Batch.Effective, min: 1, max: million} }},
 	{Name: "batch.micro", Default: "auto", Doc: "samples in one forward and backward pass; auto searches for the largest micro-batch that fits",
 		value: func(c *Config) value { return whole[int]{p: &c.Batch.Micro, min: 1, max: million, zero: "auto"} }},

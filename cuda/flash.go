@@ -14,11 +14,12 @@ import (
 	"headroom/device"
 )
 
-// flashRows is the number of positions of a head that a block of threads handles at a time
-// in attention in bfloat16.
+// flashRows is how many positions of a head a thread block handles at a time in bfloat16
+// attention.
 const flashRows = 64
 
-// flashKernels are the kernels for heads of up to the given number of channels.
+// flashKernels are the kernels for heads of at most as many channels as its field
+// channels says.
 type flashKernels struct {
 	channels int // the channels that tiles have room for
 	stages   int // tiles in shared memory at once, for each operand that a kernel loops over

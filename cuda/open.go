@@ -98,7 +98,7 @@ func (g *gpu) serves(p Precision) error {
 		return fault("read the compute capability", err)
 	}
 	if major < 8 {
-		return fmt.Errorf("precision bf16: %s has compute capability %d.x, and bfloat16 needs 8.0; use fp32", g.name, major)
+		return fmt.Errorf("precision bf16: %s has compute capability %d.x, but bfloat16 needs 8.0 or higher; use fp32", g.name, major)
 	}
 	return nil
 }

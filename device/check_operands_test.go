@@ -230,8 +230,8 @@ func TestLogits(t *testing.T) {
 	}
 }
 
-// TestPositions: the table of positions may have more rows than the sequence
-// has positions, but not fewer, and all its rows must be whole.
+// TestPositions checks that the table of positions may have more rows than the sequence
+// has positions, but not fewer, and that its last row must be complete.
 func TestPositions(t *testing.T) {
 	s := Embed{B: 1, T: 2, C: 3, V: 1}
 	out, tok, tokens := Tensor{512, 6, F32}, Tensor{512, 2, I32}, Tensor{512, 3, F32}

@@ -172,7 +172,7 @@ func TestCheckpointOfTheFutureIsNotDamaged(t *testing.T) {
 	c.Version = runs.CheckpointVersion + 1
 	text, _ = json.Marshal(c)
 	mustWrite(t, path, string(text))
-	if _, err := j.run(context.Background()); err == nil || !strings.Contains(err.Error(), "use a newer program") {
+	if _, err := j.run(context.Background()); err == nil || !strings.Contains(err.Error(), "update headroom") {
 		t.Error(err)
 	}
 	if _, err := os.Stat(path); err != nil {

@@ -63,7 +63,7 @@ func (o *SessionOptions) complete() error {
 // [Session.End].
 //
 // A Session must be used from one goroutine. What it cannot write, it keeps in memory,
-// reports once and tries again: a full disk does not end training.
+// reports once and tries to write again: a full disk does not end training.
 type Session struct {
 	o       SessionOptions
 	f       *runs.Folder
@@ -217,7 +217,7 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.planned, s.history = true, recovery.NewHistory(s.o.Plan)
 	learned, err := s.f.Learned()
 	if err != nil {
-		s.log.Warn("what earlier searches found can be read only from the newest checkpoint", zap.Error(err))
+		s.log.Warn("learned.json cannot be read: what earlier searches found is taken from the newest checkpoint, if there is one", zap.Error(err))
 	}
 	switch {
 	case learned != nil && learned.Since(from):

@@ -78,9 +78,9 @@ var (
 	version2 = hierarchy{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "active_file"}
 )
 
-// cgroup returns the limit and the usage of one control group, with cgroup v1 or v2:
-// among the group of this process and all groups above it, the one with the least memory
-// left. Both results are 0 if none of the groups has a limit. In a container,
+// cgroup returns the limit and the usage of one control group: of this process's group
+// and all groups above it, the one with the least memory left. It understands cgroup v1
+// and v2. Both results are 0 if none of the groups has a limit. In a container,
 // /proc/self/cgroup may show the path on the host. Then only the root of the hierarchy is
 // found, which is the container's group.
 func cgroup(root fs.FS) (limit, used memory.Bytes) {

@@ -177,8 +177,8 @@ func TestProbeMayFailAndLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// TestProbeNeedsWhatAStepNeeds checks that a probe reaches the same peak of
-// memory as a step.
+// TestProbeNeedsWhatAStepNeeds checks that a probe reaches the same memory peak as a
+// step.
 func TestProbeNeedsWhatAStepNeeds(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {

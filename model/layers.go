@@ -63,8 +63,8 @@ func (l norm) backward(s *scope, d, x, stats device.Tensor, rows int) {
 	s.dev.LayerNormGrad(d, s.g(l.gamma), s.g(l.beta), d, x, s.w(l.gamma), stats.View(0, rows), stats.View(rows, rows), rows, l.cols)
 }
 
-// drop applies the dropout numbered site to x in place. The same call on a gradient is
-// the backward pass of that dropout.
+// drop applies dropout to x in place. site is the number of this dropout in the model.
+// The same call on a gradient is the backward pass of that dropout.
 func (s *scope) drop(x device.Tensor, in input, site int) { s.dropTo(x, x, in, site) }
 
 func (s *scope) dropTo(y, x device.Tensor, in input, site int) {
@@ -76,9 +76,9 @@ func (s *scope) dropTo(y, x device.Tensor, in input, site int) {
 	s.dev.Dropout(y, x, in.samples, d)
 }
 
-// dropped applies the dropout numbered site to d, a gradient of the residual stream, and
-// returns the result in the type of activations. If there is no dropout and d already has
-// that type, it returns d itself. Otherwise it returns a new tensor, which
+// dropped applies the dropout with the number site to d, a gradient of the residual
+// stream, and returns the result in the type of activations. If there is no dropout and d
+// already has that type, it returns d itself. Otherwise it returns a new tensor, which
 // [scope.freeDropped] frees.
 func (s *scope) dropped(d device.Tensor, in input, site int) device.Tensor {
 	if s.dropout.P == 0 && s.kind == d.DType {

@@ -136,8 +136,8 @@ func (r *wholeRun) run(until int) (harness.Result, error) {
 	})
 }
 
-// account checks the metrics, the samples that the trainer read and the
-// failures in the journal after total steps.
+// account checks a run of the given number of steps in total: its metrics, the samples
+// that the trainer read, and the failures in the journal.
 func (r *wholeRun) account(total int) {
 	r.t.Helper()
 	metrics, err := runs.ReadMetrics(r.dir)

@@ -103,9 +103,9 @@ func TestCheckpointsAreProgress(t *testing.T) {
 		says       string
 	}{
 		{0, Wait, "wait for other processes to release memory (wait 1 of 1)"},
-		{0, Stop, "out of memory in the training, other processes"},
+		{0, Stop, "out of memory in the training; other processes"},
 		{400, Wait, "wait for other processes to release memory (wait 1 of 1)"},
-		{0, Stop, "out of memory in the training after step 400, other processes"},
+		{0, Stop, "out of memory in the training after step 400; other processes"},
 	} {
 		if c.checkpoint > 0 {
 			h, _ = tell(p, h, Event{Step: &Progress{Step: c.checkpoint}})

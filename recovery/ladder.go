@@ -235,8 +235,8 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 }
 
 // to returns a decision that changes the plan to the largest possible micro-batch of at most n or,
-// if that is smaller than the policy allows, to the smallest one allowed. The argument because
-// comes before the shortage in the reason; it may be empty.
+// if that is smaller than the policy allows, to the smallest one allowed. The text of the parameter
+// because, which may be empty, precedes the shortage in the decision's reason.
 func (l ladder) to(r Remedy, n int, because string) Decision {
 	old, plan := l.history.Running(), l.history.Plan
 	plan.Micro = plan.within(n, l.policy.Least())

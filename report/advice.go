@@ -112,9 +112,9 @@ func adviseMicro(in Input, r *Report) string {
 	if settled == 0 || in.Command != "" && r.Outcome.State != Finished { // the micro-batch has not been seen to fit
 		return ""
 	}
-	text := fmt.Sprintf("micro-batch %d fits from the start: set batch.micro: %d, or auto", settled, settled)
+	text := fmt.Sprintf("micro-batch %d would have fitted from the start: set batch.micro: %d, or auto", settled, settled)
 	if in.Command != "" {
-		text = fmt.Sprintf("micro-batch %d fits from the start: give it to the command", settled)
+		text = fmt.Sprintf("micro-batch %d would have fitted from the start: pass it to the command", settled)
 	}
 	if lost >= 1 {
 		text += fmt.Sprintf(", and save the %s spent finding it", secondsLasting(lost))
@@ -141,8 +141,8 @@ func adviseInPlace(_ Input, r *Report) string {
 // simulates.
 const unsimulated = "turn the squeeze off with --set 'device.squeeze=[]'"
 
-// simulatedHints replaces the hints of rows about other processes. It is for a run in
-// which these processes are only simulated.
+// simulatedHints replaces the hints of rows about other processes. It is used for a run
+// that only simulates these processes.
 func simulatedHints(rows []Row) {
 	for i := range rows {
 		if rows[i].Cause == memory.Foreign && rows[i].Hint != "" {
@@ -225,7 +225,7 @@ func adviseTight(_ Input, r *Report) string {
 	if m := r.Memory; r.Simulated && m.ForeignFrom > 0 && m.ForeignFrom <= m.TightestStep && m.TightestStep <= m.ForeignTo {
 		return "" // memory was tight because of the simulation
 	}
-	return fmt.Sprintf("step %s came within %s of what was available: a slightly larger memory.headroom gives the next run more room",
+	return fmt.Sprintf("step %s left only %s of the available memory unused: a slightly larger memory.headroom gives the next run more room",
 		count(r.Memory.TightestStep), percent(max(0, r.Memory.Tightest)))
 }
 

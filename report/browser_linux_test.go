@@ -227,7 +227,7 @@ func TestReportInABrowser(t *testing.T) {
 	}
 }
 
-// storm returns a run with many failures of every cause.
+// storm returns a run with many failures from every cause.
 func storm() *diary {
 	d := newDiary("storm", 400)
 	d.plan.Micro = 22

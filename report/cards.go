@@ -45,7 +45,7 @@ func (r *Report) commandsBatchCard() Card {
 	if r.Failures.InPlace > 0 {
 		note := "steps that ran out of memory still gave the result of the whole batch"
 		if r.Failures.Approximate {
-			note = "in steps that ran out of memory, each piece had BatchNorm statistics of its own, as allowed"
+			note = "in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"
 		}
 		notes = append(notes, note)
 	}

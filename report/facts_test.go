@@ -165,7 +165,7 @@ func TestAdvice(t *testing.T) {
 		change func(*diary)
 		want   string
 	}{
-		{"batch", failing(memory.Batch, recovery.Shrink, 8), "micro-batch 8 fits from the start: set batch.micro: 8, or auto"},
+		{"batch", failing(memory.Batch, recovery.Shrink, 8), "micro-batch 8 would have fitted from the start: set batch.micro: 8, or auto"},
 		{"spike", failing(memory.Spike, recovery.ShrinkStep, 8), "1 step needed far more"},
 		{"fragmentation", failing(memory.Fragmentation, recovery.ShrinkStep, 8), "expandable_segments:True"},
 		{"leak", failing(memory.Leak, recovery.Relaunch, 16), "keeps growing"},
@@ -173,7 +173,7 @@ func TestAdvice(t *testing.T) {
 		{"checkpoint", func(d *diary) { d.entry(runs.Entry{Kind: runs.KindCheckpointFailed}) }, "1 checkpoint could not be written"},
 		{"damaged", func(d *diary) { d.entry(runs.Entry{Kind: runs.KindDamaged}) }, "1 checkpoint found damaged"},
 		{"unused", func(d *diary) { d.plan.Micro = 4; d.Steps = nil; d.step = 0; d.walk(10, 0) }, "of the memory was never used: set batch.micro: auto to run more than 4 samples at once"},
-		{"tight", func(d *diary) { d.Steps[3].Memory.Peak = 24*memory.GiB - 1 }, "step 4 came within"},
+		{"tight", func(d *diary) { d.Steps[3].Memory.Peak = 24*memory.GiB - 1 }, "step 4 left only"},
 		{"no number", func(d *diary) { d.Steps[3].Loss = math.NaN() }, "the loss is NaN or infinite in 1 step"},
 		{"calm", func(*diary) {}, "nothing: the settings fit"},
 	}
@@ -196,7 +196,7 @@ func TestAdvice(t *testing.T) {
 // TestSimulatedProcess checks that a process is called simulated if the run's own
 // configuration simulates it, and that the advice does not treat it as real.
 func TestSimulatedProcess(t *testing.T) {
-	earnest := regexp.MustCompile(`other processes held|to itself|stop them|others held|came within`)
+	earnest := regexp.MustCompile(`other processes held|to itself|stop them|others held|left only`)
 	for _, simulated := range []bool{false, true} {
 		d := newDiary("run", 20)
 		d.Planned, d.Simulated, d.plan.Micro = 0, simulated, 22
@@ -248,7 +248,7 @@ func TestLeftByOthers(t *testing.T) {
 		if r.Memory.Tightest != c.want {
 			t.Errorf("%s: %v left at its tightest, want %v", c.name, r.Memory.Tightest, c.want)
 		}
-		if near := strings.Contains(strings.Join(r.Advice, " "), "came within"); near != c.advice {
+		if near := strings.Contains(strings.Join(r.Advice, " "), "left only"); near != c.advice {
 			t.Errorf("%s: advice %q", c.name, r.Advice)
 		}
 	}

@@ -32,7 +32,7 @@ var shades = []shade{
 	{"brown", "#84611a", "#cfa95a"},
 }
 
-// causeShade returns the name of the shade for failures of one cause.
+// causeShade returns the name of the shade for failures with the given cause.
 func causeShade(c memory.Cause) string {
 	switch c {
 	case memory.Foreign:

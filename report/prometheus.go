@@ -35,7 +35,7 @@ func Prometheus(w io.Writer, dir string) error {
 		e.put("headroom_steps_total", "counter", "Optimizer steps finished.", float64(status.Step))
 		e.put("headroom_steps_planned", "gauge", "Optimizer steps of the whole run.", float64(status.Steps))
 		e.put("headroom_samples_per_second", "gauge", "Throughput of the newest steps.", status.SamplesPerSecond)
-		e.put("headroom_memory_peak_bytes", "gauge", "Most memory allocated in the newest step.", float64(status.Peak))
+		e.put("headroom_memory_peak_bytes", "gauge", "Peak memory allocated in the newest step.", float64(status.Peak))
 		e.put("headroom_memory_capacity_bytes", "gauge", "Memory of the device.", float64(status.Capacity))
 	}
 	if status.Plan.Effective > 0 && (in.Command == "" || status.Plan.Effective > 1) {
@@ -53,7 +53,7 @@ func Prometheus(w io.Writer, dir string) error {
 		if s.Memory.Capacity > 0 {
 			e.put("headroom_memory_allocated_bytes", "gauge", "Memory allocated after the newest step.", float64(s.Memory.Allocated))
 			e.put("headroom_memory_reserved_bytes", "gauge", "Memory that the allocator had reserved after the newest step.", float64(s.Memory.Reserved))
-			e.put("headroom_memory_peak_bytes", "gauge", "Most memory allocated in the process so far.", float64(s.Memory.Peak))
+			e.put("headroom_memory_peak_bytes", "gauge", "Peak memory allocated by the process so far.", float64(s.Memory.Peak))
 			e.put("headroom_memory_capacity_bytes", "gauge", "Memory of the device.", float64(s.Memory.Capacity))
 		}
 	}

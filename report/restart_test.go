@@ -49,7 +49,7 @@ func (d *diary) live(changed int) {
 	}
 }
 
-// dies ends a life of the command because memory ran out.
+// dies records that a life of the command ended because memory ran out.
 func (d *diary) dies(cause memory.Cause, why string) *memory.Verdict {
 	d.now = d.now.Add(3 * time.Second)
 	d.entry(runs.Entry{Kind: runs.KindExit, Text: "exit status 1 after 3 s: out of memory: it failed in forward: RuntimeError: can't allocate memory", Seconds: 3})

@@ -93,8 +93,8 @@ func (d *diary) checkpoint() {
 }
 
 // night returns a whole run. A micro-batch of 64 samples does not fit, and a search finds
-// 27. From step 80 to 120 another process takes part of the memory. Then the micro-batch
-// grows back.
+// 27. From step 80 to step 120, another process takes up some of the memory. Then the
+// micro-batch grows back.
 func night() *diary {
 	d := newDiary("gpt-owt", 200)
 	d.begin()

@@ -92,7 +92,7 @@ func TestWrappedBatch(t *testing.T) {
 			in := survivedInside()
 			in.Text += " (approximate, as allowed: each piece has its own BatchNorm statistics)"
 			d.entry(in)
-		}, "kept, in steps that ran out of memory, each piece had BatchNorm statistics of its own, as allowed"},
+		}, "kept, in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"},
 		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command sets it, no plan was changed"},
 		"relaunched": {func(d *diary) {
 			smaller(d)
@@ -145,7 +145,7 @@ func TestWrappedBatch(t *testing.T) {
 		if got := card.Answer + ", " + card.Note; got != c.want {
 			t.Errorf("%s: %s", name, got)
 		}
-		if advised := slices.Contains(r.Advice, "micro-batch 32 fits from the start: give it to the command"); advised != (name == "relaunched") {
+		if advised := slices.Contains(r.Advice, "micro-batch 32 would have fitted from the start: pass it to the command"); advised != (name == "relaunched") {
 			t.Errorf("%s: advised %q", name, r.Advice)
 		}
 		if name == "it could not be relaunched" && (!r.Failures.Fatal || r.Advice[0] != "run the command again: pass --trust") {

@@ -52,11 +52,12 @@ func (c curve) slope() float64 {
 	return (top.peak - low.peak) / float64(top.k-low.k)
 }
 
-// reaches returns the size at which the steepest line that noise allows reaches the
-// given number of bytes. A line is allowed if it passes within the noise of every point
-// and starts at 0 bytes or more. So it must not rise faster than any line from the
-// lower end of the noise at one point, or from the origin, to the upper end of the
-// noise at a later point. The lowest of these lines gives the result.
+// reaches returns the smallest size at which a line that the noise allows can reach the
+// given number of bytes. Such a line starts at 0 bytes or more and passes within the
+// noise of every point. Each pair of points therefore bounds it: past the later point, it
+// cannot lie above the line that leads from the lower end of the noise at the earlier
+// point, or from the origin, through the upper end of the noise at the later point. The
+// result is the largest size at which one of these bounding lines reaches bytes.
 func (c curve) reaches(bytes float64) (size float64) {
 	for i, p := range c {
 		high := p.peak / (1 - noise)

@@ -50,8 +50,8 @@ func outOfMemory(allocated, requested float64) error {
 	})
 }
 
-// largest returns the largest size that fits and is at most most, or 0 if there is none.
-// It bisects without package search.
+// largest returns the largest size up to most that fits, or 0 if there is none. It
+// bisects without package search.
 func (m machine) largest(most int) int {
 	n := 0
 	for step := 1 << 17; step > 0; step /= 2 {

@@ -76,7 +76,7 @@ func TestFailureSurvived(t *testing.T) {
 		!strings.HasSuffix(survived[1], "(train.py:31); survived in place: 40 rows in 4 pieces: micro-batch 20 needs at least 24 GiB of 24 GiB, and no free block was large enough") {
 		t.Errorf("%q", survived)
 	}
-	ran := []string{"a batch of 40 rows runs in 4 pieces of at most 10", "a batch of 40 rows runs in 3 pieces of at most 14", "a batch of 40 rows runs whole again"}
+	ran := []string{"a batch of 40 rows runs in 4 pieces of at most 10", "a batch of 40 rows runs in 3 pieces of at most 14", "a batch of 40 rows runs in one piece again"}
 	if b.pieces != 10 || !slices.Equal(b.texts(runs.KindWorker)[1:], ran) {
 		t.Errorf("kept %d, %q", b.pieces, b.texts(runs.KindWorker))
 	}

@@ -184,7 +184,8 @@ func (t *talk) hello(m message) error {
 	return nil
 }
 
-// step records a finished optimizer step, and settles the failures in that step.
+// step records a finished optimizer step, and records that the pending failures were
+// survived.
 func (t *talk) step(m message) {
 	t.settle("") // a step, unlike a note, does not say what was done
 	t.refused = nil
@@ -237,7 +238,7 @@ func (t *talk) cut(rows, pieces int) {
 	t.cuts[rows] = pieces
 	text := fmt.Sprintf("a batch of %d rows runs in %d pieces of at most %d", rows, pieces, (rows+pieces-1)/pieces)
 	if pieces == 1 {
-		text = fmt.Sprintf("a batch of %d rows runs whole again", rows)
+		text = fmt.Sprintf("a batch of %d rows runs in one piece again", rows)
 	}
 	t.noted(text, runs.Entry{Kind: runs.KindWorker, Text: text})
 }

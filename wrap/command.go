@@ -56,7 +56,7 @@ func (c Command) From(path string) string {
 	return filepath.Join(c.Dir, path)
 }
 
-// candidates returns the paths at which a program may be, best first.
+// candidates returns the paths where a program may be found, best first.
 func (c Command) candidates(name string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}

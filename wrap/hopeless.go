@@ -38,11 +38,11 @@ func hopeless(x fault, f memory.OutOfMemoryError) string {
 	case strings.Contains(message, "no available memory for the cache blocks"), strings.Contains(message, "is less than desired gpu memory"):
 		return "the inference engine took its share before training began: give it a smaller gpu_memory_utilization"
 	case advice != "" && there > 0 && f.Requested > there:
-		return fmt.Sprintf("%v was requested at once on a device with %v; %s", f.Requested, there, advice)
+		return fmt.Sprintf("%v was requested in one allocation on a device with %v; %s", f.Requested, there, advice)
 	case advice != "":
 		return advice
 	case there > 0 && f.Requested/Absurd > there:
-		return fmt.Sprintf("%v was requested at once on a device with %v: a size was computed wrongly", f.Requested, there)
+		return fmt.Sprintf("%v was requested in one allocation on a device with %v: a size was computed wrongly", f.Requested, there)
 	}
 	return ""
 }
@@ -64,7 +64,7 @@ func (o Outcome) HopelessAt(plan recovery.Plan) string {
 		return o.Hopeless
 	}
 	if one := f.Requested / memory.Bytes(batch); f.Stats.Capacity > 0 && one > f.Stats.Capacity {
-		return fmt.Sprintf("%v was requested at once for %d samples: even one would need %v on a device with %v",
+		return fmt.Sprintf("%v was requested in one allocation for %d samples: even one sample would need %v, and the device has only %v",
 			f.Requested, batch, one, f.Stats.Capacity)
 	}
 	return ""

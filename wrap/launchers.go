@@ -37,13 +37,13 @@ func (l layer) attached(arg string) (string, bool) {
 // opaque lists programs that hide the training program, each with the reason and with
 // what the user can do instead.
 var opaque = map[string]string{
-	"bash": "shell scripts are not read; give the command inside the script", "sh": "shell scripts are not read; give the command inside the script",
-	"zsh": "shell scripts are not read; give the command inside the script", "fish": "shell scripts are not read; give the command inside the script",
+	"bash": "shell scripts are not read; give headroom the command that the script runs", "sh": "shell scripts are not read; give headroom the command that the script runs",
+	"zsh": "shell scripts are not read; give headroom the command that the script runs", "fish": "shell scripts are not read; give headroom the command that the script runs",
 	"docker": "a container has files and processes of its own; run headroom inside it", "podman": "a container has files and processes of its own; run headroom inside it",
 	"singularity": "a container has files of its own; run headroom inside it", "apptainer": "a container has files of its own; run headroom inside it",
 	"sbatch": "it submits the job and exits; put headroom into the job's script", "qsub": "it submits the job and exits; put headroom into the job's script",
 	"kubectl": "it submits the job and exits; put headroom into the container's command", "ray": "it submits the job and exits; put headroom into the job's command",
-	"ssh": "it runs on another machine; run headroom there", "make": "makefiles are not read; give the command inside the makefile",
+	"ssh": "it runs on another machine; run headroom there", "make": "makefiles are not read; give headroom the command that the makefile runs",
 }
 
 // launcherModules maps each module that is a launcher when python -m runs it to the words

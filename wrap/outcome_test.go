@@ -28,7 +28,7 @@ func TestHopelessRequests(t *testing.T) {
 		{"96.00 GiB", 0, ""},
 		{"96.00 GiB", 8, ""},
 		{"96.00 GiB", 4, ""},
-		{"96.00 GiB", 3, "even one would need 32 GiB on a device with 24 GiB"},
+		{"96.00 GiB", 3, "even one sample would need 32 GiB, and the device has only 24 GiB"},
 		{"1536.00 GiB", 512, ""},
 		{"1600.00 GiB", 512, "a size was computed wrongly"},
 	} {
@@ -62,7 +62,7 @@ func TestHopelessInEvaluation(t *testing.T) {
 	}{
 		{"a batch that can be set", memory.PhaseEval, otherKnobs[memory.PhaseEval], 64, 2 * gib, ""},
 		{"larger than the device, but not for one sample", memory.PhaseEval, "x; " + otherKnobs[memory.PhaseEval], 64, 96 * gib, ""},
-		{"larger than the device for one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 3, 96 * gib, "3 samples: even one would need 32 GiB"},
+		{"larger than the device for one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 3, 96 * gib, "3 samples: even one sample would need 32 GiB"},
 		{"no batch to set", memory.PhaseEval, otherKnobs[memory.PhaseEval], 0, 2 * gib, "set a smaller evaluation batch"},
 		{"one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 1, 2 * gib, "set a smaller evaluation batch"},
 		{"hopeless for another reason", memory.PhaseEval, "every batch size was tried", 64, 2 * gib, "every batch size was tried"},

@@ -245,8 +245,8 @@ func (m *Match) imports(words []string) string {
 	return ""
 }
 
-// importLines returns the names in the import statements of a script: modules, with their
-// dots, and the names imported from them.
+// importLines returns the names in the import statements of a script: the dotted names of
+// modules, and the names imported from them.
 func importLines(script string) []string {
 	var names []string
 	open := false

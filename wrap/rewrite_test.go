@@ -205,9 +205,9 @@ func TestEffectiveBatchThatGrows(t *testing.T) {
 }
 
 // TestDerivedAccumulation checks what happens to the effective batch if the framework
-// computes the accumulation: an effective batch that is given is kept, and one that is
-// not given is pinned. If it cannot be pinned, or the given one does not divide evenly,
-// Rewrite returns an error.
+// computes the accumulation. If the effective batch is given, it is kept; if not, Rewrite
+// adds the flag that fixes it at its present value. If it cannot be fixed, or the given
+// one does not divide evenly, Rewrite returns an error.
 func TestDerivedAccumulation(t *testing.T) {
 	const head = "name: derived\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  global: {flags: [--global], unset: [\"-1\"]}\nlaw: {write: [micro], derive: accumulation"
 	for _, c := range []struct{ law, command, want string }{

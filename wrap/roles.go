@@ -45,10 +45,11 @@ func containsAny(s string, words []string) bool {
 	return false
 }
 
-// These weights decide how much progress after an error shows that the command survived
-// it. When a command exits, each of its progress bars may be drawn once more, so a bar
-// weighs less than a line with a loss. With several ranks more progress is needed, because
-// the other ranks may finish their current step.
+// These weights and thresholds decide how much progress there must be after an error
+// before the command counts as having survived it. When a command exits, each of its
+// progress bars may be drawn once more, so a bar weighs less than a line with a loss.
+// With several ranks more progress is needed, because the other ranks may finish their
+// current step.
 const (
 	barWeight     = 1 // of a new state of a progress bar
 	lossWeight    = 3 // of a line with a loss

@@ -368,7 +368,7 @@ func TestRunEndsAs(t *testing.T) {
 		{"it was stopped", Outcome{Kind: Stopped}, false, nil, 1, func(err error) bool { return errors.Is(err, harness.ErrInterrupted) }},
 		{"possibly memory", ranOut(OutOfMemory, Possible, memory.PhaseForward, gib), false, nil, 1, exits(true, "a hint")},
 		{"another reason", Outcome{Kind: Failed}, false, nil, 1, exits(false, "")},
-		{"hopeless at its micro-batch", ranOut(OutOfMemory, Certain, memory.PhaseForward, 100*64*gib), false, nil, 1, exits(true, "even one would need")},
+		{"hopeless at its micro-batch", ranOut(OutOfMemory, Certain, memory.PhaseForward, 100*64*gib), false, nil, 1, exits(true, "even one sample would need")},
 		{"memory of the host", ranOut(OutOfHostMemory, Certain, memory.PhaseForward, gib), false, nil, 1, gaveUp},
 		{"memory of the host while loading", ranOut(OutOfHostMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
 		{"while loading", ranOut(OutOfMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},

@@ -16,9 +16,9 @@ type Standby struct {
 	kills   machine.Kills
 }
 
-// StandBy begins to prepare a Standby for the next [Start], and returns at once. From then
-// on signals to this process wait for the child. The caller must therefore soon call Start,
-// release the Standby, or end the process.
+// StandBy begins to prepare a Standby for the next [Start], and returns at once. From
+// then on, signals sent to this process are held until there is a child to pass them to.
+// The caller must therefore soon call Start, release the Standby, or end the process.
 func StandBy() *Standby {
 	s := &Standby{made: make(chan struct{})}
 	go func() {

@@ -29,7 +29,7 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	}
 	if t.Steps == 0 && !hasGPU {
 		reasons = append(reasons, "headroom does not know how to end a trial after a few steps, and there is no GPU whose memory could show when the trial has run long enough")
-		hints = append(hints, "name the flag for the training's length in optimizer steps, with --knob steps=FLAG or under trial.set in a profile")
+		hints = append(hints, "name the flag that sets the training's length in optimizer steps, with --knob steps=FLAG or under trial.set in a profile")
 	}
 	if reasons == nil {
 		return nil

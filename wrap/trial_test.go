@@ -88,7 +88,7 @@ func TestTriable(t *testing.T) {
 	}{
 		{"python run_clm.py --per_device_train_batch_size 8 --output_dir out", nil, false, false, "", ""},
 		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n"}, true, false, "headroom does not know where the command writes", "--knob output=FLAG"},
-		{"python mine.py --bs 8", []string{"micro=--bs"}, false, false, "to the same place as the training; headroom does not know how to end a trial", "if it writes nothing; name the flag for the training's length"},
+		{"python mine.py --bs 8", []string{"micro=--bs"}, false, false, "to the same place as the training; headroom does not know how to end a trial", "if it writes nothing; name the flag that sets the training's length"},
 		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n"}, false, true, "", ""},
 		{"python mine.py --bs 8", []string{"micro=--bs", "steps=--n", "output=--out"}, false, false, "", ""},
 		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, false, false, "there is no GPU whose memory could show", "--knob steps=FLAG"},

@@ -117,7 +117,7 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 	}
 	if late {
 		err = &UntriableError{fmt.Sprintf("after %v, the trial's memory use had not yet stayed flat for %v while a GPU was busy", unsettled, t.FlatFor),
-			"name the flag for the training's length in optimizer steps, with --knob steps=FLAG, or give a shorter --flat-for"}
+			"name the flag that sets the training's length in optimizer steps, with --knob steps=FLAG, or give a shorter --flat-for"}
 	}
 	return exit, stayed, err
 }

@@ -7,7 +7,7 @@
 //	headroom run my.yaml --set batch.micro=8
 //	headroom find my.yaml            the largest micro-batch that fits, and a plan
 //	headroom doctor                  what would go wrong tonight
-//	headroom status                  every run and how far it has come
+//	headroom status                  every run and how far it has got
 //	headroom report NAME             draw a run's report again
 //
 // The package is the shell around the packages below it: it reads the command

@@ -28,7 +28,7 @@ func trialFlags() []cli.Flag {
 	}
 }
 
-// foundMicro is the answer of find for a command.
+// foundMicro is what find answers for a command.
 type foundMicro struct {
 	Profile string        `json:"profile"`
 	Asked   recovery.Plan `json:"asked"` // the plan of the user's command

@@ -160,7 +160,7 @@ func checkHolders(name string, g nvml.GPU) check {
 	case who != nil:
 		c.Found = "held by others: " + strings.Join(who, ", ")
 	case much:
-		c.Found = fmt.Sprintf("others hold %v, but which processes these are cannot be seen from here", held)
+		c.Found = fmt.Sprintf("other processes hold %v, but they cannot be identified from here", held)
 	}
 	if much {
 		c.State, c.Next = warn, "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES or device.ordinal"

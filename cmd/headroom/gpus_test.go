@@ -52,7 +52,7 @@ ok GPU 0 held by others: python (pid 4711) 7 B, python (pid 4711) 6 B, python (p
 		"unseen holders": {func(_ *site, g *nvml.GPU) { taken(g, 30*memory.GiB) }, `
 ok driver 580.1, supports CUDA 13.0
 ok GPU 0 NVIDIA H200, 12 % busy, 45 °C, 30 GiB of 140 GiB in use, no memory errors
-warn GPU 0 others hold 30 GiB, but which processes these are cannot be seen from here; 110 GiB of 140 GiB is left → stop them, or choose another GPU with CUDA_VISIBLE_DEVICES or device.ordinal`},
+warn GPU 0 other processes hold 30 GiB, but they cannot be identified from here; 110 GiB of 140 GiB is left → stop them, or choose another GPU with CUDA_VISIBLE_DEVICES or device.ordinal`},
 		"this process alone": {func(_ *site, g *nvml.GPU) {
 			taken(g, 30*memory.GiB, nvml.Holder{PID: 1, Bytes: 30 * memory.GiB, Self: true})
 		}, `

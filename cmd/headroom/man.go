@@ -110,7 +110,7 @@ CONFIG is a file, or the name of a preset. The same command line, given again af
 continues the run, or does nothing if the run is finished. If the device is lost, headroom replaces its own process with a new one, which continues from the newest checkpoint.
 
 For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the second one stops at once. COMMAND receives such signals itself.`,
-	"--knob":            "; NAME is micro, accumulation or another knob of docs/profiles.md; may be repeated",
+	"--knob":            "; NAME is micro, accumulation or another knob listed in docs/profiles.md; may be repeated",
 	"--trust":           ", such as that it divides the loss by the accumulation",
 	"--hang":            "; a sign of life is output, GPU work or a new checkpoint",
 	"--observe":         "; a step that runs out of memory is left to COMMAND",
@@ -123,7 +123,7 @@ For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, sa
 
 // environment lists the variables that headroom reads.
 var environment = []struct{ name, means string }{
-	{"NO_COLOR", "if it is not empty, nothing is coloured"},
+	{"NO_COLOR", "if set and not empty, nothing is coloured"},
 	{"TERM", "if set to dumb, output is plain lines, none rewritten"},
 	{"HEADROOM_RUNS_DIR", "the folder where runs are kept and looked up; ./runs if it is not set"},
 	{"GOTRACEBACK", "if set to crash, a crash leaves a core dump, provided that ulimit -c allows it"},

@@ -85,7 +85,7 @@ func TestNightGoesOn(t *testing.T) {
 }
 
 // TestSlurmScripts runs the batch scripts of docs/night.md with a stub for headroom that
-// ends in each possible way. The job may be queued again only if its time is up.
+// ends in every possible way. The job may be queued again only if its time is up.
 func TestSlurmScripts(t *testing.T) {
 	one, nodes := blockWith(t, "docs/night.md", "\n./night.sh &"), blockWith(t, "docs/night.md", "--nodes=2")
 	const asked = syscall.Signal(0)

@@ -151,8 +151,8 @@ func (w *wrapped) own(dir string) error {
 		"%s was written at %s, after %s %s at %s: it belongs to another training run", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
 }
 
-// microAt returns the micro-batch that was in force at the time at, according to the journal
-// of a run that began with the plan asked.
+// microAt returns the micro-batch that was in force at a given time, according to the
+// journal of a run. asked is the plan with which that run began.
 func microAt(journal []runs.Entry, asked recovery.Plan, at time.Time) int {
 	for _, e := range slices.Backward(journal) {
 		if e.Kind == runs.KindDecision && e.Plan != nil && !e.Time.After(at) {

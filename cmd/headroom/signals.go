@@ -73,7 +73,7 @@ func (s *stage) move(from, to phase) bool {
 	return s.phase.CompareAndSwap(int32(from), int32(to))
 }
 
-// grace is how long work may take to answer the second signal.
+// grace is how long work may take to respond to the second signal.
 const grace = 500 * time.Millisecond
 
 // attended calls work, which moves s on from opening, and returns the result of work. If work does

@@ -89,8 +89,9 @@ func limited(kib int, words ...string) *exec.Cmd {
 	return command
 }
 
-// begun starts a command without a limit on its memory, and returns a function that waits for it to
-// succeed. In the meantime, the test runs the command whose results it compares with this one's.
+// begun starts a command that has plenty of memory, and returns a function that waits for it to
+// succeed. Until it calls that function, the test can run the wrapped command, whose results it
+// then compares with those of the first.
 func begun(t *testing.T, command *exec.Cmd) func(t *testing.T) {
 	t.Helper()
 	var said bytes.Buffer

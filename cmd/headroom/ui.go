@@ -230,7 +230,7 @@ func (u *ui) finished(r harness.Result) {
 	}
 	text := fmt.Sprintf("done: %s, loss %.3f", plural(r.Steps, "step"), r.Last.Loss)
 	if r.Resumed > 0 {
-		text += fmt.Sprintf(", the first %d steps done before this command", r.Resumed)
+		text += fmt.Sprintf(", of which %s were done before this command", plural(r.Resumed, "step"))
 	}
 	if r.AllFailures > 0 {
 		text += fmt.Sprintf(", %s survived", plural(r.AllFailures, "out-of-memory failure"))
@@ -255,7 +255,7 @@ func (u *ui) survived(r harness.Result) {
 		text += fmt.Sprintf(", %d of them in place", r.InPlace)
 	}
 	if r.InPlace < r.Failures {
-		text += fmt.Sprintf(", ending with %v in every step", r.Plan)
+		text += fmt.Sprintf("; the plan at the end was %v", r.Plan)
 	}
 	u.line(green, text)
 }

@@ -171,7 +171,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 			break
 		}
 		if !errors.Is(err, os.ErrExist) {
-			return nil, "", asUsage(fmt.Errorf("make the folder of the run: %w", err))
+			return nil, "", asUsage(fmt.Errorf("create the run's folder: %w", err))
 		}
 		if asked != "" {
 			return nil, "", usagef("give a different --name, or none", "there is already a run %s%s", filepath.Join(dir, name), inUse(filepath.Join(dir, name)))

@@ -44,7 +44,7 @@ type part struct {
 	test func(r *rig)
 }
 
-// activations are the parts of the suite whose operands may be BF16.
+// activations are the tests of the suite that may be run with BF16 operands.
 var activations = []part{
 	{"MatMul", testMatMul}, {"Bias", testBias}, {"Add", testAdd}, {"GELU", testGELU}, {"Copy", testCopy},
 	{"LayerNorm", testLayerNorm}, {"Attention", testAttention}, {"CrossEntropy", testCrossEntropy},

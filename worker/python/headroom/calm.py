@@ -64,20 +64,19 @@ NEVER, CALLED, ANYWHERE = range(3)  # where code draws random numbers: nowhere, 
 
 
 class Calm:
-    """A context that takes randomness out of the code that runs inside, so that two runs can be
-    compared: dropout keeps everything, and every other random number is a constant. Records where
-    random numbers would be drawn, and whether anything is computed in half precision, as under an
-    autocast inside a module.
+    """A context that takes randomness out of the code that runs inside, so that two runs can be compared: dropout
+    keeps everything, and every other random number is a constant. Records where random numbers would be drawn,
+    and whether anything is computed in half precision, as under an autocast inside a module.
 
-    ``where`` says where random numbers are known to be drawn. If it is below ``ANYWHERE``, half
-    precision is not recorded and ``watchers`` see nothing, but code takes about as long as without
-    the context. Otherwise a mode sees all operations. This adds more time to each operation, and to
-    the computation of its gradients, than a small kernel takes.
+    ``where`` says where random numbers are known to be drawn. If it is below ``ANYWHERE``, half precision is
+    not recorded and ``watchers`` see nothing, but code takes about as long as without the context. Otherwise a
+    torch mode intercepts every operation. For each operation, and again for the computation of its gradients,
+    this costs more time than a small kernel takes.
 
-    If ``apart`` is true, draws in functions called from Python are told apart from all other draws.
-    This is only for code that runs no backward pass. Before PyTorch 2.6 ``apart`` does nothing: in
-    these versions trials also compile the modules that the script wants to have compiled, and
-    compiling fails in a mode for functions."""
+    If ``apart`` is true, draws in functions called from Python are told apart from all other draws. This is
+    only for code that runs no backward pass. Before PyTorch 2.6 ``apart`` does nothing: in these versions
+    trials also compile the modules that the script wants to have compiled, and compiling fails while a torch
+    function mode is active."""
 
     def __init__(self, where: int = ANYWHERE, watchers: Sequence[Watcher] = (), apart: bool = False) -> None:
         self.half = False

@@ -132,10 +132,10 @@ class Explicit:
                 p.grad = g
 
     def _summed(self, args: tuple, kwargs: dict, batch: int, rule: Rule, size: Callable[[int], int], reached: Sequence[bool]) -> tuple[list, list, int]:
-        """Calls the function for each piece. Returns the weighted sums of the pieces' gradients,
-        each leaf of each piece's result together with the piece's rows, and the number of pieces.
-        Parameters in ``reached``, whose gradients the failed call had already computed, have no
-        sums."""
+        """Calls the function for each piece. Returns three things: for each parameter, the weighted sum of its
+        gradients over the pieces; for each piece, the leaves of its result, each paired with the piece's rows;
+        and the number of pieces. A parameter that is marked in ``reached``, because the failed call had already
+        computed its gradient, has no sum."""
         sums: list[Optional[torch.Tensor]] = [None] * len(self._params)
         parts: list[list] = []
 
@@ -242,8 +242,8 @@ class Trial:
         return [halves(chosen), tuple(sorted(part) for part in halves(mixed))]  # type: ignore[list-item]
 
     def _residual(self, rule: Rule, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> float:
-        """How far the sum of the gradients of two parts, weighted by a rule, is from the gradients
-        of all chosen rows."""
+        """How far the sum of the gradients of two parts, weighted by ``rule``, is from the gradients of all chosen
+        rows."""
         if rule is not None and not sum(rule[r] for r in chosen):
             return 0.0  # these rows say nothing about the rule
         weights = [(weight(rule, part, chosen), part) for part in split]
@@ -253,7 +253,7 @@ class Trial:
         return 1e-2 if self._calm.half else 1e-3
 
     def _sums(self, rule: Rule, i: int, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
-        """Whether a number in the result is the sum of the parts' numbers, weighted by a rule."""
+        """Whether number ``i`` of the result is the sum of the parts' numbers, weighted by ``rule``."""
         value = whole.leaves[i]
         if not number(value):
             return False
@@ -303,7 +303,7 @@ class Trial:
         if versions != [b._version for b in buffers] or next(held.changed(), None) is not None:
             raise Refused("a call to the model changes its buffers or attributes")
         if written.found:
-            raise Refused("gradients are changed inside the function, for example by clipping: do that after the function")
+            raise Refused("gradients are changed inside the function, for example by clipping: do that after calling it")
         # Backward adds to an existing gradient, so NaNs in it stay unless the function clears gradients first.
         at = Rows(self._batch, 0, self._batch, rows[:2])
         given = cut(self._args, self._batch, at), cut(self._kwargs, self._batch, at)
@@ -312,7 +312,7 @@ class Trial:
             self._explicit._recorder.stepping = True
             self._explicit._function(*given[0], **given[1])
             if least.grad is None or not bool(least.grad.isnan().all()):
-                raise Refused("gradients are set to zero inside the function: do that before the function")
+                raise Refused("gradients are set to zero inside the function: do that before calling it")
         finally:
             self._explicit._recorder.stepping = False
             for p in params:

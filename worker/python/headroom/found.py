@@ -22,7 +22,8 @@ _NORMS = torch.nn.modules.batchnorm._NormBase  # modules that keep running stati
 
 
 class Limits:
-    """What is known about the sizes of a module's calls, as costs: see :mod:`headroom.pieces`."""
+    """What is known about how large a call of a module may be. Sizes are kept as costs: see
+    :mod:`headroom.pieces`."""
 
     def __init__(self) -> None:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
@@ -111,9 +112,9 @@ class Found(Limits):
         self.whole = True
 
     def changes_buffers(self, beside: Iterable[torch.nn.Module] = ()) -> bool:
-        """Whether a call changes any buffers except those of the submodules ``beside``. The
-        submodules' present modes count: a layer with running statistics, such as BatchNorm, does
-        not change them in evaluation mode."""
+        """Whether a call changes any buffers other than those of the modules in ``beside``. Each submodule's
+        current mode is taken into account: a layer with running statistics, such as BatchNorm, does not change
+        them in evaluation mode."""
         fixed = {id(b) for m in [*beside, *(m for m in self.norms if not m.training)] for b in m.buffers(recurse=False)}
         return any(id(b) not in fixed for b in self.changing or ())
 

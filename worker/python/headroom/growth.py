@@ -34,7 +34,7 @@ class Growth:
         self._before = census()
 
     def said(self, steps: int) -> Optional[str]:
-        """A sentence about what has grown up to the step with this number; None if it is too early to tell."""
+        """A sentence about what has grown by step ``steps``, or None if it is too early to tell."""
         if steps < self._until:
             return None
         after, taken = census(), steps - self._until + STEPS

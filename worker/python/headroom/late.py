@@ -65,7 +65,8 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
 
 @contextmanager
 def unseen(tape: Tape, plan: Plan) -> Iterator[None]:
-    """A context for a replay: nothing that pieces leave on modules remains there for the script."""
+    """A context for a replay. On exit, it undoes whatever the pieces left on modules, so that the script does not
+    see it."""
     begin = sequence()
     held = Held(submodules(modules_of(tape)), plan.deep) if plan.leaves or tape.complete else None
     try:

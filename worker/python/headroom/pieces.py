@@ -144,8 +144,8 @@ class Sizes:
         return smaller
 
     def ran(self) -> tuple[int, int]:
-        """The number of rows of the newest batch, and the number of pieces in which they were run.
-        Returns (0, 1) until something has failed, since headroom changes nothing before then."""
+        """The number of rows in the newest batch, and the number of pieces that it was run in. Returns (0, 1)
+        until something has failed, since headroom changes nothing before then."""
         return (self._rows, self._pieces) if self._failure is not None else (0, 1)
 
     def confirm(self, pieces: int) -> None:

@@ -71,7 +71,7 @@ class Recorder:
         """Called before an optimizer's step: the tape ends here. Returns whether the step is to be
         guarded against failures."""
         if self.stepping:
-            raise Refused("the optimizer's step is inside the function: call it after the function")
+            raise Refused("the optimizer's step is inside the function: call it after the function returns")
         self._close()
         self.report.phases.backward_ends()
         return not self.rest.resting

@@ -506,7 +506,7 @@ def _called(change: Change) -> str:
 
 
 def _cut_off(value: Any) -> Any:
-    """The same values without the graph that made them, which would keep its activations."""
+    """``value`` without the graph that made it: the graph would keep its activations in memory."""
     if not isinstance(value, torch.Tensor) or value.grad_fn is None:
         return value
     return value.detach().requires_grad_()
@@ -585,8 +585,8 @@ def mentions(entry: Entry, batch: int) -> bool:
 
 
 def sliced(entry: Entry) -> bool:
-    """Whether an entry indexes with numbers and slices alone. PyTorch checks these before anything
-    runs, but not the values in a list, an array or a tensor of indices."""
+    """Whether an entry indexes only with integers, slices, None and ``...``. PyTorch checks these before it runs
+    anything, unlike the values in a list, an array or a tensor of indices."""
     if entry.call_name() not in ("__getitem__", "__setitem__") or len(entry.args) < 2:
         return False
     index = entry.args[1]
