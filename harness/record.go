@@ -190,7 +190,7 @@ func (s *Session) closeLog() {
 	}
 }
 
-// lasting returns a duration, given in seconds, as text for people.
+// lasting formats a duration, given in seconds, for people to read.
 func lasting(seconds float64) string {
 	switch ms := 1000 * seconds; {
 	case ms < 0.05:

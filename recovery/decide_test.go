@@ -41,9 +41,9 @@ func (w world) need(step, n int) memory.Bytes {
 	return w.base + memory.Bytes(factor*float64(n)*float64(w.sample))
 }
 
-// run calls Decide for one step after another and records the trajectory. The
-// trajectory holds the micro-batch of every try, followed by "!" if the try failed, and
-// between them the remedies that cannot be seen from the micro-batches.
+// run calls Decide for one step after another and records the trajectory. The trajectory
+// holds the micro-batch of every try, followed by "!" if the try failed. In between are
+// the remedies that cannot be seen from the micro-batches.
 type run struct {
 	world
 	policy  Policy

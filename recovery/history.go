@@ -104,7 +104,7 @@ func (h History) Running() Plan {
 // restores this setting in the trainer of every attempt.
 func (h History) Recomputing() bool { return h.recompute }
 
-// Eased returns how many of the policy's ways to need less host memory are in force.
+// Eased returns how many of the policy's ways to save host memory are in force.
 func (h History) Eased() int { return h.eased }
 
 // Settled reports whether a later process may begin with the plan in force. If the run has

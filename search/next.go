@@ -56,8 +56,8 @@ func (s *searcher) guarded(x int) int {
 }
 
 // resolved returns two bounds for the next probe. If that probe is at least low and fits,
-// or is at most high and fails, the probes that are left after it are enough to tell
-// apart all rungs that then remain.
+// or is at most high and fails, the probes left after it are enough to single out one of
+// the remaining rungs.
 func (s *searcher) resolved() (low, high int) {
 	rungs := 1 << (s.left - 1)
 	return back(s.hi, rungs, s.lo), ahead(s.lo, rungs, s.hi)

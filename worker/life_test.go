@@ -17,8 +17,8 @@ import (
 
 const gib = memory.GiB
 
-// oom returns the message with which a process reports a failure on a device of 24
-// GiB; more is appended to its fields.
+// oom returns the message with which a process reports a failure on a device of 24 GiB.
+// more holds further fields to append.
 func oom(id, rows, micro int, more string) string {
 	return fmt.Sprintf(`{"type":"oom","id":%d,"rows":%d,"micro":%d,"phase":"forward","requested":%d,"free":%d,"allocated":%d,"reserved":%d,"capacity":%d,"where":"train.py:31"%s}`,
 		id, rows, micro, 2*gib, gib, 22*gib, 23*gib, 24*gib, more)

@@ -201,8 +201,8 @@ func (w *rewriter) patched(name string, before, next step) (string, error) {
 }
 
 // patch returns the edit of one file, and whether the file has to change. It infers how
-// many GPUs each process used from what the file says about the earlier step, not from
-// the command: nothing else shows whether a library used several GPUs from one process.
+// many GPUs each process used from what the file says about the earlier step, because the
+// command does not show whether a library used several GPUs from one process.
 func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit, changes bool, err error) {
 	at, ok, err := JSON.find(content, patch.Key)
 	if err != nil || !ok {

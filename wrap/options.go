@@ -46,7 +46,7 @@ type ChildOptions struct {
 // stopper is a [time.Timer], or a test's stand-in for one.
 type stopper interface{ Stop() bool }
 
-// ErrBusy is the error of [Start] while another child of this process is running: the
+// ErrBusy is returned by [Start] while another child of this process is running: the
 // orphans of two process trees could not be told apart.
 var ErrBusy = errors.New("another command is still running")
 

@@ -165,7 +165,7 @@ type Layout struct {
 	Within   []string // knobs and words which mean that the training saves, or resumes, within an epoch
 }
 
-// Cadence is when a framework saves unless told otherwise.
+// Cadence is how often a framework saves by default.
 type Cadence string
 
 // The cadences.

@@ -240,8 +240,8 @@ while [ -z "$done" ]; do sleep 0.01; [ -e "$0" ] && done=1; done`, t.TempDir()+"
 }
 
 // TestModesFollow checks that the user's terminal follows when the child changes terminal
-// modes, be it on its output, as full-screen programs do, or on its input, as password
-// prompts do.
+// modes, whether through its output, as full-screen programs do, or through its input, as
+// password prompts do.
 func TestModesFollow(t *testing.T) {
 	for _, c := range []struct{ change, on string }{
 		{"-icanon", "<&1"}, {"-icanon", "<&2"}, {"-icanon", "<&0"}, {"-opost", "<&1"}, {"-ixon", "<&1"}, {"intr ^X", "<&2"},

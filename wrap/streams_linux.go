@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streams are the child's standard files. They copy the child's output to the files that
-// it would have gone to without headroom, to the log and to the tail.
+// streams are the child's standard files. They copy the child's output to the log, to the
+// tail, and to the files that it would have gone to without headroom.
 type streams struct {
 	child    [3]*os.File
 	own      []*os.File // those in child that were opened here

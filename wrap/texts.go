@@ -72,8 +72,8 @@ var memoryPhrases = sync.OnceValue(func() []string {
 	return phrases
 })
 
-// mayTellOfMemory reports whether a text about memory may be in the output. Colours and
-// frames may split such a text, so it returns true for any output that has them.
+// mayTellOfMemory reports whether the output may contain a message about memory. Colours
+// and frames may split such a message, so it returns true for any output that has them.
 func mayTellOfMemory(output []byte) bool {
 	if bytes.IndexByte(output, '\x1b') >= 0 || bytes.Contains(output, []byte("│")) {
 		return true

@@ -23,8 +23,8 @@ func about(all []Warning) string {
 	return b.String()
 }
 
-// warned checks that there are as many warnings as wanted texts, and that each begins with
-// the text at the same position.
+// warned checks that got has one warning per entry of want, and that each begins with the
+// corresponding entry.
 func warned(t *testing.T, what string, got []Warning, want ...string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(about(got), "\n"), "\n")

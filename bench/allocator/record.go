@@ -169,8 +169,9 @@ func (r *recording) ops(least, most int, checks ...int) ([]op, error) {
 	return ops, nil
 }
 
-// line returns the operations whose sizes are affine in the length and agree with two
-// steps: low, of length least, and high, of length most.
+// line fits the size of each operation, as an affine function of the length of the
+// samples, to two recorded steps: low, whose length is least, and high, whose length is
+// most. It returns an error if they do not fit.
 func line(low, high []event, least, most int) ([]op, error) {
 	if len(low) != len(high) {
 		return nil, fmt.Errorf("%d operations at length %d and %d at %d: not one trace", len(low), least, len(high), most)

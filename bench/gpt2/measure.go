@@ -80,9 +80,8 @@ func (r *result) train(t *model.Trainer, o options) error {
 	return nil
 }
 
-// momentScale returns the ratio of the first moments after one step to the
-// gradients. It is 1−β₁. If the gradients were clipped, it is 1−β₁ times the
-// factor of the clipping.
+// momentScale returns the ratio of the first moments after one step to the gradients. It
+// is 1−β₁. If the gradients were clipped, it is 1−β₁ times the clipping factor.
 func momentScale(o model.Optimizer, norm float64) float64 {
 	scale := 1 - float64(float32(o.Beta1))
 	if o.Clip > 0 && norm > o.Clip {

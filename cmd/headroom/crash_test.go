@@ -85,8 +85,8 @@ func TestCrashIsNoUsageError(t *testing.T) {
 }
 
 // TestOnlyTheNewestCrashCounts ends a run with a crash, an orderly stop, a kill and
-// another crash, and continues it in between. The state of the run must always show how
-// the newest process ended.
+// another crash, and continues the run after each of the first three. The state of the
+// run must always show how the newest process ended.
 func TestOnlyTheNewestCrashCounts(t *testing.T) {
 	inEmptyFolder(t, "endless.yaml", endless)
 	for _, c := range []struct {

@@ -450,7 +450,7 @@ class Recorder:
 
     def watch_functions(self) -> None:
         """Makes sure that a custom autograd function applied to recorded tensors is recorded as one call, with its
-        own backward: the functions that its forward calls are not part of the script's graph."""
+        own backward: functions called inside its forward are not part of the script's graph."""
         original = vars(torch.autograd.Function)["apply"]
 
         def applied(kind: Any, *args: Any, **kwargs: Any) -> Any:

@@ -342,8 +342,8 @@ class OwnMode(TorchFunctionMode):
 @contextmanager
 def modes_as(modes: tuple) -> Iterator[None]:
     """A context in which the user's active modes are exactly those given. Our own modes stay active, above them.
-    The user's modes are not entered again: the mode of a default device, if entered twice, forgets the device
-    that was the default before, and restores its own on exit."""
+    The user's modes are put back on the stack directly and not entered again: a default-device mode that is
+    entered twice forgets the previous default, so that on exit it restores its own device instead."""
     now = function_modes()
     wanted = *modes, *(m for m in now if isinstance(m, OwnMode))
     _put_modes(now, wanted)
