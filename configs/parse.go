@@ -66,7 +66,7 @@ func (l *loader) syntax(err error) {
 }
 
 // simple refuses anchors, aliases and tags, because they make a configuration mean
-// something other than it appears to. It reports whether n is free of them.
+// something other than what it appears to mean. It reports whether n is free of them.
 func (l *loader) simple(n *yaml.Node) bool {
 	ok := true
 	refuse := func(what string) {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestFlashWithoutGPU runs the kernels of attention in bfloat16 on the processor, lane by
-// lane, and checks the relative errors of their results. The tolerance for log Σ exp is
-// smaller than the others, because the other results are rounded to bfloat16.
+// TestFlashWithoutGPU runs the bfloat16 attention kernels on the processor, lane by lane,
+// and checks the relative errors of their results. The tolerance for log Σ exp is smaller
+// than the others, because the other results are rounded to bfloat16.
 func TestFlashWithoutGPU(t *testing.T) {
 	compiler, err := exec.LookPath("c++")
 	if err != nil {

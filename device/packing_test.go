@@ -32,7 +32,7 @@ func (r *trace) keep(sizes ...int) {
 	}
 }
 
-// drop frees the n newest of the kept tensors.
+// drop frees the n most recently kept tensors.
 func (r *trace) drop(n int) {
 	for ; n > 0; n-- {
 		last := len(r.held) - 1

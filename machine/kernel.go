@@ -21,9 +21,9 @@ type Kills struct {
 // they are moved to another control group.
 func CountKills() Kills { return killsOf(os.DirFS("/")) }
 
-// Since returns how far the counters have risen since the earlier reading that before
-// holds. The result is never negative, even if the control group was created again in the
-// meantime and its counter started again at 0.
+// Since returns how far the counters have risen since an earlier reading, before. The
+// result is never negative, even if the control group was created again in the meantime
+// and its counter started again at 0.
 func (k Kills) Since(before Kills) Kills {
 	return Kills{Group: max(0, k.Group-before.Group), System: max(0, k.System-before.System)}
 }

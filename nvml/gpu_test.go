@@ -43,8 +43,8 @@ func TestGPUs(t *testing.T) {
 	}
 }
 
-// TestWatchGPU checks that the driver lets this package register for events, and that
-// waiting for events ends with the context.
+// TestWatchGPU checks that the driver lets this package register for events, and that the
+// wait for events ends when the context is cancelled.
 func TestWatchGPU(t *testing.T) {
 	required(t)
 	ctx, cancel := context.WithCancel(t.Context())

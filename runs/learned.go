@@ -28,8 +28,8 @@ func (l *Learned) Since(c *Checkpoint) bool {
 	return c == nil || l.Attempt > c.Attempt || l.Attempt == c.Attempt && l.Step >= c.Step
 }
 
-// SetLearned replaces learned.json, whole or not at all. The file may be lost in a
-// power loss, which costs another search and nothing else.
+// SetLearned replaces learned.json, whole or not at all. A power failure may lose the
+// file, which costs another search and nothing else.
 func (f *Folder) SetLearned(l Learned) error {
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {

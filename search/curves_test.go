@@ -86,8 +86,8 @@ func perceptron(fits int) machine {
 	return machine{need: need, peak: peak, handed: peak}
 }
 
-// short reports whether the answer of a search, fits, is more than 2 % below the
-// largest size that fits and is not next to it.
+// short reports whether fits, the answer of a search, falls short of the largest size
+// that fits by more than 2 % and by more than 1.
 func short(fits, largest int) bool {
 	return float64(fits) < min(0.98*float64(largest), float64(largest-1))
 }

@@ -97,7 +97,7 @@ func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	}
 }
 
-// TestLongFolderForTemporaryFiles checks that the socket is in /tmp if the path of a socket in the
+// TestLongFolderForTemporaryFiles checks that the socket is created in /tmp if its path in the
 // folder for temporary files would be too long.
 func TestLongFolderForTemporaryFiles(t *testing.T) {
 	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))

@@ -229,7 +229,8 @@ func TestEndAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestRefusalIsHeard checks that a process learns when its refusal has been recorded.
+// TestRefusalIsHeard checks that every refusal that a process reports is answered with
+// heard, even if it is not worth a journal entry of its own.
 func TestRefusalIsHeard(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)

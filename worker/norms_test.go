@@ -7,8 +7,8 @@ import (
 	"headroom/runs"
 )
 
-// TestAllowanceHasOneName checks that what Go calls the allowance, and the note that it
-// finds in the journal, are what the package in Python uses.
+// TestAllowanceHasOneName checks that Go and the Python package use the same name for the
+// allowance, and the same words to begin its note in the journal.
 func TestAllowanceHasOneName(t *testing.T) {
 	text, err := files.ReadFile("python/headroom/norms.py")
 	if err != nil {

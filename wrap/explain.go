@@ -79,7 +79,7 @@ type Look struct {
 // Explain says what is known about w. m is the match for w's command, or nil if the
 // command was not recognised. why is the error that kept headroom from understanding the
 // command, or nil if there was none. If why is not nil, w.Match must be nil. Explain
-// starts and writes nothing.
+// starts no process and writes no file.
 func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
 	e := Explanation{Command: w.Command.Args}
 	if m == nil {

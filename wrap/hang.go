@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// hangWatch looks for a command that shows no sign of life: no output, no kernel on its
+// hangWatch watches a command for a lack of any sign of life: no output, no kernel on its
 // GPUs, no newer checkpoint. A collective that waits for a dead rank looks like that, but
 // so does a long evaluation on the CPU. So a hang is only reported, unless the user wants
 // a hanging command to be restarted.

@@ -170,8 +170,8 @@ func (p *peeler) through(l layer) (done bool, err error) {
 	return false, nil
 }
 
-// option reads one option of a layer and moves past it. The name that it returns has
-// no leading dashes, and _ in place of every other -.
+// option reads one option of a layer and moves past it. The name that it returns has no
+// leading dashes, and each remaining - is replaced by _.
 func (p *peeler) option(l layer, arg string) (string, error) {
 	name, value, given := strings.Cut(arg, "=")
 	bare := strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_")

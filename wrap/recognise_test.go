@@ -7,8 +7,9 @@ import (
 )
 
 // TestConfigurationOfACommand checks which files count as a command's configuration. A
-// positional configuration is never the value of another option. If it has to be the only
-// argument, a file next to other arguments does not count.
+// file that is the value of another option is never taken for a positional configuration.
+// If the configuration has to be the only argument, a file next to other arguments does
+// not count.
 func TestConfigurationOfACommand(t *testing.T) {
 	const head = "name: own\nmatch: {flags: [--data]}\nknobs: {micro: {flags: [--bs], paths: [bs], default: 2}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n"
 	files := fstest.MapFS{"w/run.yaml": {Data: []byte("bs: 8\n")}, "w/data.yaml": {Data: []byte("bs: 3\n")}, "w/later.yaml": {Data: []byte("bs: 16\n")}}

@@ -455,7 +455,8 @@ func TestRunStopsWaiting(t *testing.T) {
 	}
 }
 
-// TestRunStartFails checks that if a command cannot be started, the run ends and returns that error.
+// TestRunStartFails checks that if a command cannot be started, the run ends and returns the error
+// from starting it.
 func TestRunStartFails(t *testing.T) {
 	broken := errors.New("exec: python: not found")
 	c := &toyCommand{fits: func(int) int { return 64 }}

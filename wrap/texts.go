@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// meaning is what a known text says about the end of a command.
+// meaning is what a known message in the output says about why a command ended.
 type meaning int
 
 const (

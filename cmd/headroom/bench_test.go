@@ -61,7 +61,8 @@ func benched() string { return cmp.Or(os.Getenv("HEADROOM_PROGRAM"), "headroom")
 // from then until its end.
 type lasted struct{ before, after []time.Duration }
 
-// measure runs a command that prints the time in nanoseconds, and adds its two durations to s.
+// measure runs a command that prints the current time in nanoseconds. It appends to s the time
+// until the command ran, and the time from then until it ended.
 func (s *lasted) measure(b *testing.B, args ...string) {
 	b.Helper()
 	began := time.Now()

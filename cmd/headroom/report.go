@@ -206,7 +206,7 @@ func openers() []string {
 
 // openPage shows a page with the first opener that is installed, and waits for the opener, because
 // it may run a browser that uses the terminal. The opener's stderr is not shown, because openers
-// list on it every browser that they failed to find.
+// use it to list every browser that they failed to find.
 func openPage(u *ui, page string) error {
 	why := fmt.Errorf("none of %s is installed", strings.Join(openers(), ", "))
 	for _, opener := range openers() {

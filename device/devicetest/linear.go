@@ -6,8 +6,8 @@ import (
 	"headroom/device"
 )
 
-// products are the shapes, as M, N, K, of the products that are tested: odd ones, ones
-// around the tile sizes that devices use, and those of a small model.
+// products lists the shapes (M, N, K) of the matrix products that are tested: odd ones,
+// ones around the tile sizes that devices use, and those of a small model.
 var products = [][3]int{
 	{1, 1, 1}, {1, 17, 3}, {3, 1, 65}, {17, 65, 3}, {65, 17, 33}, {31, 33, 255}, {5, 7, 257}, {64, 64, 64}, {130, 67, 29},
 	{128, 96, 32}, {33, 10, 700}, {100, 192, 64},

@@ -136,9 +136,9 @@ func TestIDXDamagedGzip(t *testing.T) {
 	}
 }
 
-// TestFashionMNIST checks that real images are read correctly, if Debian's
-// package dataset-fashion-mnist is installed. It reads the smaller part of the
-// data set under the file names of the larger part.
+// TestFashionMNIST checks that real images are read correctly, if Debian's package
+// dataset-fashion-mnist is installed. It reads the test images, which are fewer, through
+// links that bear the names of the training files.
 func TestFashionMNIST(t *testing.T) {
 	const from = "/usr/share/datasets/fashion-mnist"
 	dir := t.TempDir()

@@ -637,8 +637,8 @@ class Recorder:
         return self._with_values(tape, lambda: func(*args, **kwargs), name in ("backward", "grad") or changes(name))
 
     def _with_values(self, tape: Tape, call: Callable, once: bool) -> Any:
-        """Calls a function on results that have been handed back. If it runs out of memory, it is
-        called again, unless ``once`` is true."""
+        """Calls ``call``, which applies a function to results whose values are now available. If it runs out of
+        memory, it is called once more, unless ``once`` is true."""
         for _ in range(1 if once else 2):
             with torch._C.DisableTorchFunctionSubclass():
                 try:

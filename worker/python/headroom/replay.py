@@ -204,8 +204,7 @@ def pieces_of(batch: int, size: int) -> list[Rows]:
 
 
 def in_two(batch: int) -> Callable[[int], int]:
-    """Returns a ``size`` for :func:`by_pieces` that cuts the batch in two, and any piece that fails
-    in two again."""
+    """Returns a ``size`` for :func:`by_pieces` that halves the batch, and halves any piece that fails."""
     return lambda failed: -(-batch // 2) if not failed else failed // 2
 
 
@@ -796,12 +795,12 @@ def full_precision() -> Iterator[None]:
 
 
 def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:
-    """Calls ``work`` with ``count``, a number of rows, without randomness or side effects. Returns
-    the result. If there is not enough memory, ``work`` is called again with fewer rows. Raises
-    :class:`Refused` if not even two rows fit.
+    """Calls ``work`` on ``count`` rows, with randomness and side effects suppressed. Returns the result. If there
+    is not enough memory, ``work`` is called again with fewer rows. Raises :class:`Refused` if not even two rows
+    fit.
 
-    The :class:`Calm` around the call covers no more than the modules are known to need. If ``work``
-    then raises an exception, it is called once more under a full :class:`Calm`."""
+    The :class:`Calm` around the call covers no more than the modules are known to need. If ``work`` then fails
+    for a reason other than memory, it is called once more under a full :class:`Calm`."""
     founds = [f for f in map(found_of, modules) if f is not None]
     where = max(map(draws_of, modules), default=NEVER)
     while True:
