@@ -62,7 +62,7 @@ var keys = []Key{
 	{Name: "model.dropout", Default: "0", Fixed: true, Doc: "probability of dropping an activation",
 		value: func(c *Config) value { return number{p: &c.Model.Dropout, below: 1} }},
 
-	{Name: "data.kind", Required: true, Fixed: true, Doc: "text: files of bytes; idx: images and labels in the format of MNIST; blobs: points around one centre per class, drawn from the seed, no files",
+	{Name: "data.kind", Required: true, Fixed: true, Doc: "text: files, one token per byte; idx: images and labels in the MNIST format; blobs: points around one centre per class, generated from the seed without any files",
 		value: func(c *Config) value { return choice{&c.Data.Kind, []string{"text", "idx", "blobs"}} }},
 	{Name: "data.path", Default: "goroot", Only: Only{"data.kind", []string{"text", "idx"}}, Doc: "text: a file or a folder, or goroot for the source of the installed Go toolchain; idx: the folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, each optionally gzipped (.gz)",
 		value: func(c *Config) value { return text{&c.Data.Path} }},

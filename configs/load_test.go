@@ -55,7 +55,7 @@ func TestBadFiles(t *testing.T) {
 		{"comments alone", "# nothing\n", "my.yaml: the file is empty; start from a preset: gpt, mlp-tight or mnist"},
 		{"words", "just words", "my.yaml:1: just words: not a mapping; write keys and values, as in seed: 1"},
 		{"list", "- a\n- b\n", "my.yaml:1: [a, b]: not a mapping; write keys and values, as in seed: 1"},
-		{"tab", "model:\n\tkind: gpt\n", "my.yaml:2: invalid YAML: found character that cannot start any token; indent with spaces, not tabs, and put values that begin with % @ or ` in quotes"},
+		{"tab", "model:\n\tkind: gpt\n", "my.yaml:2: invalid YAML: found character that cannot start any token; indent with spaces, not tabs, and quote values that begin with %, @ or `"},
 		{"unclosed", "model: {kind: gpt\n", "my.yaml:1: invalid YAML: did not find expected ',' or '}'"},
 		{"binary", "\x00", "my.yaml: invalid YAML: control characters are not allowed"},
 		{"two documents", good + "---\nseed: 2\n", "my.yaml: more than one document, or text after the end of the first; a configuration is a single document"},

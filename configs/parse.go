@@ -60,7 +60,7 @@ func (l *loader) syntax(err error) {
 		}
 	}
 	if strings.Contains(text, "cannot start any token") {
-		text += "; indent with spaces, not tabs, and put values that begin with % @ or ` in quotes"
+		text += "; indent with spaces, not tabs, and quote values that begin with %, @ or `"
 	}
 	l.add(where, "", "", "invalid YAML: "+text)
 }

@@ -131,7 +131,7 @@ func (f *finder) hold(ctx context.Context, fits int) (failed int, err error) {
 	if n := search.Better(speeds, largest.Largest()); n > 0 {
 		better := largest.WithMicro(n)
 		f.found.Recommended = better
-		f.found.Reason = fmt.Sprintf("%v: %.0f samples per second, against %.0f with %v, the largest that leaves enough memory unused",
+		f.found.Reason = fmt.Sprintf("%v: %.0f samples per second, against %.0f with %v, which has the largest micro-batch that leaves enough memory unused",
 			better, search.PerSecond(speeds, n), search.PerSecond(speeds, largest.Largest()), largest)
 	}
 	return 0, nil

@@ -213,7 +213,7 @@ func (l ladder) helps() string {
 	case l.failure().Phase == memory.PhaseGenerate:
 		return "fewer or shorter samples generated at once, a smaller model, or a device with more memory"
 	case l.canRecompute() && !l.policy.Recompute:
-		return "allow: [recompute] in the config's memory section, a smaller model, or a device with more memory"
+		return "setting allow: [recompute] in the config's memory section, a smaller model, or a device with more memory"
 	}
 	return helpModel
 }

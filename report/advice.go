@@ -24,7 +24,7 @@ const (
 func advice(in Input, r *Report) []string {
 	var all []string
 	for _, rule := range []func(Input, *Report) string{
-		adviseBroken, adviseEnd, adviseMicro, adviseInPlace, adviseForeign, adviseSpike, adviseFragmentation, adviseLeak,
+		adviseBroken, adviseEnd, adviseMicro, adviseForeign, adviseSpike, adviseFragmentation, adviseLeak,
 		adviseCheckpoints, adviseLost, adviseUnused, adviseTight, adviseLoss,
 	} {
 		if text := rule(in, r); text != "" {
@@ -40,6 +40,9 @@ func advice(in Input, r *Report) []string {
 func nothingToChange(r *Report) string {
 	if r.Outcome.State == Empty || r.Outcome.State == Running {
 		return "nothing yet"
+	}
+	if text := inPieces(r); text != "" {
+		return "nothing has to change: " + text
 	}
 	if r.Failures.Total > 0 {
 		return "nothing has to change: the run went on after every failure"
@@ -72,18 +75,24 @@ func adviseEnd(in Input, r *Report) string {
 	case Failed:
 		row := lastHinted(r.Ledger)
 		switch {
+		case r.Command == "" && notFinite(r.Outcome.Reason):
+			return "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh: it begins from step 0"
 		case row.What == deviceLost:
 			return row.Hint
 		case row.Hint != "" && strings.Contains(row.Hint, "--trust"):
 			return "run the command again: " + row.Hint
 		case row.Hint != "":
 			return fmt.Sprintf("make more memory available or the training smaller, then %s. What helps: %s", from, row.Hint)
-		case r.Loss.NotFinite > 0 && r.Command == "":
-			return "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh: it begins from step 0"
 		}
 		return fmt.Sprintf("fix what ended the run, then %s", from)
 	}
 	return ""
+}
+
+// notFinite reports whether a native run ended because a value such as the loss was NaN
+// or infinite. reason is what the run recorded: the text of harness.NotFiniteError.
+func notFinite(reason string) bool {
+	return slices.ContainsFunc([]string{" is NaN", " is +Inf", " is -Inf"}, func(end string) bool { return strings.HasSuffix(reason, end) })
 }
 
 // lastHinted returns the newest row with a hint, or an empty row if there is none.
@@ -122,19 +131,19 @@ func adviseMicro(in Input, r *Report) string {
 	return text
 }
 
-// adviseInPlace says that steps run in pieces need no change of the command. It does not
-// recommend a smaller batch with accumulation, because a loss may need all rows of the
-// batch in one place, which pieces keep and accumulation does not. It says so only if the
-// newest step still ran in pieces, and only if the pieces were exact.
-func adviseInPlace(_ Input, r *Report) string {
-	if len(r.seen) == 0 || r.Failures.InPlace == 0 {
+// inPieces says that steps ran in pieces, which needs no change of the command. It does
+// not recommend a smaller batch with accumulation, because a loss may need all rows of
+// the batch in one place, which pieces keep and accumulation does not. It returns "" if
+// the newest step did not run in pieces, or if pieces were approximate.
+func inPieces(r *Report) string {
+	if len(r.seen) == 0 || r.Failures.InPlace == 0 || r.Outcome.State != Finished || r.Failures.Approximate {
 		return ""
 	}
 	s := r.seen[len(r.seen)-1]
-	if s.Pieces < 2 || r.Outcome.State != Finished || r.Failures.Approximate {
+	if s.Pieces < 2 {
 		return ""
 	}
-	return fmt.Sprintf("nothing has to change: batches of %s rows ran in %s pieces, with the gradients of the whole batch", count(s.Rows), count(s.Pieces))
+	return fmt.Sprintf("batches of %s rows ran in %s pieces, with the gradients of the whole batch", count(s.Rows), count(s.Pieces))
 }
 
 // unsimulated says how to turn off the other processes that the run's own configuration

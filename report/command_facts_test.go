@@ -186,8 +186,7 @@ func TestUnknownCost(t *testing.T) {
 }
 
 // TestCommandsAdvice checks that the report of a command recommends headroom resume only
-// if that would work, and recommends smaller batches if the command's batches ran in
-// pieces.
+// if that would work, and recommends no change if the command's batches ran in pieces.
 func TestCommandsAdvice(t *testing.T) {
 	failed := func(d *diary) { d.entry(runs.Entry{Kind: runs.KindFailed, Text: "exit status 1"}) }
 	resumable := func(d *diary) { d.Resumable = true; failed(d) }

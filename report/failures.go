@@ -38,6 +38,7 @@ func failures(rows []Row, o Outcome) Failures {
 	causes, lost := map[memory.Cause]int{}, map[memory.Cause]float64{}
 	for _, row := range rows {
 		f.Lost += row.Lost
+		f.Approximate = f.Approximate || row.InPlace && strings.Contains(row.Reason, runs.Approximate)
 		if row.Failed {
 			lost[cmp.Or(row.Cause, memory.Unknown)] += row.Lost
 		}
@@ -45,7 +46,6 @@ func failures(rows []Row, o Outcome) Failures {
 			f.Total++
 			if row.InPlace {
 				f.InPlace++
-				f.Approximate = f.Approximate || strings.Contains(row.Reason, runs.Approximate)
 			}
 			causes[cmp.Or(row.Cause, memory.Unknown)]++
 			if row.uncounted() {

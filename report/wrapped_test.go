@@ -89,7 +89,9 @@ func TestWrappedBatch(t *testing.T) {
 		"nothing":  {func(*diary) {}, "as the command sets it, no plan was changed"},
 		"survived": {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory still gave the result of the whole batch"},
 		"survived approximately": {func(d *diary) {
-			in := survivedInside()
+			d.entry(survivedInside())
+			in := survivedInside() // the worker's note is with the last failure of a step
+			in.Repeated = true
 			in.Text += " (approximate, as allowed: each piece has its own BatchNorm statistics)"
 			d.entry(in)
 		}, "kept, in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"},

@@ -124,7 +124,7 @@ func TestOpenReadOnly(t *testing.T) {
 	if err := os.Mkdir(dir, 0o555); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "cannot write in it") {
+	if _, err := Open(dir); !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "cannot write to it") {
 		t.Error(err)
 	}
 }

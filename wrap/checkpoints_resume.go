@@ -124,7 +124,7 @@ func (m *Match) resumable(r Resume, s, next step) error {
 	case need.Package != "" && olderThan(have, need.Version):
 		return refuse("%s needs %s %s or later to resume, but %s is installed", p.Name, need.Package, need.Version, have)
 	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
-		return refuse("%s counts in micro-batches, and this checkpoint may be from within an epoch: the command would resume at a different position with micro-batch %d instead of %d; save only at the ends of epochs, and give the length in epochs", p.Name, next.perMicro, before)
+		return refuse("%s records its position in micro-batches, and this checkpoint may be from the middle of an epoch: the command would resume at a different position with micro-batch %d instead of %d; save only at the ends of epochs, and give the training's length in epochs", p.Name, next.perMicro, before)
 	}
 	return nil
 }

@@ -34,5 +34,5 @@ func (w *Wrapped) Foreseen() string {
 	case later == nil || anew.Error() == later.Error():
 		return fmt.Sprintf("if memory runs out, %s: %v", nothing, anew)
 	}
-	return fmt.Sprintf("if memory runs out, %s: %v; after a checkpoint, nothing can be made smaller either: %v", nothing, anew, later)
+	return fmt.Sprintf("if memory runs out, %s, neither before the first checkpoint (%v) nor after it (%v)", nothing, anew, later)
 }

@@ -34,7 +34,7 @@ func TestForeseen(t *testing.T) {
 		nothing = "if memory runs out, nothing can be made smaller: "
 		later   = "if memory runs out after a checkpoint, nothing can be made smaller: "
 		epoch   = "a smaller micro-batch requires that an epoch has as many steps as before, which is the case if its number of samples is a multiple of the effective batch"
-		within  = "cannot resume: lightning counts in micro-batches, and this checkpoint may be from within an epoch: the command would resume at a different position with micro-batch 8 instead of 16; save only at the ends of epochs, and give the length in epochs"
+		within  = "cannot resume: lightning records its position in micro-batches, and this checkpoint may be from the middle of an epoch: the command would resume at a different position with micro-batch 8 instead of 16; save only at the ends of epochs, and give the training's length in epochs"
 		hf      = "python run_clm.py --output_dir o --per_device_train_batch_size 16"
 		lit     = "python main.py fit --trainer.accumulate_grad_batches 1 --data.batch_size 16"
 	)
@@ -57,7 +57,7 @@ func TestForeseen(t *testing.T) {
 		{"epochs of Lightning", lit, nil, false, nothing + epoch + "; pass --trust if so"},
 		{"epochs of Lightning, and the user has vouched", lit, nil, true, ""},
 		{"steps of Lightning", lit + " --trainer.max_steps 100", nil, false, later + within},
-		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, nothing + epoch + "; pass --trust if so; after a checkpoint, nothing can be made smaller either: " + within},
+		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, "if memory runs out, nothing can be made smaller, neither before the first checkpoint (" + epoch + "; pass --trust if so) nor after it (" + within + ")"},
 		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl needs trl 1.16.0 or later to resume, but the installed version is not known"},
 	} {
 		given := Given{Knobs: c.knobs, Files: fstest.MapFS{

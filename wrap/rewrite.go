@@ -140,7 +140,7 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 	case !m.Profile.writes(accumulation) && law.Derive == "":
 		return inexact("no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG")
 	case m.Profile.writes(accumulation) && m.Profile.Normalised == NotNormalised:
-		return inexact("%s does not divide the loss by the accumulation, so the gradients would grow with it", m.Profile.Name)
+		return inexact("%s does not divide the loss by the number of accumulation steps, so the gradients would grow with that number", m.Profile.Name)
 	}
 	of := amounts{micro: p.Largest(), accumulation: p.Accumulation(), global: p.Effective, "world": p.World}
 	for _, text := range law.Require {

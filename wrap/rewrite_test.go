@@ -49,7 +49,7 @@ func TestRewriteByCustomProfile(t *testing.T) {
 		{"more than is there", "python t.py --micro 8", "", func(p *recovery.Plan) { p.Effective = 16 }, nil, "the command trains on 8 samples per step with 1 ranks, but the plan has 16 on 1"},
 		{"not a divisor", "python t.py --micro 12", "", func(p *recovery.Plan) { p.Micro, p.Uniform = 5, false }, nil, "not a multiple of the micro-batch; the nearest micro-batches that keep the effective batch are 4 and 6"},
 		{"learning rate by micro-batch", "python t.py --micro 8", "lr_coupling: micro", micros(4), nil, "scales the learning rate by the micro-batch alone"},
-		{"summed gradients", "python t.py --micro 8", `normalised: "false"`, micros(4), nil, "does not divide the loss by the accumulation"},
+		{"summed gradients", "python t.py --micro 8", `normalised: "false"`, micros(4), nil, "does not divide the loss by the number of accumulation steps"},
 		{"law broken", "python t.py --micro 8", `law: {write: [micro, accumulation], require: ["micro % 8 == 0"]}`, micros(4), nil, "custom needs micro % 8 == 0"},
 		{"together", "python t.py --micro 8 --accum 2", `law: {write: [micro, accumulation], exclude: [[micro, accumulation]]}`, micros(4), nil, "custom does not accept it together with accumulation"},
 		{"without a value", "python t.py --accum 2 --micro", "", micros(4), nil, "micro: --micro: has no value"},

@@ -116,7 +116,7 @@ func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, e
 		t.Trouble(fmt.Errorf("%s still holds memory %v after a trial ended", holder, drainPatience))
 	}
 	if late {
-		err = &UntriableError{fmt.Sprintf("after %v, the trial's memory use had not yet stayed flat for %v while a GPU was busy", unsettled, t.FlatFor),
+		err = &UntriableError{fmt.Sprintf("in %v, the trial's memory use never stayed flat for %v with a GPU busy", unsettled, t.FlatFor),
 			"name the flag that sets the training's length in optimizer steps, with --knob steps=FLAG, or give a shorter --flat-for"}
 	}
 	return exit, stayed, err

@@ -100,7 +100,7 @@ func (m *Match) overwriting(w *warnings) {
 	for _, knob := range m.Profile.Resume.Drop {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
-			w.add("checkpoints", "%s makes the command start from scratch each time and overwrite what is there; headroom takes it out only when resuming from a checkpoint", m.places(knob))
+			w.add("checkpoints", "%s makes the command start from scratch each time and overwrite what is there; headroom removes this flag only when resuming from a checkpoint", m.places(knob))
 		}
 	}
 	if layout.Glob != "" && !strings.ContainsAny(layout.Glob, "*?[") {

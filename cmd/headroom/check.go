@@ -176,7 +176,7 @@ func sentences(f worker.Checked) string {
 	case f.How != "":
 		return fmt.Sprintf("%s: ran out of memory, and survived: %s.\n", where, f.How)
 	case f.Modules == "":
-		return fmt.Sprintf("%s: ran out of memory, and did not survive: %s.\n", where, f.Why)
+		return fmt.Sprintf("%s: ran out of memory, and could not recover: %s.\n", where, f.Why)
 	case f.Why != "":
 		return fmt.Sprintf("%s: backward of %s cannot be run in pieces: %s.\n", where, f.Modules, f.Why)
 	}

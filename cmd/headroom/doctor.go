@@ -114,7 +114,7 @@ func checkRAM(m site) check {
 		c.Found += fmt.Sprintf(", %v of swap", m.Swap)
 	}
 	if room < leastRAM {
-		c.State, c.Next = warn, fmt.Sprintf("free memory, or raise the limit if there is one: the embedded device needs at least %v", leastRAM)
+		c.State, c.Next = warn, fmt.Sprintf("free up memory, or raise the limit if there is one: the embedded device needs at least %v", leastRAM)
 	}
 	return c
 }
@@ -137,7 +137,7 @@ func checkGPUs(m site) check {
 
 func checkFolder(m site) check {
 	if m.WriteErr != "" {
-		return check{"runs folder", fail, m.WriteErr, fmt.Sprintf("make %s writable, or set HEADROOM_RUNS_DIR to another folder", m.Runs)}
+		return check{"runs folder", fail, m.WriteErr, fmt.Sprintf("make %s writable, or set HEADROOM_RUNS_DIR or output.dir to another folder", m.Runs)}
 	}
 	return check{Name: "runs folder", State: ok, Found: m.Runs}
 }
@@ -148,7 +148,7 @@ func checkDisk(m site) check {
 	case m.DiskFree == 0 && m.Inodes == 0 && m.WriteErr == "":
 		c.Found = "unknown: the file system does not say"
 	case m.DiskFree < leastDisk:
-		c.State, c.Next = warn, "make room, or set HEADROOM_RUNS_DIR to a folder on another disk: on a full disk no part of a run can be kept"
+		c.State, c.Next = warn, "make room, or set HEADROOM_RUNS_DIR or output.dir to a folder on another disk: on a full disk no part of a run can be kept"
 	case m.Inodes > 0 && m.Inodes < leastInodes:
 		c.State, c.Found, c.Next = warn, fmt.Sprintf("%d files can still be created", m.Inodes), "remove small files"
 	}

@@ -78,14 +78,22 @@ func continuable(dir string) (*wrapped, error) {
 	if err != nil {
 		return nil, err
 	}
-	if status, err := runs.ReadStatus(dir); err == nil && status.State == runs.StateDone {
-		return nil, usagef("headroom run -- "+kept.Args[0]+" … runs the command again", "%s is finished", dir)
+	if err := finished(dir, kept.Args); err != nil {
+		return nil, err
 	}
 	w, err := recognised(kept)
 	if err == nil && w.Match == nil {
 		err = usagef("start it with headroom run", "nothing is known about the command, so it cannot be continued: %v", w.why)
 	}
 	return w, err
+}
+
+// finished returns a usage error if the run in dir, of the given command, is finished.
+func finished(dir string, command []string) error {
+	if status, err := runs.ReadStatus(dir); err == nil && status.State == runs.StateDone {
+		return usagef("headroom run -- "+command[0]+" … runs the command again", "%s is finished", dir)
+	}
+	return nil
 }
 
 // readKept reads the run.yaml in dir, which must be that of a wrapped command.
@@ -103,9 +111,13 @@ func readKept(dir string) (request, error) {
 	return request{Command: *kept, file: path}, nil
 }
 
-// earlier reads into w what the run's earlier processes recorded.
+// earlier reads into w what the run's earlier processes recorded. It returns a usage error if
+// the run is finished.
 func (w *wrapped) earlier(dir string) error {
-	var err error
+	err := finished(dir, w.Command.Args) // once more, now that this process holds the folder
+	if err != nil {
+		return err
+	}
 	if w.before, err = runs.ReadJournal(dir); err != nil {
 		return fmt.Errorf("resume: %w", err)
 	}

@@ -42,7 +42,7 @@ func nativeScreen(u *ui) {
 	step := aStep(120)
 	step.Splits = []int{16, 16}
 	p.step(step)
-	say(runs.KindCheckpointFailed, "checkpoint of step 150 could not be written: no space left on device; older ones are untouched; make room or fix the disk under runs/gpt, for the next one")
+	say(runs.KindCheckpointFailed, "checkpoint of step 150 could not be written: no space left on device; older ones are untouched; make room or fix the disk under runs/gpt before the next one")
 	step.Step = 200
 	p.step(step)
 	u.screen.show("")

@@ -356,13 +356,21 @@ func otherRun(cfg *configs.Config, different []configs.Difference) error {
 	return usagef("--name NAME starts another run beside it, --fresh sets it aside and starts over", "%s", text)
 }
 
+// word returns what names the run on a command line: its name, or else its folder.
+func (s standing) word() string {
+	if filepath.Join(configs.RunsDir(), s.Name) == filepath.Clean(s.Folder) {
+		return s.Name
+	}
+	return s.Folder
+}
+
 // goesOn says how to continue a run whose process is gone.
 func (s standing) goesOn() string {
 	if configs.IsCommand(filepath.Join(s.Folder, "run.yaml")) {
 		if _, err := continuable(s.Folder); err != nil {
 			return "headroom does not know how to continue its command: start it again"
 		}
-		return fmt.Sprintf("headroom resume %s starts its command again from the newest checkpoint", s.Name)
+		return fmt.Sprintf("headroom resume %s starts its command again from the newest checkpoint", s.word())
 	}
 	return "rerunning the command that started it continues from the newest checkpoint"
 }
@@ -394,7 +402,7 @@ func statusHint(all []standing, named bool) string {
 	case runs.StateInterrupted:
 		return fmt.Sprintf("%s was interrupted, and %s", s.Name, s.goesOn())
 	case runs.StateDone, runs.StateFailed:
-		return fmt.Sprintf("headroom report %s --open shows what happened, and what to change next", s.Name)
+		return fmt.Sprintf("headroom report %s --open shows what happened, and what to change next", s.word())
 	}
 	return ""
 }

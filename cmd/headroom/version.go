@@ -14,7 +14,7 @@ var version string
 func versionCommand(u *ui) *cli.Command {
 	return &cli.Command{
 		Name:        "version",
-		Usage:       "print the version, the commit and what it was built with",
+		Usage:       "print the version, the commit and the build information",
 		Description: "headroom --version does the same.",
 		Flags:       []cli.Flag{jsonFlag("print one JSON object")},
 		Action: func(c *cli.Context) error {

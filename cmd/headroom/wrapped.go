@@ -180,8 +180,13 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		name = fmt.Sprintf("%s-%d", base, n)
 	}
 	folder, err := w.begun(filepath.Join(dir, name))
-	if err != nil { // nothing was started, and so nothing is left behind
-		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, name)))
+	if errors.As(err, new(*runs.LockedError)) {
+		return nil, "", usagef("give a different --name, or none", "%w", err)
+	}
+	if err != nil { // nothing was started, and so nothing of it is left behind
+		for _, made := range []string{"run.yaml", "checkpoints", "logs", "journal.jsonl", "metrics.jsonl", "lock", ""} {
+			_ = os.Remove(filepath.Join(dir, name, made)) // removes no folder with anything in it
+		}
 		return nil, "", usagef("make room, or set HEADROOM_RUNS_DIR to a folder on another disk", "%w", err)
 	}
 	return folder, name, nil

@@ -381,8 +381,9 @@ func TestHowARunGoesOn(t *testing.T) {
 		"command: [python, train.py, --bs, '8', --acc, '1']\ntrust: true\nknobs:\n    micro: --bs\n    accumulation: --acc\n": "headroom resume night starts its command again",
 		"name: night\n": "rerunning the command that started it continues",
 	} {
-		dir := filepath.Join(t.TempDir(), "night")
-		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run.yaml"), []byte(kept), 0o600)); err != nil {
+		t.Chdir(t.TempDir())
+		dir := filepath.Join("runs", "night")
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "run.yaml"), []byte(kept), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		for state, named := range map[runs.State]bool{runs.StateStale: false, runs.StateInterrupted: true} {
@@ -393,6 +394,10 @@ func TestHowARunGoesOn(t *testing.T) {
 		}
 		if hint := statusHint([]standing{{Name: "night", Folder: dir, Status: runs.Status{State: runs.StateInterrupted}}}, false); hint != "" {
 			t.Errorf("of all runs: %s", hint)
+		}
+		elsewhere := standing{Name: "night", Folder: "other/night", Status: runs.Status{State: runs.StateDone}}
+		if hint := statusHint([]standing{elsewhere}, true); !strings.HasPrefix(hint, "headroom report other/night --open") {
+			t.Errorf("elsewhere: %s", hint)
 		}
 	}
 }

@@ -654,7 +654,7 @@ class Recorder:
         if name == "backward":
             raise Refused("backward is called on a result that is not a scalar")
         if changes(name) and (place_of(args[0]) is None or not place_of(args[0]).late):  # type: ignore[union-attr]
-            raise Refused("a tensor from outside the step is changed in place with a result whose values are not in memory")
+            raise Refused("a tensor from outside the step is updated in place from a result whose values are not in memory")
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
         if changes(name):
             entry.inplace = True
