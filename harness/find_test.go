@@ -112,7 +112,7 @@ func TestFindPrefersWhatIsMuchFaster(t *testing.T) {
 	}
 	last := found.Timings[len(found.Timings)-1]
 	if got := found.Recommended; got.Largest() != last.Micro || got.Largest() != found.Enough || got.Effective != 128 || got.Accumulation() < 2 ||
-		!strings.HasPrefix(found.Reason, got.String()+": ") || !strings.HasSuffix(found.Reason, "the largest that leaves enough memory unused") {
+		!strings.HasPrefix(found.Reason, got.String()+": ") || !strings.HasSuffix(found.Reason, "the largest micro-batch that leaves enough memory unused") {
 		t.Errorf("recommended %v: %s; of %+v", got, found.Reason, found.Timings)
 	}
 }
