@@ -79,7 +79,7 @@ func adviseEnd(in Input, r *Report) string {
 			return "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh: it begins from step 0"
 		case row.What == deviceLost:
 			return row.Hint
-		case row.Hint != "" && strings.Contains(row.Hint, "--trust"):
+		case strings.Contains(row.Hint, "--trust"):
 			return "run the command again: " + row.Hint
 		case row.Hint != "":
 			return fmt.Sprintf("make more memory available or the training smaller, then %s. What helps: %s", from, row.Hint)

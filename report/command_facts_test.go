@@ -93,6 +93,14 @@ func TestCommandsProgress(t *testing.T) {
 			d.made([2]float64{1, 0}, [2]float64{3, 4})
 			d.entry(done)
 		}, "finished: 10 steps in 2 attempts", "10 optimizer steps, 1.75 s each on average; in 2 processes; repeated steps are counted each time", "step 5; out/5"},
+		{"two of three attempts", func(d *diary) {
+			d.made([2]float64{1, 0}, [2]float64{7, 1})
+			d.saved(5, "out/5")
+			d.life()
+			d.life()
+			d.made([2]float64{1, 0}, [2]float64{3, 4})
+			d.entry(done)
+		}, "finished: 10 steps in 2 of 3 attempts", "10 optimizer steps, 1.75 s each on average; in 2 processes; repeated steps are counted each time", "step 5; out/5"},
 		{"an attempt that starts over", func(d *diary) {
 			d.saved(5, "out/5")
 			d.step = 0

@@ -265,3 +265,16 @@ func TestAdviceAfterNaN(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestNoPlanIsAdvisedIfNoneFits checks that a run that gave up for lack of memory is not told
+// to begin with a plan that fits.
+func TestNoPlanIsAdvisedIfNoneFits(t *testing.T) {
+	r := New(gaveUp(13).Input)
+	r.Failures.Lost, r.Failures.Share = 2*worthSaving, 2*muchLost
+	if got := adviseLost(Input{}, r); !r.Failures.Fatal || got != "" {
+		t.Errorf("%+v: %s", r.Failures, got)
+	}
+	if r.Failures.Fatal = false; adviseLost(Input{}, r) == "" {
+		t.Error("a run that went on is not told what it lost")
+	}
+}

@@ -208,6 +208,7 @@ func TestJudge(t *testing.T) {
 		{"its steps are made", Exit{GPUs: gpu(50 * gib)}, false, 0, "micro-batch 4 fits: peak 50 GiB", 50 * gib, 78 * gib, 3},
 		{"no GPU", Exit{}, false, 0, "micro-batch 4 fits", 0, 0, 3},
 		{"out of memory", Exit{Code: 1, Tail: []byte(fullText), GPUs: gpu(77 * gib)}, false, 0, "micro-batch 4 does not fit: it needs at least 79.5 GiB", 79*gib + gib/2, 78 * gib, 0},
+		{"out of the machine's own memory", Exit{Code: 1, Tail: []byte("RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes. Error code 12 (Cannot allocate memory)\n")}, false, 0, "micro-batch 4 does not fit: it needs at least 32 MiB more than is available", 0, 0, 0},
 		{"ended while flat", Exit{Code: 143, Signal: 15, Stopped: true, GPUs: gpu(50 * gib)}, true, 0, "micro-batch 4 fits: peak 50 GiB, unchanged for 1m0s", 50 * gib, 78 * gib, 0},
 		{"ended while flat, and had run out", Exit{Code: 1, Stopped: true, Tail: []byte(fullText), GPUs: gpu(60 * gib)}, true, 0, "micro-batch 4 does not fit", 79*gib + gib/2, 78 * gib, 0},
 		{"it swallowed its failure", Exit{Tail: []byte(fullText)}, false, 0, "exited with status 0 after running out of memory", 0, 0, 0},
@@ -218,7 +219,7 @@ func TestJudge(t *testing.T) {
 		{"while loading", Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)", "    model = AutoModel.from_pretrained(name)", 1))}, false, 0, "ERROR micro-batch 4 does not fit, and no smaller one will: loading the model", 0, 0, 0},
 	} {
 		trials := &Trials{Match: &Match{Profile: Profile{Trial: Rehearsal{Steps: 3}}}, Memory: c.memory, FlatFor: time.Minute}
-		got, err := trials.judge(recovery.Plan{Effective: 4, World: 1, Micro: 4}, c.exit, c.stayed, 0)
+		got, err := trials.judge(recovery.Plan{Effective: 4, World: 1, Micro: 4}, c.exit, c.stayed, gib)
 		text := got.Text
 		if err != nil {
 			text = "ERROR " + err.Error()
