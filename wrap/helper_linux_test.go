@@ -30,11 +30,12 @@ func init() {
 		return
 	}
 	_ = os.Unsetenv(helperMode)
+	mode, job, _ := strings.Cut(mode, ":")
 	switch mode {
 	case "wrap":
 		os.Exit(wrapAndExit())
 	case "shell":
-		os.Exit(jobControl())
+		os.Exit(jobControl(job))
 	}
 	os.Exit(99)
 }
@@ -64,16 +65,22 @@ func wrapAndExit() int {
 	return exit.Code
 }
 
-// jobControl does what a shell does about Ctrl-Z. It runs its arguments, wrapped, as a
-// foreground job. Each time that the job stops, it reads one byte from stdin and resumes
-// the job.
-func jobControl() int {
+// jobControl does what the shell of a terminal does. It runs its second argument, with the
+// rest as the arguments, as a foreground job in the given helper mode, if any. Each time that
+// the job stops, it reads one byte from stdin and resumes the job.
+//
+// When the job is over, it closes its terminal and then waits until file 3 is closed at the
+// other end. When the leader of a session ends, the kernel discards what the terminal has not
+// yet passed on, so the leader must not end before the test has read the output.
+func jobControl(mode string) int {
 	signal.Ignore(syscall.SIGTTOU)
+	syscall.CloseOnExec(3)
+	if mode != "" {
+		_ = os.Setenv(helperMode, mode)
+	}
 	attributes := &os.ProcAttr{Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
 	attributes.Sys = &syscall.SysProcAttr{Setpgid: true, Foreground: true, Ctty: 0}
-	_ = os.Setenv(helperMode, "wrap")
-	attributes.Env = os.Environ()
-	job, err := os.StartProcess("/proc/self/exe", os.Args, attributes)
+	job, err := os.StartProcess(os.Args[1], os.Args[2:], attributes)
 	if err != nil {
 		panic(err)
 	}
@@ -84,6 +91,14 @@ func jobControl() int {
 			panic(err)
 		}
 		if !w.Stopped() {
+			for _, f := range attributes.Files {
+				_ = f.Close()
+			}
+			var none [1]byte
+			_, _ = os.NewFile(3, "gate").Read(none[:]) // returns once the test has closed its end
+			if w.Signal() > 0 {
+				return 128 + int(w.Signal())
+			}
 			return w.ExitStatus()
 		}
 		_ = unix.IoctlSetPointerInt(0, unix.TIOCSPGRP, os.Getpid())
@@ -106,6 +121,8 @@ type program struct {
 	err output
 	tty *os.File      // the test's end of its terminal; nil if it has none
 	eof chan struct{} // closed at the end of the terminal's output
+
+	unread *os.File // closed once that output has been read; nil if it has no terminal
 }
 
 // output collects what is written to it, and lets a test wait for more.
@@ -194,11 +211,22 @@ func setModes(t *testing.T, terminal *os.File, change func(*unix.Termios)) {
 	}
 }
 
-// onTerminal starts a program on a terminal of 40 rows and 123 columns. The
-// terminal does not echo, because an echo could appear anywhere among the output.
+// onTerminal starts a program as the foreground job of a shell, on a terminal of 40 rows and
+// 123 columns. The terminal does not echo, because an echo could appear anywhere among the
+// output.
 func onTerminal(t *testing.T, c *exec.Cmd) *program {
 	t.Helper()
-	p := &program{t: t, cmd: c, eof: make(chan struct{})}
+	mode := "shell"
+	env := slices.DeleteFunc(slices.Clone(c.Environ()), func(variable string) bool {
+		its, is := strings.CutPrefix(variable, helperMode+"=")
+		if is {
+			mode += ":" + its
+		}
+		return is
+	})
+	shell := helper(mode, append([]string{c.Path}, c.Args...)...)
+	shell.Env = append(env, helperMode+"="+mode)
+	p := &program{t: t, cmd: shell, eof: make(chan struct{})}
 	master, slave, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
@@ -207,17 +235,33 @@ func onTerminal(t *testing.T, c *exec.Cmd) *program {
 		t.Fatal(err)
 	}
 	setModes(t, slave, func(modes *unix.Termios) { modes.Lflag &^= unix.ECHO })
-	c.Stdin, c.Stdout, c.Stderr = slave, slave, slave
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	p.tty = master
+	read, unread, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell.Stdin, shell.Stdout, shell.Stderr, shell.ExtraFiles = slave, slave, slave, []*os.File{read}
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	p.tty, p.unread = master, unread
 	p.begin()
-	t.Cleanup(func() { _ = master.Close() })
+	t.Cleanup(func() { _ = master.Close(); _ = unread.Close() })
 	go func() {
 		defer close(p.eof)
 		_, _ = io.Copy(&p.out, master)
 	}()
 	_ = slave.Close()
+	_ = read.Close()
 	return p
+}
+
+// pid returns the process ID of the program itself, which on a terminal leads the group in
+// the foreground.
+func (p *program) pid() int {
+	if p.tty != nil {
+		if group, err := unix.IoctlGetInt(int(p.tty.Fd()), unix.TIOCGPGRP); err == nil && group > 0 {
+			return group
+		}
+	}
+	return p.cmd.Process.Pid
 }
 
 func (p *program) begin() {
@@ -225,13 +269,13 @@ func (p *program) begin() {
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	late := time.AfterFunc(limit, func() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) })
+	late := time.AfterFunc(limit, func() { _ = syscall.Kill(-p.pid(), syscall.SIGKILL) })
 	p.t.Cleanup(func() { late.Stop(); _ = p.cmd.Process.Kill() })
 }
 
 func (p *program) signal(s syscall.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := syscall.Kill(p.pid(), s); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -247,14 +291,17 @@ func (p *program) key(s string) {
 // status waits for the program to end, and returns its exit status as a shell reports it.
 func (p *program) status() int {
 	p.t.Helper()
-	err := p.cmd.Wait()
-	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
-		p.t.Fatal(err)
-	}
 	select {
 	case <-p.eof:
 	case <-time.After(limit):
 		p.t.Fatal("its terminal stays open")
+	}
+	if p.unread != nil {
+		_ = p.unread.Close()
+	}
+	err := p.cmd.Wait()
+	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
+		p.t.Fatal(err)
 	}
 	code, _ := status(p.cmd.ProcessState)
 	return code

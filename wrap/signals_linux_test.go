@@ -196,7 +196,7 @@ func TestNoRequestIsLost(t *testing.T) {
 // TestStopKey checks that, under a shell's job control, Ctrl-Z stops the wrapper and the
 // child, and fg continues both.
 func TestStopKey(t *testing.T) {
-	p := onTerminal(t, helper("shell", "sh", "-c", `echo ready $$; read line; echo "got $line"; exit 5`))
+	p := onTerminal(t, helper("wrap", "sh", "-c", `echo ready $$; read line; echo "got $line"; exit 5`))
 	p.out.await(t, "ready ")
 	child := pidAfter(t, p.out.String(), "ready ")
 	p.key("\x1a")
@@ -281,15 +281,11 @@ func (p *program) modes() unix.Termios {
 // TestModesAfterASignal checks that the terminal's modes are restored after a child that
 // changed them, such as a password prompt, was killed.
 func TestModesAfterASignal(t *testing.T) {
-	c := command(false, "sh", "-c", `was=$(stty -g); `+helperMode+`=wrap /proc/self/fd/9 sh -c 'stty raw -echo; kill -KILL $$'; echo status $?; [ "$(stty -g)" = "$was" ] && echo as it was`)
-	exe, err := os.Open("/proc/self/exe")
+	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for len(c.ExtraFiles) < 7 { // the last one is 9
-		c.ExtraFiles = append(c.ExtraFiles, exe)
-	}
-	p := onTerminal(t, c)
+	p := onTerminal(t, command(false, "sh", "-c", `was=$(stty -g); `+helperMode+`=wrap "$0" sh -c 'stty raw -echo; kill -KILL $$'; echo status $?; [ "$(stty -g)" = "$was" ] && echo as it was`, exe))
 	if code := p.status(); code != 0 || !strings.Contains(p.out.String(), "status 137\r\nas it was") {
 		t.Errorf("status %d, %q", code, p.out.String())
 	}
