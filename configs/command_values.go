@@ -117,4 +117,4 @@ func (v duration) node() *yaml.Node {
 	return plain(v.p.String())
 }
 
-func (v duration) allowed() string { return v.zero + ", or a time with its unit, as in 90s or 30m" }
+func (v duration) allowed() string { return v.zero + ", or a time with its unit, such as 90s or 30m" }

@@ -84,7 +84,7 @@ func TestBadFiles(t *testing.T) {
 		{"list for a number", spoilt("64", "[64]"), "my.yaml:3: model.width: [64]: a list, not a whole number; allowed: a whole number, 1 to 1000000"},
 		{"mapping for a word", spoilt("book.txt", "{a: b}"), "my.yaml:6: data.path: {a: b}: a mapping, not text; allowed: text"},
 		{"unknown word", spoilt("gpt", "gtp"), "my.yaml:2: model.kind: gtp: not known; allowed: gpt or mlp"},
-		{"no unit", good + "device: {capacity: 24}\n", "my.yaml:11: device.capacity: 24: not a size; allowed: auto, or a size of at least 1B with its unit, as in 512MiB or 24GiB"},
+		{"no unit", good + "device: {capacity: 24}\n", "my.yaml:11: device.capacity: 24: not a size; allowed: auto, or a size of at least 1B with its unit, such as 512MiB or 24GiB"},
 		{"not finite", good + "optimizer: {lr: nan}\n", "my.yaml:11: optimizer.lr: nan: not a number; allowed: a number, above 0"},
 		{"beyond a float", good + "optimizer: {lr: 1e999}\n", "my.yaml:11: optimizer.lr: 1e999: out of range; allowed: a number, above 0"},
 		{"at the bound", good + "optimizer: {beta1: 1}\n", "my.yaml:11: optimizer.beta1: 1: out of range; allowed: a number, above 0 and below 1"},
@@ -139,7 +139,7 @@ train: {steps: 10, epochs: 1, keep: none}
 batch: {effective: 8, micro: 9, min_micro: 10}
 `, []string{
 			"my.yaml:1: model.widht: 3: unknown key; did you mean model.width?",
-			"my.yaml:2: data.limit: 0B: out of range; allowed: all, or a size of at least 1B with its unit, as in 512MiB or 24GiB",
+			"my.yaml:2: data.limit: 0B: out of range; allowed: all, or a size of at least 1B with its unit, such as 512MiB or 24GiB",
 			`my.yaml:2: data.glob: "[": not a pattern; allowed: a pattern for names, as in *.go`,
 			"my.yaml:4: train.keep: none: not a whole number; allowed: a whole number, 1 to 1000000",
 			"my.yaml:1: model.heads: 2: only for model.kind gpt, but this configuration has mlp; leave this key out, for example with --unset model.heads",

@@ -207,7 +207,7 @@ func (v size) node() *yaml.Node {
 }
 
 func (v size) allowed() string {
-	s := "a size of at least 1B with its unit, as in 512MiB or 24GiB"
+	s := "a size of at least 1B with its unit, such as 512MiB or 24GiB"
 	if v.zero != "" {
 		s = v.zero + ", or " + s
 	}

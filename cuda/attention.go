@@ -18,9 +18,10 @@ type chunk struct{ first, pairs, r0, rows int }
 
 func (c chunk) keys() int { return c.r0 + c.rows }
 
-// chunks cuts an attention into pieces whose scores fit the scratch memory. Within a group
-// of pairs, the chunk with the last rows comes first: the gradients of keys and values that
-// it writes cover every position, and the chunks with earlier rows add to them.
+// chunks cuts an attention into pieces whose scores fit the scratch memory. Within a
+// group of pairs, the chunk with the last rows comes first. Its queries attend to every
+// position, so it writes the gradients of all keys and values; the other chunks add to
+// them.
 func chunks(s device.Attention) []chunk {
 	room := int(chunkBytes) / 4
 	rows := min(s.T, rowsAChunk, max(1, room/s.T))

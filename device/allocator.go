@@ -140,8 +140,8 @@ func (a *Allocator) Free(t Tensor) {
 		panic(&ShapeError{Op: "Free", Text: fmt.Sprintf("nothing is allocated at %#x: freed twice, or a view", uint64(t.Addr))})
 	}
 	if b.tensor != t {
-		panic(&ShapeError{Op: "Free", Text: fmt.Sprintf("%d elements of %v are a view of the %d elements of %v at %#x",
-			t.Len, t.DType, b.tensor.Len, b.tensor.DType, uint64(t.Addr))})
+		panic(&ShapeError{Op: "Free", Text: fmt.Sprintf("%d elements of %v at %#x are only a view: %d elements of %v are allocated there",
+			t.Len, t.DType, uint64(t.Addr), b.tensor.Len, b.tensor.DType)})
 	}
 	delete(a.live, t.Addr)
 	a.allocated -= b.size

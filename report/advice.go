@@ -143,7 +143,7 @@ func inPieces(r *Report) string {
 	if s.Pieces < 2 {
 		return ""
 	}
-	return fmt.Sprintf("batches of %s rows ran in %s pieces, with the gradients of the whole batch", count(s.Rows), count(s.Pieces))
+	return fmt.Sprintf("batches of %s rows ran in %s pieces and gave the same gradients as the whole batch", count(s.Rows), count(s.Pieces))
 }
 
 // unsimulated says how to turn off the other processes that the run's own configuration

@@ -213,7 +213,7 @@ func TestCommandsAdvice(t *testing.T) {
 	}{
 		{"not recognised", failed, "fix what ended the run, then start the command again"},
 		{"recognised", resumable, "fix what ended the run, then run headroom resume train-run, which continues from the newest checkpoint, or from the beginning if there is none"},
-		{"in pieces", pieces(8), "nothing has to change: batches of 65,536 rows ran in 8 pieces, with the gradients of the whole batch"},
+		{"in pieces", pieces(8), "nothing has to change: batches of 65,536 rows ran in 8 pieces and gave the same gradients as the whole batch"},
 		{"whole again", pieces(1), "nothing has to change: the run went on after every failure"},
 	} {
 		d := commandRun()

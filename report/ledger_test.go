@@ -52,7 +52,7 @@ func TestLedgerSaysTheVerdictOnce(t *testing.T) {
 }
 
 // TestLedgerOfAFirstSearch checks the row of a run's first search, which no failure
-// caused. The plan that results is an entry of its own kind.
+// caused. The resulting plan has an entry of its own, of kind KindPlan.
 func TestLedgerOfAFirstSearch(t *testing.T) {
 	d := newDiary("auto", 10)
 	d.attempt = 1

@@ -103,7 +103,7 @@ func microChart(r *Report) chart {
 	_, high = accumulation.bounds(0, high)
 	return chart{
 		name: "micro-batch", title: "Micro-batch and accumulation", whole: true, y1: 1.12 * high,
-		alt:   fmt.Sprintf("the largest micro-batch of each step and the number of micro-batches in it; steps were cut in %s", plural(len(r.Sizes), "way")),
+		alt:   fmt.Sprintf("for each step, its largest micro-batch and the number of its micro-batches; the run cut its steps in %s", plural(len(r.Sizes), "way")),
 		marks: marksOf(r, atTop),
 		lines: []line{
 			{name: "samples at once", shade: "blue", points: micro.stepped(), width: 2},

@@ -23,9 +23,9 @@ func (f *Folder) replace(name string, text []byte) error {
 	return errors.Join(err, f.settle())
 }
 
-// FirstConfig writes the run.yaml of a folder that has none. It does not wait until the
-// file is safely on disk. The first later write of an entry, checkpoint or status that
-// must survive a power loss also waits for run.yaml to be safely on disk.
+// FirstConfig writes the run.yaml of a folder that has none. It does not wait for the
+// file to reach the disk: the next write that must survive a power loss, of an entry,
+// checkpoint or status, waits for run.yaml as well.
 func (f *Folder) FirstConfig(text []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

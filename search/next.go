@@ -80,16 +80,15 @@ func (s *searcher) prefer() int {
 	return s.approach(s.capacity())
 }
 
-// inside returns the size to probe between one that fitted and one that did not. limit is
-// the limit that the line predicts. If it is not below the size that failed, the line
-// predicts too much by at least the difference, so the probe is placed below that size by
-// twice the difference.
+// inside returns the size to probe when lo has fitted and hi has not. limit is the
+// largest size that fits according to the line. If limit is not below hi, it is too high
+// by at least limit−(hi−1). inside then lowers it to twice that distance below hi−1, but
+// not below the middle of the bracket.
 //
-// If the line is confirmed, inside returns the limit, corrected in this way if necessary;
-// once that size has fitted, the next probe is just above it. A line that is not
-// confirmed is not accurate to a single size. Where there is room, the probe then stays
-// at least a rung away from both ends. With each further failure the steps down from hi
-// grow, up to half of the bracket.
+// If the line is confirmed, that limit is probed; once it has fitted, the next probe is
+// just above it. A line that is not confirmed may be off by a few sizes, so the probe
+// also stays at least a rung away from both ends where there is room. With each further
+// failure, the steps down from hi grow, up to half of the bracket.
 func (s *searcher) inside(limit int) int {
 	middle := s.middle()
 	if over := limit - (s.hi - 1); over > 0 {

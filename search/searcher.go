@@ -52,8 +52,8 @@ func (s *searcher) narrow() error {
 	return nil
 }
 
-// done reports whether the search can end: hi is next to lo, or so close to it that
-// another probe would be worthwhile only if a line predicted the limit to a single size.
+// done reports whether the search can end. It can if hi is next to lo. It can also end if
+// a size has failed, hi is at most a rung above lo, and no line predicts the exact limit.
 func (s *searcher) done() bool {
 	return s.lo >= s.options.Min && (s.hi-s.lo == 1 || s.failed() && s.hi <= up(s.lo) && !s.straight)
 }

@@ -119,8 +119,8 @@ func (t *trend) newest(most int) (held []memory.Bytes, every int) {
 const forecastLeast = 2 * time.Minute
 
 // news decides whether a forecast is to be reported, and whether it is the first one. The
-// first forecast is reported, and after that each forecast whose remaining time is at
-// most half of that in the last one reported, until less than forecastLeast is left.
+// first forecast is always reported. A later one is reported if its remaining time is at
+// most half that of the last one reported, and not less than forecastLeast.
 func (t *trend) news(f forecast) (tell, first bool) {
 	first = t.told == 0
 	if !first && (f.left > t.told/2 || f.left < forecastLeast) {

@@ -177,7 +177,7 @@ func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
 	case err != nil:
 		c.Problem = err.Error()
 	case c.Time.After(now.Add(-settled)):
-		c.Problem = "still being written"
+		c.Problem = "only just written, perhaps not complete yet"
 	default:
 		c.Problem = incomplete(files, name, layout)
 	}

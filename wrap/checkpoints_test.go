@@ -72,8 +72,8 @@ func TestNewestCompleteCheckpoint(t *testing.T) {
 		{"optimizer cut short", map[string]string{"optimizer.pt": cutZip}, now.Add(-time.Hour), "optimizer.pt is cut short"},
 		{"state cut short", map[string]string{"trainer_state.json": `{"a": `}, now.Add(-time.Hour), "trainer_state.json is cut short"},
 		{"one rank cut short", map[string]string{"rng_state_1.pth": ""}, now.Add(-time.Hour), "rng_state_1.pth is empty"},
-		{"just written", nil, now.Add(-time.Second), "still being written"},
-		{"in the future", nil, now.Add(time.Hour), "still being written"},
+		{"just written", nil, now.Add(-time.Second), "only just written, perhaps not complete yet"},
+		{"in the future", nil, now.Add(time.Hour), "only just written, perhaps not complete yet"},
 	} {
 		files := fstest.MapFS{}
 		checkpoint(files, "checkpoint-900", start.Add(time.Hour), nil)

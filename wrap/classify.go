@@ -132,8 +132,8 @@ func (c classifier) sureness(x fault) Confidence {
 	return Certain
 }
 
-// because returns the outcome of a command whose root cause is x. The reason begins with
-// source, which says where x was found and may be empty.
+// because returns the outcome of a command that failed with x as the root cause. The
+// reason begins with source, which says where x was found and may be empty.
 func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	reason := source + c.sentence(x)
 	switch m := x.match; m.meaning {

@@ -112,8 +112,9 @@ func (e *explorer) lowest(high int) int {
 // above the limit of the device can bring the machine down before the device refuses it.
 const reach = 16
 
-// reachable returns the rank, at most high, of the largest size that may be tried next.
-// The size at the rank low has fitted, or is tried first.
+// reachable returns the index in e.Sizes, at most high, of the largest size that may be
+// tried next. low is the index of a size that has fitted or, if none has, of the size to
+// be tried first.
 func (e *explorer) reachable(low, high int) int {
 	top := low + 1
 	for top < high && e.Sizes[top+1] <= reach*e.Sizes[low] {

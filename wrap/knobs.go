@@ -95,7 +95,8 @@ func (m *Match) set(k Knob, at place) place {
 }
 
 // inArguments looks for a knob among the arguments of the training program. A flag that
-// is given twice is an error: which of the two counts depends on the program.
+// is given twice is an error, because it depends on the program which of its values takes
+// effect.
 func (m *Match) inArguments(p Profile, k Knob, name string) (place, error) {
 	var found []place
 	for i := m.Launch.First; i < m.end(); i++ {

@@ -45,7 +45,7 @@ func (r *profileReader) knob(name string) {
 		r.add(r.lines[key], key, "", "there is nowhere to set it; give flags, paths, env or launcher")
 	}
 	if len(k.Flags) == 0 && len(k.Paths) > 0 && p.Config.Format == "" && p.Style != HydraStyle {
-		r.add(r.lines[key], key, k.Paths[0], "there is no configuration to contain it; give config, or flags")
+		r.add(r.lines[key], key, k.Paths[0], "the profile describes no configuration file that could hold this key; add config, or give flags")
 	}
 	isCounted := slices.Contains(counted, name)
 	if k.Scope != "" && !isCounted {

@@ -82,7 +82,7 @@ func TestParseProfileRefuses(t *testing.T) {
 		"- x\n":                   "not a mapping",
 		"name: x\nknobs: {micro: {flags: [--b]}}\nmatch: {keys: [batch_size]}\n":       "does not distinguish one framework from another",
 		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}}\n":             "nothing keeps the effective batch",
-		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {paths: [a.b]}}\n":             "there is no configuration to contain it",
+		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {paths: [a.b]}}\n":             "no configuration file that could hold this key",
 		"name: x\nlaw: {write: [accumulation]}\nknobs: {accumulation: {flags: [--a]}}": "knobs.micro: missing",
 	} {
 		_, err := ParseProfile("p.yaml", []byte(text))

@@ -37,7 +37,8 @@ func (s *scanner) readText(st *rankStream, l logLine) {
 	}
 }
 
-// speaks reports whether a line can be an error. Loggers give other lines a lower level.
+// speaks reports whether a line can be an error: it has the level of an error, or none.
+// Loggers give a lower level, such as info or warning, to lines that are not errors.
 func speaks(l logLine) bool { return l.level == unrated || l.level == failure }
 
 // plainTypes are exceptions that usually come from mistakes in the program itself. Their

@@ -182,13 +182,14 @@ var chatty = map[string][]string{
 	"floods": {"dd", "if=/dev/zero", "bs=64k", "count=16384", "status=none"},
 }
 
-// BenchmarkThroughput passes output to a reader once by a bare copy and once by headroom
-// with its log and tail. It reports the speed of headroom as a multiple of the bare copy's.
+// BenchmarkThroughput passes output to a reader, once through a bare copy and once
+// through headroom, with its log and tail. It reports the speed of headroom as a multiple
+// of the bare copy's.
 //
 // On 22 November 2026, on two busy cores of an AMD EPYC and with -benchtime 3x, the ratio
 // was 1.07 for "prints" and 1.00 for "counts". "floods" writes a gigabyte per second, and
-// keeps a third of its speed, because every byte is copied once more to the log. Without a
-// log its ratio is 0.7 to 0.9. Pipes of 1 MiB do not raise it.
+// keeps a third of its speed, because every byte is copied once more to the log. Without
+// a log its ratio is 0.7 to 0.9. Pipes of 1 MiB do not raise it.
 func BenchmarkThroughput(b *testing.B) {
 	for name, args := range chatty {
 		b.Run(name, func(b *testing.B) {
@@ -237,8 +238,7 @@ func bareCopy(b *testing.B, to *os.File, args []string) {
 	}
 }
 
-// timed returns how long it takes until a reader has read everything that fill writes to
-// a pipe.
+// timed returns how long it takes a reader to read everything that fill writes to a pipe.
 func timed(b *testing.B, fill func(to *os.File)) time.Duration {
 	read, write, err := pipe()
 	if err != nil {

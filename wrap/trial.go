@@ -39,10 +39,10 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 
 // Rehearse returns m's command changed into a trial of p. The trial starts from the
 // beginning, and runs only a few steps if the profile can limit them. It writes its
-// output to folder. The command's own retries are turned off, since they would hide that
-// something does not fit. The trial's copies of configurations have their own names, so
-// that they do not replace those of a training in progress. The errors are those of
-// [Match.Rewrite].
+// output to folder. The command's own retries are turned off, since they would hide the
+// fact that something does not fit. The trial's copies of configurations have their own
+// names, so that they do not replace those of a training run in progress. The errors are
+// those of [Match.Rewrite].
 func (m *Match) Rehearse(p recovery.Plan, folder string) (Rewritten, error) {
 	return m.rewrite(p, nil, ".headroom-trial-", func(w *rewriter, _, _ step) error { return w.rehearse(p, folder) })
 }
@@ -102,7 +102,8 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 	return nil
 }
 
-// fill gives a knob a value from a [Rehearsal], with its braces filled in.
+// fill sets a knob to a value from a [Rehearsal], after replacing the placeholders in
+// braces.
 func (w *rewriter) fill(knob, value, folder string, of amounts) error {
 	text, err := filled(value, folder, of)
 	if err != nil {

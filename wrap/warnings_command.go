@@ -56,7 +56,7 @@ func allocator(w *warnings, c Command, launch Launch) {
 	case said["backend"] == "cudaMallocAsync" && len(native) > 0:
 		w.add(about, "with backend:cudaMallocAsync the driver manages the memory, and %s has no effect; remove one of them", strings.Join(native, ", "))
 	case said["backend"] == "cudaMallocAsync":
-		w.advise(about, "backend:cudaMallocAsync leaves the memory to the driver: a failure does not say how fragmented that memory is")
+		w.advise(about, "with backend:cudaMallocAsync the driver manages the memory, so an out-of-memory error does not show how fragmented it is")
 	case expandable && len(splits) > 0:
 		w.add(about, "before PyTorch 2.5, expandable_segments:True together with %s could fail an assertion close to the memory limit; expandable_segments alone is as effective against fragmentation", strings.Join(splits, ", "))
 	case said["max_split_size_mb"] != "":

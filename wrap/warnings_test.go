@@ -105,7 +105,7 @@ func TestCommandWarnings(t *testing.T) {
 		{on + ",max_split_size_mb:128", "python t.py", []string{"allocator: before PyTorch 2.5, expandable_segments:True together with max_split_size_mb could fail"}},
 		{"PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128", "python t.py", []string{"allocator, advice: max_split_size_mb:128 keeps"}},
 		{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:[256:1,512:2],expandable_segments:True", "python t.py", []string{"allocator: before PyTorch 2.5, expandable_segments:True together with roundup_power2_divisions"}},
-		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync", "python t.py", []string{"allocator, advice: backend:cudaMallocAsync leaves"}},
+		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync", "python t.py", []string{"allocator, advice: with backend:cudaMallocAsync the driver manages"}},
 		{"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync,expandable_segments:True", "python t.py", []string{"allocator: with backend:cudaMallocAsync the driver manages the memory, and expandable_segments has no effect"}},
 		{on + ",per_process_memory_fraction:0.25", "python t.py", []string{"allocator: per_process_memory_fraction:0.25 leaves"}},
 		{on, "torchrun --max-restarts 3 --nproc-per-node 2 t.py", []string{"retries: torchrun starts the command again with the same micro-batch up to 3 times"}},

@@ -102,9 +102,9 @@ func flagsFirst(app *cli.App, args []string) []string {
 // takeCommands lists the headroom commands that take the user's command after "--".
 var takeCommands = []string{"run", "explain", "check", "init", "find"}
 
-// cutCommand divides the command line of one of takeCommands at the first "--": ours comes
-// before it, and everything after it, even a second "--", is the user's command. command is nil
-// if there is no "--", or if a completion script asks about the command line.
+// cutCommand divides the command line of a command in takeCommands at the first "--": ours comes
+// before it, and everything after it, even a second "--", is the user's command. command is nil if
+// there is no "--", or if a completion script asks about the command line.
 func cutCommand(args []string) (ours, command []string) {
 	at := slices.Index(args, "--")
 	if at < 0 || len(args) < 2 || !slices.Contains(takeCommands, args[1]) || args[len(args)-1] == completeFlag {

@@ -150,7 +150,7 @@ func checkDisk(m site) check {
 	case m.DiskFree < leastDisk:
 		c.State, c.Next = warn, "make room, or set HEADROOM_RUNS_DIR or output.dir to a folder on another disk: on a full disk no part of a run can be kept"
 	case m.Inodes > 0 && m.Inodes < leastInodes:
-		c.State, c.Found, c.Next = warn, fmt.Sprintf("%d files can still be created", m.Inodes), "remove small files"
+		c.State, c.Found, c.Next = warn, fmt.Sprintf("only %d more files can be created", m.Inodes), "remove small files"
 	}
 	return c
 }

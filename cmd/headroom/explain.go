@@ -161,13 +161,13 @@ func (e explanation) smaller(b *strings.Builder) {
 	switch s := e.Smaller; {
 	case e.Plan == nil:
 	case s == nil:
-		b.WriteString("if memory runs out: the micro-batch is as small as it can be\n")
+		b.WriteString("if memory runs out: the micro-batch cannot be made any smaller\n")
 	case s.Refused != "":
 		fmt.Fprintf(b, "if memory runs out: nothing can be made smaller: %s\n", s.Refused)
 	default:
 		fmt.Fprintf(b, "if memory runs out: %v\n%s", s.Plan, s.Diff)
 		if len(s.Prove) > 0 && s.Trusted {
-			fmt.Fprintf(b, "assumed (--trust): that %s\n", strings.Join(s.Prove, ", and that "))
+			fmt.Fprintf(b, "assumed because of --trust: %s\n", strings.Join(s.Prove, ", and "))
 		} else if len(s.Prove) > 0 {
 			fmt.Fprintf(b, "but this will not be done yet: %v\n", &wrap.UnprovenError{Prove: s.Prove})
 		}

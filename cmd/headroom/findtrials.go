@@ -23,7 +23,7 @@ const trialHeadroom = 0.08
 func trialFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with no step limit, end once memory has been flat for `TIME`"},
-		&cli.StringFlag{Name: "memory", Usage: "find what fits on a GPU with `SIZE` of memory, as in 24GiB"},
+		&cli.StringFlag{Name: "memory", Usage: "find what fits on a GPU with `SIZE` of memory, such as 24GiB"},
 		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
 	}
 }

@@ -46,7 +46,7 @@ func TestFolderOfAnOlderProgram(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	p := start(t, "run", "old.yaml", "--set", "train.steps=40")
-	if got, said := p.end(), p.stderr.String(); got != 0 || !strings.Contains(said, "of which 24 steps were done before this command, 2 out-of-memory failures survived") {
+	if got, said := p.end(), p.stderr.String(); got != 0 || !strings.Contains(said, "(24 of them before this command), loss ") || !strings.Contains(said, ", 2 out-of-memory failures survived") {
 		t.Errorf("run: exit status %d\n%s", got, said)
 	}
 	steps, err := runs.ReadMetrics(dir)

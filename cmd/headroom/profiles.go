@@ -20,7 +20,8 @@ func profilesCommand(u *ui) *cli.Command {
 		Description: `headroom profiles lists them: the built-in ones, and your own, which are in
 headroom/profiles below the configuration folder (~/.config).
 headroom profiles show NAME prints the text of a profile; your own takes
-precedence over a built-in one. NAME may be a file, which is checked first.
+precedence over a built-in one. NAME may also be the path of a file, which is
+checked before it is printed.
 docs/profiles.md describes the language.`,
 		Action: func(c *cli.Context) error { return profilesAction(u, c) },
 	}

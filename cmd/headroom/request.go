@@ -84,7 +84,7 @@ func knownFlags() []cli.Flag {
 // tendFlags returns the flags that say how headroom looks after the command.
 func tendFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "free", Usage: "wait until each GPU of COMMAND has `SIZE` free, as in 60GiB"},
+		&cli.StringFlag{Name: "free", Usage: "wait until each GPU of COMMAND has `SIZE` free, such as 60GiB"},
 		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "warn after `TIME` without a sign of life; 0 turns this off"},
 		boolFlag("watch-only", "never change or restart COMMAND; implies --observe"),
 		boolFlag("observe", "only watch inside PyTorch, and run no step in pieces"),
@@ -145,13 +145,12 @@ func neededCommand(c *cli.Context) (request, error) {
 	return r, err
 }
 
-// notForCommands returns a usage error if one of flags is set, because these flags mean nothing
-// for the user's command. The text passed as but names what they are for, such as "a
-// configuration".
-func notForCommands(c *cli.Context, but string, flags []cli.Flag) error {
+// notForCommands returns a usage error if one of flags is set, because these flags mean nothing for
+// the user's command. purpose says what they are for, such as "a configuration".
+func notForCommands(c *cli.Context, purpose string, flags []cli.Flag) error {
 	for _, flag := range flags {
 		if name := flag.Names()[0]; isSet(c, name) {
-			return usagef("leave it out", "--%s is for %s, not for a command", name, but)
+			return usagef("leave it out", "--%s is for %s, not for a command", name, purpose)
 		}
 	}
 	return nil

@@ -228,10 +228,11 @@ func (u *ui) finished(r harness.Result) {
 	if u.quiet {
 		return
 	}
-	text := fmt.Sprintf("done: %s, loss %.3f", plural(r.Steps, "step"), r.Last.Loss)
+	text := "done: " + plural(r.Steps, "step")
 	if r.Resumed > 0 {
-		text += fmt.Sprintf(", of which %s were done before this command", plural(r.Resumed, "step"))
+		text += fmt.Sprintf(" (%d of them before this command)", r.Resumed)
 	}
+	text += fmt.Sprintf(", loss %.3f", r.Last.Loss)
 	if r.AllFailures > 0 {
 		text += fmt.Sprintf(", %s survived", plural(r.AllFailures, "out-of-memory failure"))
 	}

@@ -18,11 +18,11 @@ import (
 // values describes the flags that can be given a wrong value: for each, what is allowed, and a
 // hint about what to write instead.
 var values = map[string]struct{ allowed, hint string }{
-	"hang":     {"0, or a time with its unit, as in 10m or 1h30m", "for example --hang 30m, or 0 for never"},
-	"flat-for": {"a time with its unit, more than 0, as in 90s or 2m", "for example --flat-for 90s, or leave it out"},
+	"hang":     {"0, or a time with its unit, such as 10m or 1h30m", "for example --hang 30m, or 0 for never"},
+	"flat-for": {"a time of more than 0 with its unit, such as 90s or 2m", "for example --flat-for 90s, or leave it out"},
 	"world":    {"a whole number, at least 1", "for example --world 8, or leave it out"},
-	"free":     {"a size with its unit, more than 0, as in 60GiB", "for example --free 60GiB, or leave it out"},
-	"memory":   {"a size with its unit, more than 0, as in 24GiB", "for example --memory 24GiB, or leave it out"},
+	"free":     {"a size of more than 0 with its unit, such as 60GiB", "for example --free 60GiB, or leave it out"},
+	"memory":   {"a size of more than 0 with its unit, such as 24GiB", "for example --memory 24GiB, or leave it out"},
 	"metrics":  {"an address of this machine with a port that is free", "for example --metrics 127.0.0.1:9408"},
 }
 

@@ -406,7 +406,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 }
 
 // leftFailure is how a message refers to a failure that has already been reported.
-const leftFailure = "the failure above, which was left to its own code"
+const leftFailure = "the failure above, which headroom left to the command's own code"
 
 // ended says how the command ended if the command's own output does not, and draws the report if
 // one is worth drawing. The error that it returns carries the command's exit status.

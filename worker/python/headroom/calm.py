@@ -102,9 +102,9 @@ class Calm:
 
 
 class _Called(OwnMode):
-    """Takes randomness out of dropout and attention, the functions in which most models draw random
-    numbers. It sees only calls from Python code. It sees neither calls inside another function of
-    PyTorch's nor calls that a checkpoint repeats during a backward pass."""
+    """Takes randomness out of dropout and attention, the functions in which most models draw random numbers. It
+    sees only calls from Python code: neither calls made inside other functions of PyTorch nor calls that a
+    checkpoint repeats during a backward pass."""
 
     def __init__(self, calm: Calm) -> None:
         super().__init__()
@@ -178,10 +178,9 @@ def _named(func: Any) -> str:
 
 
 class Sealed(Watcher):
-    """Raises :class:`Writes` before anything is written to a tensor that existed before the context
-    was entered, such as an argument, a frozen parameter, or a tensor that a module keeps for
-    itself. Tensors in ``free`` may be written to. If ``backward`` is false, a backward pass may
-    write to any tensor."""
+    """Raises :class:`Writes` before anything is written to a tensor that existed before the context was entered,
+    such as an argument, a frozen parameter, or a tensor that a module keeps for itself. Tensors in ``free`` may
+    be written to. What a backward pass writes is checked only if ``backward`` is true."""
 
     def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
         self._name, self._backward = name, backward

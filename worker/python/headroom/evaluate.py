@@ -82,7 +82,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
     for s, found in sums.items():
         if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
-            raise Refused("it cannot be determined how much each piece's loss contributes to the loss of the whole batch")
+            raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
         whole[s] = typed(found[0], like[s])
     made = iter([whole[s] for s in entry.slots if s is not None])
     return tree_unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count

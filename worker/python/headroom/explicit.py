@@ -228,7 +228,7 @@ class Trial:
                 own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if that is right for a leaf, too
                 return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
             chosen = others(rules, self._batch, count, again)
-        raise Refused("it cannot be determined how much each piece's gradients contribute to those of the whole batch")
+        raise Refused("headroom cannot determine how much each piece's gradients contribute to those of the whole batch")
 
     def _run(self, rows: Sequence[int]) -> Run:
         key = tuple(rows)
@@ -273,7 +273,7 @@ class Trial:
             def total(parts: Sequence) -> Any:
                 sums = [sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w) for rule in rules]
                 if any(abs(float(s) - float(sums[0])) > 1e-6 * abs(float(sums[0])) for s in sums):
-                    raise Refused("it cannot be determined how much the function's result for each piece contributes to its result for the whole batch")
+                    raise Refused("headroom cannot determine how much the function's result for each piece contributes to its result for the whole batch")
                 return typed(sums[0], leaf)
 
             return total

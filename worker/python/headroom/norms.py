@@ -92,7 +92,8 @@ class Statistics:
         self._after: list[torch.Tensor] = []
 
     def put_back(self) -> None:
-        """Restores the statistics from before the context. Must be called before each piece."""
+        """Restores the statistics to their values before the context was created. Must be called before each
+        piece."""
         self._set(self._before)
 
     def add(self, share: float) -> None:

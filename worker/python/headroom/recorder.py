@@ -673,7 +673,7 @@ class Recorder:
         return self._postponed(tape, late, entry, leaves, tree)
 
     def _changed(self, tape: Tape, late: Late, entry: Entry, target: torch.Tensor) -> None:
-        """Records an in-place operation on a result that has no values, or is about to lose them."""
+        """Records an in-place operation on a result whose values are not in memory, or are about to be released."""
         self._result(tape, late, entry)
         tape.add(entry, target)
         late.plan.accept()
@@ -732,7 +732,8 @@ class Recorder:
     # Shared by the above.
 
     def _late(self, tape: Tape, first: Entry) -> Late:
-        """The :class:`Late` of the tape; ``first`` is its first entry if the tape is still empty."""
+        """Returns the tape's :class:`Late`, and makes it if there is none. If the tape has no entries yet,
+        ``first`` is the entry that will be its first."""
         if tape.late is None:
             tape.late = Late(tape, self._guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)), self.sizes, self.report)
         return tape.late

@@ -253,13 +253,13 @@ def gradients(
     offload: bool = False,
     keep: Optional[dict[int, list]] = None,
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
-    """Computes the values of scalars, and the sum of their gradients, each multiplied by a factor
-    G. This is done in pieces if there is a plan, otherwise for the whole batch. ``targets`` maps
-    the slot of each scalar to (G, rule).
+    """Computes the scalars in ``targets`` and the sum of their gradients, in pieces if there is a plan, otherwise
+    for the whole batch. ``targets`` maps the slot of each scalar to (G, rule); its gradient is multiplied by G
+    before it is added to the sum.
 
-    ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined
-    once more. Returns the values by slot, the inputs, the inputs' gradients and the number of
-    pieces. Raises what a replay raises, and :class:`Refused` if one row does not fit."""
+    ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined once more.
+    Returns the values by slot, the inputs, the inputs' gradients and the number of pieces. Passes on the
+    exceptions of the replay, and raises :class:`Refused` if one row does not fit."""
     entries = needed(tape, list(targets))
     unchanged(tape, entries)
     inputs = Inputs(tape, plan, entries)
@@ -495,7 +495,7 @@ class Proof:
         if two rules that fit give the pieces different weights."""
         rules = self.rules(slot, pieces)
         if not settled(rules, pieces):
-            raise Refused("it cannot be determined how much each piece's loss contributes to the loss of the whole batch")
+            raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
         return rules[0]
 
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:

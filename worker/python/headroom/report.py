@@ -137,7 +137,8 @@ class Report:
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:
-        """Find out what grows, if headroom has asked for it: tensors are counted twice, some steps apart."""
+        """If headroom asks what grows, find out: count all tensors, count them again some steps later, and report
+        the kinds of which there are more."""
         if wire.asked_to_look:
             wire.asked_to_look, self._growth = False, Growth(self._steps)
         said = self._growth.said(self._steps) if self._growth is not None else None
@@ -223,8 +224,8 @@ def _memory() -> dict[str, int]:
 
 
 def say(text: str) -> None:
-    """Write a line to the user, unless HEADROOM_QUIET is set. Also append it to the file that
-    HEADROOM_LOG names, if any."""
+    """Print a line for the user, unless HEADROOM_QUIET is set. Also append it to the file that HEADROOM_LOG names,
+    if any."""
     if os.environ.get("HEADROOM_LOG"):
         with open(os.environ["HEADROOM_LOG"], "a") as f:
             f.write(text + "\n")

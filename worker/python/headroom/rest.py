@@ -151,6 +151,6 @@ class Rest:
         self._failed, self.resting = True, False
 
     def may(self, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call with these arguments rests. ``known`` has the shapes with which the
-        module's calls have succeeded."""
+        """Whether a call with these arguments may rest, that is, go unrecorded. ``known`` has the shapes with
+        which the module's calls have succeeded."""
         return self.resting and known.covers(shapes_of(args, kwargs))

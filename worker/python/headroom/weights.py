@@ -1,11 +1,11 @@
 """The weights by which the losses of pieces add up to the loss of the batch.
 
-A rule is a list with a number for each row. The weight of a piece is the sum of its rows' numbers,
-divided by the sum of all numbers. The rule of a sum is ``None``: every piece has weight 1. Rules
-are tried on the functions that come after the modules. The modules' outputs are computed only once
-for this, and the rows and cuts are chosen so that they tell the candidates apart. If the rules that
-no try refutes all agree on the weights of the pieces that are really used, any of these rules will
-do; otherwise the rule is not known.
+A rule is a list with a number for each row. The weight of a piece is the sum of its rows' numbers, divided by
+the sum of all numbers. The rule of a sum is ``None``: every piece has weight 1. The possible rules are tried
+only on the functions that come after the modules, so that the modules' outputs need to be computed only once.
+The rows and cuts of each try are chosen to tell the rules apart. If several rules survive all tries but give
+the same weights to the pieces that are really used, any of them will do. If they give different weights, the
+rule is not known.
 """
 
 from __future__ import annotations
