@@ -34,7 +34,7 @@ func TestExamine(t *testing.T) {
 		"a broken GPU":    {func(m *site) { m.CUDA, m.CUDAErr = "NVIDIA H200", "lost" }, "devices fail NVIDIA H200: lost"},
 		"read-only":       {func(m *site) { m.WriteErr = "read-only file system" }, "runs folder fail read-only"},
 		"disk nearly out": {func(m *site) { m.DiskFree = memory.MiB }, "disk warn 1 MiB"},
-		"no inodes":       {func(m *site) { m.Inodes = 3 }, "disk warn 3 files"},
+		"no inodes":       {func(m *site) { m.Inodes = 3 }, "disk warn only 3 more files"},
 		"ulimit -d":       {func(m *site) { m.DataLimit = memory.GiB }, "limits warn ulimit -d"},
 		"ulimit -v":       {func(m *site) { m.AddressLimit = memory.GiB }, "limits warn ulimit -v"},
 		"ulimit -t":       {func(m *site) { m.CPULimit = 60 }, "limits warn 1m0s"},

@@ -84,7 +84,7 @@ func knownFlags() []cli.Flag {
 // tendFlags returns the flags that say how headroom looks after the command.
 func tendFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "free", Usage: "wait until each GPU of COMMAND has `SIZE` free, such as 60GiB"},
+		&cli.StringFlag{Name: "free", Usage: "wait until COMMAND's GPUs each have `SIZE` free, as in 60GiB"},
 		&cli.DurationFlag{Name: "hang", Value: configs.DefaultHang, Usage: "warn after `TIME` without a sign of life; 0 turns this off"},
 		boolFlag("watch-only", "never change or restart COMMAND; implies --observe"),
 		boolFlag("observe", "only watch inside PyTorch, and run no step in pieces"),

@@ -19,7 +19,7 @@ import (
 func webFlags() []cli.Flag {
 	return []cli.Flag{
 		boolFlag("web", "serve the report as a live page, on this machine only"),
-		&cli.StringFlag{Name: "metrics", Usage: "serve Prometheus metrics at `ADDRESS`, such as 127.0.0.1:9408"},
+		&cli.StringFlag{Name: "metrics", Usage: "serve Prometheus metrics at `ADDRESS`, as in 127.0.0.1:9408"},
 	}
 }
 
