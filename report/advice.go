@@ -47,6 +47,9 @@ func nothingToChange(r *Report) string {
 	if r.Failures.Total > 0 {
 		return "nothing has to change: the run went on after every failure"
 	}
+	if r.Command != "" {
+		return "nothing: no out-of-memory failure was seen"
+	}
 	return "nothing: the settings fit this job and this device"
 }
 
@@ -124,6 +127,9 @@ func adviseMicro(in Input, r *Report) string {
 	text := fmt.Sprintf("micro-batch %d would have fitted from the start: set batch.micro: %d, or auto", settled, settled)
 	if in.Command != "" {
 		text = fmt.Sprintf("micro-batch %d would have fitted from the start: pass it to the command", settled)
+		if p := planOf(in.Entries, settled); p.Accumulation() > 1 {
+			text += fmt.Sprintf(", with accumulation %d to keep the effective batch", p.Accumulation())
+		}
 	}
 	if lost >= 1 {
 		text += fmt.Sprintf(", and save the %s spent finding it", secondsLasting(lost))

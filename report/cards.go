@@ -94,6 +94,9 @@ func (r *Report) batchCard() Card {
 func (r *Report) failureCard() Card {
 	f := r.Failures
 	c := Card{Question: "Out of memory", Answer: "never", Tone: Good}
+	if r.Command != "" { // it may have caught a failure itself, or hidden it, as a pipeline does
+		c.Answer = "none seen"
+	}
 	if f.Total > 0 {
 		c.Answer, c.Tone = plural(f.Total, "time")+", "+f.end(), Info
 		if f.Fatal {

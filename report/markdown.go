@@ -74,7 +74,7 @@ func (r *Report) markdownAlarms(b *bytes.Buffer) {
 func (r *Report) markdownLedger(b *bytes.Buffer) {
 	b.WriteString("\n## What happened, and what was done\n\n")
 	if len(r.Ledger) == 0 {
-		b.WriteString("Nothing: no allocation failed and no plan was changed.\n")
+		b.WriteString("Nothing: no out-of-memory failure was seen, and no plan was changed.\n")
 		return
 	}
 	b.WriteString("| # | When | Step | What happened | What was done, and why | Plan | Time lost |\n|---:|---|---:|---|---|---|---:|\n")

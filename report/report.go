@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -121,6 +122,16 @@ func firstPlan(entries []runs.Entry) (recovery.Plan, bool) {
 		}
 	}
 	return recovery.Plan{}, false
+}
+
+// planOf returns the newest plan in the journal with the given micro-batch, or the zero Plan.
+func planOf(entries []runs.Entry, micro int) recovery.Plan {
+	for _, e := range slices.Backward(entries) {
+		if e.Decision != nil && e.Decision.Plan.Effective > 0 && e.Decision.Plan.Micro == micro {
+			return e.Decision.Plan
+		}
+	}
+	return recovery.Plan{}
 }
 
 // verdictOf returns the verdict of an entry, or else that of its decision, or nil if

@@ -147,7 +147,7 @@ func TestWrappedBatch(t *testing.T) {
 		if got := card.Answer + ", " + card.Note; got != c.want {
 			t.Errorf("%s: %s", name, got)
 		}
-		if advised := slices.Contains(r.Advice, "micro-batch 32 would have fitted from the start: pass it to the command"); advised != (name == "relaunched") {
+		if advised := slices.Contains(r.Advice, "micro-batch 32 would have fitted from the start: pass it to the command, with accumulation 2 to keep the effective batch"); advised != (name == "relaunched") {
 			t.Errorf("%s: advised %q", name, r.Advice)
 		}
 		if name == "it could not be relaunched" && (!r.Failures.Fatal || r.Advice[0] != "run the command again: pass --trust") {

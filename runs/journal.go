@@ -78,6 +78,10 @@ type Entry struct {
 	// not known.
 	InStep int `json:"in_step,omitempty"`
 
+	// Mixed says how a refused step's result was seen to depend on which rows are in a batch
+	// together, so that smaller micro-batches would train something else.
+	Mixed string `json:"mixed,omitempty"`
+
 	// Repeated marks a further out-of-memory failure of a step that has failed before
 	// and has not been finished since. Only the first failure counts.
 	Repeated bool `json:"repeated,omitempty"`

@@ -86,6 +86,9 @@ type Ended struct {
 	OOM   *memory.OutOfMemoryError
 	Where string
 	Why   string // why the failure was left to the command's own code, or "" if it was not
+	// Mixed says how a step's result was seen to depend on which rows are in a batch together, so
+	// that smaller micro-batches would train something else. It is "" if no step was seen to.
+	Mixed string
 	// Boundary holds the amounts of memory that the process in which OOM happened had allocated
 	// after some of its steps, oldest first. Every is the number of steps between two consecutive
 	// elements.

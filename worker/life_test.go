@@ -201,12 +201,15 @@ func TestNextLifeKnows(t *testing.T) {
 // did not recover from it, and that it returns no other failure.
 func TestEndAfterAFailure(t *testing.T) {
 	refused := strings.Replace(oom(0, 8, 8, `,"why":"in-batch negatives"`), `"oom"`, `"refused"`, 1)
+	mixed := strings.Replace(refused, `"why"`, `"mixed":true,"why"`, 1)
 	for name, c := range map[string]struct {
 		says []string
 		want bool
 	}{
 		"dies while it waits":      {[]string{oom(1, 8, 8, "")}, true},
 		"refused":                  {[]string{refused}, true},
+		"refused as mixed":         {[]string{mixed}, true},
+		"mixed, and continues":     {[]string{mixed, `{"type":"step","step":1}`}, false},
 		"refused, and continues":   {[]string{refused, `{"type":"step","step":1}`}, false},
 		"survived":                 {[]string{oom(1, 8, 8, ""), `{"type":"note","level":"survived"}`}, false},
 		"survived, then it ends":   {[]string{oom(1, 8, 8, ""), `{"type":"step","step":1}`, `{"type":"bye"}`}, false},
@@ -228,6 +231,13 @@ func TestEndAfterAFailure(t *testing.T) {
 			}
 			if c.want && (seen.Where != "train.py:31" || seen.OOM.Stats.Capacity != 24*gib) {
 				t.Errorf("%+v in %q", seen.OOM, seen.Where)
+			}
+			want := "" // and it stays known after the process has completed a step
+			if slices.Contains(c.says, mixed) {
+				want = "in-batch negatives"
+			}
+			if at := slices.IndexFunc(b.entries, func(e runs.Entry) bool { return e.Mixed != "" }); seen.Mixed != want || (at >= 0) != (want != "") {
+				t.Errorf("mixed: %q, want %q\n%+v", seen.Mixed, want, b.entries)
 			}
 			if n := len(b.texts(runs.KindRefused)); n != strings.Count(strings.Join(c.says, ""), "refused") {
 				t.Errorf("%d were refused", n)

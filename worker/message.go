@@ -56,6 +56,9 @@ type message struct {
 	// check
 	Found []Checked `json:"found"`
 
+	// refused
+	Mixed bool `json:"mixed"` // the result depends on which rows are in a batch together
+
 	// note, refused
 	Text  string `json:"text"`
 	Level string `json:"level"`

@@ -328,8 +328,15 @@ func (t *talk) outOfMemory(m message) {
 // refusal records a failure that is left to the command's own code.
 func (t *talk) refusal(f told) {
 	t.refused, t.pending = &f, nil
-	t.noted("refused\n"+f.Why+"\n"+f.Where, runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict, InStep: f.Step,
-		Text: f.at() + "; left to the command's own code: " + f.Why})
+	e := runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict, InStep: f.Step,
+		Text: f.at() + "; left to the command's own code: " + f.Why}
+	if f.Mixed {
+		e.Mixed = f.Why
+		t.life.mu.Lock()
+		t.life.ended.Mixed = f.Why
+		t.life.mu.Unlock()
+	}
+	t.noted("refused\n"+f.Why+"\n"+f.Where, e)
 }
 
 func (t *talk) note(m message) {

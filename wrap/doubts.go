@@ -16,13 +16,16 @@ type doubt struct {
 	holds string     // the condition, in words
 }
 
+// compared is the condition under which a loss can be computed from micro-batches at all.
+const compared = "the loss does not compare the samples of a batch with each other"
+
 // doubts holds every known doubt. Code, configurations and arguments are all searched for
 // the signs.
 var doubts = []doubt{
 	{
 		lazily(`\b(?:\w*NegativesRanking\w*|InfoNCE\w*|info_nce\w*|NTXent\w*|NT_Xent\w*|nt_xent\w*|SupCon\w*|SupervisedContrastive\w*|\w*[Cc]ontrastive_?[Ll]oss\w*|` +
 			`(?:Si[gG])?C?[lL][iI][pP]Loss|in_batch_neg\w*|BarlowTwins\w*|VICReg\w*|SimCLR\w*|Batch(?:Hard|All|SemiHard)\w*Loss)\b`),
-		"the loss does not compare the samples of a batch with each other",
+		compared,
 	},
 	{
 		lazily(`\b(?:Sync)?BatchNorm(?:[123]d|2dSync)?\b|\bbatch_norm\(|\bdist_bn\b|\b(?:wide_)?resne(?:t|xt)\d+\w*|\b(?:efficientnet|mobilenet|densenet|regnet|inception)_?\w*\d\w*|\bvgg\d+_bn\b`),

@@ -30,9 +30,9 @@ func (w *Wrapped) Foreseen() string {
 	case anew == nil && later == nil:
 		return ""
 	case anew == nil:
-		return fmt.Sprintf("if memory runs out after a checkpoint, %s: %v", nothing, later)
+		return fmt.Sprintf("if the command has to start again after a checkpoint, %s: %v", nothing, later)
 	case later == nil || anew.Error() == later.Error():
-		return fmt.Sprintf("if memory runs out, %s: %v", nothing, anew)
+		return fmt.Sprintf("if the command has to start again, %s: %v", nothing, anew)
 	}
-	return fmt.Sprintf("if memory runs out, %s, neither before the first checkpoint (%v) nor after it (%v)", nothing, anew, later)
+	return fmt.Sprintf("if the command has to start again, %s, neither before the first checkpoint (%v) nor after it (%v)", nothing, anew, later)
 }

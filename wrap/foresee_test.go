@@ -31,8 +31,8 @@ func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
 // refused.
 func TestForeseen(t *testing.T) {
 	const (
-		nothing = "if memory runs out, nothing can be made smaller: "
-		later   = "if memory runs out after a checkpoint, nothing can be made smaller: "
+		nothing = "if the command has to start again, nothing can be made smaller: "
+		later   = "if the command has to start again after a checkpoint, nothing can be made smaller: "
 		epoch   = "a smaller micro-batch requires that an epoch has as many steps as before, which is the case if its number of samples is a multiple of the effective batch"
 		within  = "cannot resume: lightning records its position in micro-batches, and this checkpoint may be from the middle of an epoch: the command would resume at a different position with micro-batch 8 instead of 16; save only at the ends of epochs, and give the training's length in epochs"
 		hf      = "python run_clm.py --output_dir o --per_device_train_batch_size 16"
@@ -52,12 +52,12 @@ func TestForeseen(t *testing.T) {
 		{"nothing is known of it", "python mine.py --bs 8 --acc 1", nil, false, ""},
 		{"no accumulation", "python mine.py --bs 8", []string{"micro=--bs"}, false, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG"},
 		{"no accumulation, and trust does not help", "python mine.py --bs 8", []string{"micro=--bs"}, true, nothing + "micro-batch 4: no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG"},
-		{"a script", "python mine.py --bs 8 --acc 1", own, false, nothing + "a smaller micro-batch requires that the script divides each loss by the accumulation, and that the learning rate does not depend on the micro-batch alone; pass --trust if so"},
+		{"a script", "python mine.py --bs 8 --acc 1", own, false, nothing + "a smaller micro-batch requires that the script divides each loss by the accumulation, and that the learning rate does not depend on the micro-batch alone, and that the loss does not compare the samples of a batch with each other; pass --trust if so"},
 		{"a script that is vouched for", "python mine.py --bs 8 --acc 1", append(own, "resume=--from", "checkpoints=out/*"), true, ""},
 		{"epochs of Lightning", lit, nil, false, nothing + epoch + "; pass --trust if so"},
 		{"epochs of Lightning, and the user has vouched", lit, nil, true, ""},
 		{"steps of Lightning", lit + " --trainer.max_steps 100", nil, false, later + within},
-		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, "if memory runs out, nothing can be made smaller, neither before the first checkpoint (" + epoch + "; pass --trust if so) nor after it (" + within + ")"},
+		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, "if the command has to start again, nothing can be made smaller, neither before the first checkpoint (" + epoch + "; pass --trust if so) nor after it (" + within + ")"},
 		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl needs trl 1.16.0 or later to resume, but the installed version is not known"},
 	} {
 		given := Given{Knobs: c.knobs, Files: fstest.MapFS{

@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type Wrapped struct {
 	Match   *Match        // if nil, nothing is known about the command, and it is never changed
 	Asked   recovery.Plan // the plan that the command asks for, according to Match
 	Trust   bool          // the user vouches for the conditions in an UnprovenError
+	Mixed   string        // how the result was seen to depend on which rows are in a batch together, or ""; see MixedError
 	Run     string        // name of the run, which the command finds in HEADROOM_RUN
 	Begun   time.Time     // when the run began: older checkpoints belong to another training run
 
@@ -75,6 +77,14 @@ func (e *UnprovenError) Error() string {
 	return text + "; pass --trust if so"
 }
 
+// MixedError says that a smaller micro-batch would not keep the training the same, as the
+// worker saw in a step that it refused. Unlike an [UnprovenError], it is not a matter of trust.
+type MixedError struct{ Why string }
+
+func (e *MixedError) Error() string {
+	return "a smaller micro-batch would train something else, even with accumulation: " + e.Why
+}
+
 // Newest returns the newest complete checkpoint of this run, or nil if there is none.
 func (w *Wrapped) Newest() (*Saved, error) {
 	if w.Match == nil {
@@ -104,10 +114,14 @@ func (w *Wrapped) Resumes() bool { return w.Match != nil && w.Match.Profile.Resu
 
 // Prepare returns the command to start with a plan, from a checkpoint or, if from is
 // nil, from the beginning. If nothing has to change, that is the user's own command. An
-// [*UnprovenError] says that w.Trust is needed.
+// [*UnprovenError] says that w.Trust is needed; a [*MixedError], that the plan would change the
+// training.
 func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) (Rewritten, error) {
 	if w.Match == nil || plan == w.Asked && from == nil && len(fallbacks) == 0 {
 		return Rewritten{Command: w.Command, Plan: plan}, nil
+	}
+	if w.Mixed != "" && plan.Largest() < w.Asked.Largest() {
+		return Rewritten{}, &MixedError{w.Mixed}
 	}
 	resume := Resume{}
 	if from != nil {
@@ -173,6 +187,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 		outcome = outcome.InHostMemory(exit.GPUs, machine.LookAtMemory().Most())
 	}
 	outcome = ended(outcome)
+	w.Mixed = cmp.Or(outcome.Mixed, w.Mixed)
 	w.decides = outcome.Kind.Memory() || outcome.Kind == DeviceGone
 	return outcome, exit, nil
 }

@@ -63,6 +63,14 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
+	mixed := plainMatch(t)
+	mixed.Trust, mixed.Mixed = true, "matmul compares every row of the batch with every other"
+	if _, err := mixed.Prepare(mixed.Asked.WithMicro(16), nil); !errors.As(err, new(*MixedError)) || !strings.Contains(err.Error(), mixed.Mixed) {
+		t.Errorf("smaller, although that trains something else: %v", err)
+	}
+	if next, err := mixed.Prepare(mixed.Asked, nil); err != nil || !slices.Equal(next.Command.Args, mixed.Command.Args) {
+		t.Errorf("as asked, although a smaller one would train something else: %v, %v", next.Command.Args, err)
+	}
 	unknown := Wrapped{Command: Command{Args: []string{"make", "train"}}}
 	if next, err := unknown.Prepare(recovery.Plan{Effective: 1, World: 1, Micro: 1}, nil); err != nil || len(next.Changes) > 0 || !slices.Equal(next.Command.Args, unknown.Command.Args) {
 		t.Errorf("a command of which nothing is known: %v, %v", next.Command.Args, err)

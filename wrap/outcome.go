@@ -19,6 +19,9 @@ type Outcome struct {
 	// Hopeless says why no smaller batch will help, and what would; "" if one may help.
 	Hopeless string `json:"hopeless,omitempty"`
 	Hint     string `json:"hint,omitempty"` // what the user could do; may be ""
+	// Mixed says how a step's result was seen to depend on which rows are in a batch together.
+	// It is "" if no step was seen to.
+	Mixed string `json:"mixed,omitempty"`
 }
 
 // Kind is the reason why a command ended.

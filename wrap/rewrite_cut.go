@@ -42,9 +42,11 @@ func (w *rewriter) cut(s, next step) error {
 	if err := w.length(); err != nil {
 		return err
 	}
-	for _, holds := range m.doubtful() {
-		w.prove(holds)
+	holds := m.doubtful()
+	if m.Profile.Name == "plain" && !slices.ContainsFunc(holds, func(h string) bool { return strings.HasPrefix(h, compared) }) {
+		w.prove(compared) // nothing is known about the script's loss
 	}
+	w.out.Prove = append(w.out.Prove, holds...)
 	return w.layers(next)
 }
 

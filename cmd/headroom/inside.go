@@ -131,6 +131,7 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 // ended returns the outcome of a life with what the worker saw added to it. If the life failed
 // and the worker was never attached, ended records why.
 func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
+	o.Mixed = seen.Mixed
 	switch {
 	case seen.OOM != nil:
 		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
@@ -138,6 +139,9 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 			if o.Hint == "" && o.Kind.Memory() && strings.Contains(seen.Why, "--allow "+name) {
 				o.Hint = "run the command again with --allow " + name + ", if it is acceptable that the gradients are approximate"
 			}
+		}
+		if o.Hint == "" && o.Kind.Memory() && seen.Mixed != "" {
+			o.Hint = "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
 		}
 		return o
 	case seen.Attached || !o.Kind.Memory() && o.Kind != wrap.Failed:

@@ -161,7 +161,7 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 		in.Simulated = len(cfg.Device.Squeeze) > 0
 	}
 	if in.Command != "" && !in.Running { // a page about a run in progress does not say how to continue it
-		_, err := continuable(dir)
+		_, err := continuable(dir, false)
 		in.Resumable = err == nil
 	}
 	return report.New(in), nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -25,7 +26,8 @@ the micro-batch that it had reached, and is looked after as before. Use this for
 a run that was interrupted, gave up, or was ended by a restart of the machine.
 
 A run of a configuration needs no resume: give the same command again.`,
-		Flags:  append(webFlags(), boolFlag("verbose", "show the log, and every checkpoint")),
+		Flags: append(webFlags(), boolFlag("verbose", "show the log, and every checkpoint"),
+			boolFlag("trust", "assume what headroom cannot prove about the command")),
 		Action: func(c *cli.Context) error { return resumeAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command, runNames)
@@ -47,7 +49,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if text := inUse(dir); text != "" {
 		return usagef("wait for it, or interrupt it", "%s is still running%s", dir, text)
 	}
-	w, err := continuable(dir)
+	w, err := continuable(dir, c.Bool("trust"))
 	if err != nil {
 		return err
 	}
@@ -71,13 +73,15 @@ func resumeAction(u *ui, c *cli.Context) error {
 	return w.lead(c.Context, u, folder, filepath.Base(dir))
 }
 
-// continuable returns the command of the run in dir. It returns a usage error if the run is
+// continuable returns the command of the run in dir; trust is as in its run.yaml if that says so,
+// or else as given. It returns a usage error if the run is
 // finished, or if headroom does not know enough about the command to continue it.
-func continuable(dir string) (*wrapped, error) {
+func continuable(dir string, trust bool) (*wrapped, error) {
 	kept, err := readKept(dir)
 	if err != nil {
 		return nil, err
 	}
+	kept.Trust = kept.Trust || trust
 	if err := finished(dir, kept.Args); err != nil {
 		return nil, err
 	}
@@ -123,6 +127,9 @@ func (w *wrapped) earlier(dir string) error {
 	}
 	if len(w.before) > 0 {
 		w.Begun = w.before[0].Time
+	}
+	for _, e := range w.before {
+		w.Mixed = cmp.Or(e.Mixed, w.Mixed)
 	}
 	return nil
 }

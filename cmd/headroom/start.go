@@ -41,6 +41,8 @@ func meant(c wrap.Command, why error) string {
 		return fmt.Sprintf("chmod +x %v makes it executable", wrap.Command{Args: c.Args[:1]})
 	case file && errors.Is(why, fs.ErrNotExist):
 		return "its first line names an interpreter that does not exist"
+	case err != nil && len(words) > 1 && strings.ContainsAny(word, "|&;<>"):
+		return fmt.Sprintf("this needs a shell: -- %v", wrap.Command{Args: []string{"bash", "-o", "pipefail", "-c", strings.Join(c.Args, " ")}})
 	case err != nil && len(words) > 1:
 		return fmt.Sprintf("give the words of the command separately, without quotes around the whole command: -- %v", wrap.Command{Args: append(words, rest...)})
 	case err != nil && !strings.Contains(word, "/"):

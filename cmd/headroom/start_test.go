@@ -30,6 +30,7 @@ func TestNotStarted(t *testing.T) {
 		{[]string{"./train.py"}, 126, "did you mean python ./train.py?"},
 		{[]string{"./train.sh"}, 126, "did you mean bash ./train.sh?"},
 		{[]string{"./tool"}, 126, "chmod +x ./tool makes it executable"},
+		{[]string{"python3 train.py | tee log"}, 127, "this needs a shell: -- bash -o pipefail -c 'python3 train.py | tee log'"},
 		{[]string{"python3 train.py"}, 127, "give the words of the command separately, without quotes around the whole command: -- python3 train.py"},
 		{[]string{"./nowhere"}, 127, ""},
 		{[]string{dir}, 126, ""},

@@ -368,7 +368,7 @@ func (s standing) word() string {
 // goesOn says how to continue a run whose process is gone.
 func (s standing) goesOn() string {
 	if configs.IsCommand(filepath.Join(s.Folder, "run.yaml")) {
-		if _, err := continuable(s.Folder); err != nil {
+		if _, err := continuable(s.Folder, false); err != nil {
 			return "headroom does not know how to continue its command: start it again"
 		}
 		return fmt.Sprintf("headroom resume %s starts its command again from the newest checkpoint", s.word())

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
 from .calm import Calm, Sealed, Watched, rehearsal
-from .failure import Refused, clean, is_out_of_memory, release_frames
+from .failure import Mixed, Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
 from .held import Held
@@ -223,7 +223,7 @@ class Trial:
             rules = [r for r, o in zip(rules, off) if o <= self._tolerance() and o <= max(4 * min(off), 1e-5)]
             numbers = [[r for r in left if all(self._sums(r, i, chosen, whole, s) for s in splits)] for i, left in enumerate(numbers)]
             if not rules:
-                raise Refused("the gradients of a batch are not a weighted sum of the gradients of its rows")
+                raise Mixed("the gradients of a batch are not a weighted sum of the gradients of its rows")
             if settled(rules, pieces) and again > 0:
                 own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if that is right for a leaf, too
                 return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree

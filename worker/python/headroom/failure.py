@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import traceback
-from typing import Any, Callable, Optional
+from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
@@ -38,6 +38,22 @@ def _limited() -> bool:
 
 class Refused(Exception):
     """Raised for a step that cannot be replayed exactly. The message says why."""
+
+
+class Mixed(Refused):
+    """Raised if the result depends on which rows are in a batch together. Then a smaller micro-batch
+    with accumulation trains something else, too."""
+
+    seen: ClassVar[set[str]] = set()  # the messages of all that were raised in this process
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        Mixed.seen.add(text)
+
+    @classmethod
+    def behind(cls, why: str) -> bool:
+        """Whether a step was refused for such a reason. ``why`` may say more than that reason."""
+        return any(text in why for text in cls.seen)
 
 
 class NoMemory(Refused):

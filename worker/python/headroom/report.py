@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from .failure import Mixed
 from .growth import Growth
 from .phases import Phases
 from .rest import may_ask, unreserved
@@ -35,6 +36,7 @@ class Report:
         self._steps = 0
         self._next = 0.0
         self._rows = 0  # rows of the newest call that failed
+        self._open = False  # whether headroom has been asked about a failure that is not reported as survived yet
         self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
         self.phases = Phases()
         self._ended = time.monotonic()  # when the previous step ended
@@ -57,7 +59,7 @@ class Report:
         wire = self.wire()
         if wire is None:
             return None
-        self._rows, self._next = rows, 0.0
+        self._rows, self._next, self._open = rows, 0.0, True
         said = {name: value for name, value in evidence(failure).items() if value}
         decision = wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})  # many exceptions' messages contain no amounts
         decided = decision.get("rows") if decision else None
@@ -71,8 +73,14 @@ class Report:
         return 0 if wire is None else wire.limit
 
     def survived(self, failure: BaseException, how: str, why: str) -> None:
+        """Report that a failure was survived. Where a loss is computed from several scalars, each of them
+        survives the failure; only the first one is reported, unless there was a new failure meanwhile."""
         text = how + (f" ({why})" if why else "")
         self.told = [*self.told[-15:], {"where": _where(failure), "how": how, "why": why}]
+        reported, self._open = getattr(failure, "_headroom_reported", False) and not self._open, False
+        if reported:
+            return
+        failure._headroom_reported = True  # type: ignore[attr-defined]
         wire = self.wire()
         if wire is not None:
             wire.note(text, "survived", step=self._steps + 1, **evidence(failure))
@@ -83,7 +91,7 @@ class Report:
         self.told = [*self.told[-15:], {"where": _where(failure), "why": why}]
         wire = self.wire()
         if wire is not None:
-            wire.refused(why, rows=self._rows, step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
+            wire.refused(why, mixed=Mixed.behind(why), rows=self._rows, step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 

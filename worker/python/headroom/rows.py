@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from .calm import ANYWHERE, Calm, Sealed, Watcher
-from .failure import Refused, Writes, is_out_of_memory
+from .failure import Mixed, Refused, Writes, is_out_of_memory
 from .found import draws_of, found_of, number_of, state_of
 from .graph import signature
 from .held import Change, Held, Lost
@@ -261,7 +261,7 @@ class Plan:
         moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
         shape, dim, per_row = list(small.shape), None, 1
         if len(moved) > 1:
-            raise Refused(f"{named(entry)} compares every row of the batch with every other")
+            raise Mixed(f"{named(entry)} compares every row of the batch with every other")
         if moved:
             dim = moved[0]
             per_row, rest = divmod(small.shape[dim], n[0])
@@ -280,7 +280,7 @@ class Plan:
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
-            raise Refused(f"{named(entry)} combines single rows with a value computed from the whole batch")
+            raise Mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
@@ -431,7 +431,7 @@ class Plan:
         if entry.module is not None:
             mixed = mixing(made[0].made, made[1].made, *(r.count for r in self._rows))
             if mixed is not None:
-                raise Refused(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
+                raise Mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
         return results
 
     def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:

@@ -456,7 +456,10 @@ class Deaf:
     def taken(self, *_: Any, **said: Any) -> None:
         self.told.append(said)
 
-    hello, step, oom, note, refused = ignored, ignored, taken, taken, taken
+    def refused(self, why: str, **said: Any) -> None:
+        self.told.append({**said, "why": why})
+
+    hello, step, oom, note = ignored, ignored, taken, taken
 
 
 @check
@@ -478,6 +481,51 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
     found = [[said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")] for said in Deaf.told]
     want = [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"], [None, 2, 72, 60, 65, "forward"]]
     return "" if found == want else f"told {found}"
+
+
+@check
+def mixed_rows_are_reported(t: Training) -> str:
+    """A refusal says whether the result depends on which rows are in a batch together, also if it is the
+    second one for the same reason."""
+    from headroom.report import Report
+
+    Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
+
+    def contrastive() -> Tensor:
+        z = t.net(t.x)
+        return F.cross_entropy(z @ z.T, torch.arange(len(z)))
+
+    def largest() -> Tensor:
+        return t.net(t.x).sum(1).topk(6).values.mean()
+
+    found = []
+    for loss in (contrastive, contrastive, largest):
+        Deaf.told.clear()
+        with Injector(Fault("once", 1, 7)) as injector:
+            injector.begin()
+            try:
+                loss().backward()
+            except torch.OutOfMemoryError:
+                pass
+            injector.end()
+        found += [(said["why"].partition(":")[0], said["mixed"]) for said in Deaf.told if "mixed" in said]
+    mixed = ("matmul compares every row of the batch with every other", True)
+    return "" if found == [mixed, mixed, ("topk cannot be run on fewer rows", False)] else f"{found}"
+
+
+@check
+def a_failure_is_reported_once(t: Training) -> str:
+    """A loss that is computed from several scalars survives a failure once, not once for each scalar."""
+    from headroom.report import Report
+
+    Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
+    with Injector(Fault("once", 1, 7)) as injector:
+        injector.begin()
+        out = t.net(t.x)
+        (out.pow(2).mean() + out.mean() ** 2).backward()
+        injector.end()
+    survived = [said for said in Deaf.told if "rows" not in said]  # not those that ask
+    return "" if len(survived) == 1 else f"{Deaf.told}"
 
 
 @check
