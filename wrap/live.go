@@ -95,7 +95,7 @@ func (w *Wrapped) Newest() (*Saved, error) {
 		now = now.Add(settled)
 	}
 	found, err := w.Match.Checkpoints(now, w.Begun)
-	if err == nil && w.decides && len(found.All) > 0 && time.Since(found.All[0].Time) < settled {
+	if err == nil && w.decides && len(found.All) > 0 && now.Sub(found.All[0].Time) < settled {
 		time.Sleep(settled) // the writer is dead, so nothing changes the checkpoint meanwhile
 		found, err = w.Match.Checkpoints(time.Now(), w.Begun)
 	}
