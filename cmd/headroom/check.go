@@ -94,6 +94,8 @@ func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Ch
 		return nil, "", err
 	case exit.Stopped:
 		return nil, "", harness.ErrInterrupted
+	case seen.OOM != nil && seen.Why != "":
+		return nil, "memory ran out in the first step, which cannot be run in pieces: " + seen.Why, nil
 	case seen.Attached:
 		return nil, fmt.Sprintf("the command exited with status %d before its optimizer took a step", exit.Code), nil
 	}

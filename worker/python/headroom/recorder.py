@@ -756,7 +756,7 @@ class Recorder:
                 with open(os.environ["HEADROOM_DEBUG"], "a") as f:
                     traceback.print_exc(file=f)
             release_frames(e)
-            raise Refused(f"{type(e).__name__}: {e}") from None
+            raise Refused("there is not enough memory for values that the step needs at once" if is_out_of_memory(e) else f"{type(e).__name__}: {e}") from None
         finally:
             self.busy = was
 

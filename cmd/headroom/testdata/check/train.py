@@ -11,10 +11,10 @@ torch.manual_seed(0)
 
 
 class Tight(nn.Module):
-    """Raises an out-of-memory error for more than 40 rows at once, if kind is "tight"."""
+    """Raises an out-of-memory error for more than 40 rows at once, if kind says "tight"."""
 
     def forward(self, x):
-        if kind == "tight" and len(x) > 40:
+        if "tight" in kind and len(x) > 40:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return x
 
@@ -39,7 +39,7 @@ for _ in range(1000):
         y[::5] = -100
         z = net(x)
         loss = F.cross_entropy(z, y) / 2
-        if kind == "contrastive":
+        if "contrastive" in kind:
             loss = loss + (z @ z.t()).mean()
         loss.backward()
     optimizer.step()
