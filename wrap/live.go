@@ -82,7 +82,7 @@ func (e *UnprovenError) Error() string {
 type MixedError struct{ Why string }
 
 func (e *MixedError) Error() string {
-	return "a smaller micro-batch would train something else, even with accumulation: " + e.Why
+	return "a smaller micro-batch would train something else, even with accumulation: " + e.Why + "; if that is acceptable, give the command a smaller batch yourself"
 }
 
 // Newest returns the newest complete checkpoint of this run, or nil if there is none.
