@@ -211,6 +211,7 @@ func TestCommandsAdvice(t *testing.T) {
 		happens func(*diary)
 		want    string
 	}{
+		{"nothing was seen", func(d *diary) { d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"}) }, "nothing: no out-of-memory failure was seen"},
 		{"not recognised", failed, "fix what ended the run, then start the command again"},
 		{"recognised", resumable, "fix what ended the run, then run headroom resume train-run, which continues from the newest checkpoint, or from the beginning if there is none"},
 		{"in pieces", pieces(8), "nothing has to change: batches of 65,536 rows ran in 8 pieces and gave the same gradients as the whole batch"},
@@ -220,6 +221,9 @@ func TestCommandsAdvice(t *testing.T) {
 		c.happens(d)
 		if got := strings.Join(New(d.Input).Advice, "\n"); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+		if card := cardOf(New(d.Input), "Out of memory"); (card == "none seen") != (New(d.Input).Failures.Total == 0) {
+			t.Errorf("%s: out of memory: %s", c.name, card)
 		}
 	}
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // TestDoubts checks that a script raises a doubt if its text shows that smaller
-// micro-batches would change what it trains, and that ordinary scripts raise none.
+// micro-batches would change what it trains, and that ordinary scripts raise none. Whether or not
+// there is a sign of it, that samples are not compared has to be proven for every script.
 func TestDoubts(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -49,6 +50,14 @@ func TestDoubts(t *testing.T) {
 			if !strings.Contains(got, part) {
 				t.Errorf("%s: %q does not say %q", c.name, got, part)
 			}
+		}
+		asked, err := m.Plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, err := m.Rewrite(asked.Plan.WithMicro(1), Resume{})
+		if all := strings.Join(next.Prove, "\n"); err != nil || strings.Count(all, compared) != 1 {
+			t.Errorf("%s: %v, to prove, once, that %s: %q", c.name, err, compared, all)
 		}
 	}
 }

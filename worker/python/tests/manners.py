@@ -514,6 +514,22 @@ def mixed_rows_are_reported(t: Training) -> str:
 
 
 @check
+def want_of_memory_is_a_reason_of_its_own(t: Training) -> str:
+    """A refusal because headroom's own work ran out of memory does not repeat PyTorch's message."""
+
+    from headroom import _torch
+
+    def work() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    try:
+        _torch._recorder._guarded(work)
+    except Exception as e:
+        return "" if str(e) == "there is not enough memory for values that the step needs at once" else f"{e}"
+    return "nothing was raised"
+
+
+@check
 def a_failure_is_reported_once(t: Training) -> str:
     """A loss that is computed from several scalars survives a failure once, not once for each scalar."""
     from headroom.report import Report
