@@ -1,5 +1,5 @@
 // Package worker looks after a training run from inside its processes. It makes the Python
-// package in python/headroom available to a command, and answers the messages that the
+// package in python/headroom_train available to a command, and answers the messages that the
 // package sends. A life of a command lasts from a start of the command until all of its
 // processes have ended.
 //

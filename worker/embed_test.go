@@ -30,7 +30,7 @@ func TestEverythingIsEmbedded(t *testing.T) {
 	if !slices.Equal(have, want) {
 		t.Errorf("embedded %q\nthere    %q", have, want)
 	}
-	for _, name := range []string{"python/headroom/__init__.py", "python/headroom/_torch.py", "python/inject/sitecustomize.py"} {
+	for _, name := range []string{"python/headroom_train/__init__.py", "python/headroom_train/_torch.py", "python/inject/sitecustomize.py"} {
 		if !slices.Contains(have, name) {
 			t.Errorf("%s is missing", name)
 		}
@@ -41,14 +41,14 @@ func TestEverythingIsEmbedded(t *testing.T) {
 // socket, and that a life leaves nothing behind.
 func TestFolderIsPrivate(t *testing.T) {
 	l := begun(t, &books{}, Armed)
-	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom/wire.py": 0o600}
+	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom_train/wire.py": 0o600}
 	for name, want := range modes {
 		info, err := os.Stat(filepath.Join(l.folder.dir, name))
 		if err != nil || info.Mode().Perm() != want {
 			t.Errorf("%q: %v, %v; want %v", name, info, err, want)
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(l.folder.inject(), "headroom", "_version.py"))
+	text, err := os.ReadFile(filepath.Join(l.folder.inject(), "headroom_train", "_version.py"))
 	if err != nil || !strings.Contains(string(text), `__version__ = "1.2.3"`) {
 		t.Errorf("the version is %q, %v", text, err)
 	}

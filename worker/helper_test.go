@@ -130,7 +130,7 @@ func stub(t testing.TB, l *Life) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "_torch.py"))
 	if err == nil {
-		err = os.WriteFile(filepath.Join(l.folder.inject(), "headroom", "_torch.py"), text, 0o600)
+		err = os.WriteFile(filepath.Join(l.folder.inject(), "headroom_train", "_torch.py"), text, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 // TestAllowanceHasOneName checks that Go and the Python package use the same name for the
 // allowance, and the same words to begin its note in the journal.
 func TestAllowanceHasOneName(t *testing.T) {
-	text, err := files.ReadFile("python/headroom/norms.py")
+	text, err := files.ReadFile("python/headroom_train/norms.py")
 	if err != nil {
 		t.Fatal(err)
 	}

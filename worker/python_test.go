@@ -122,24 +122,52 @@ func TestUsersOwnSitecustomize(t *testing.T) {
 	}
 }
 
-// TestUsersOwnHeadroom checks that a user's own module called headroom is the one that the user's
-// code imports.
-func TestUsersOwnHeadroom(t *testing.T) {
-	dir := t.TempDir()
-	train := filepath.Join(dir, "train.py")
-	for name, text := range map[string]string{"headroom.py": "mine = 1", "train.py": "import torch, headroom; print(headroom.mine, headroom.__file__)"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+// TestUsersOwnNames checks that every import of the user's finds what it finds without headroom,
+// modules called headroom, headroom_train and sitecustomize included.
+func TestUsersOwnNames(t *testing.T) {
+	p := anyPython(t)
+	for _, name := range []string{"headroom", "headroom_train", "sitecustomize", "_torch", "wire"} {
+		for _, there := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " ", there), func(t *testing.T) {
+				dir := t.TempDir()
+				train := filepath.Join(dir, "train.py")
+				texts := map[string]string{train: "import sys, torch\nfrom torch.optim.optimizer import Optimizer\nOptimizer().step()\ntry:\n    import " + name +
+					"\n    print(" + name + ".mine, " + name + ".__file__)\nexcept ImportError as e:\n    print(e)\nprint(sys.path, 'sitecustomize' in sys.modules)\n"}
+				if there {
+					texts[filepath.Join(dir, name+".py")] = "mine = 1"
+				} else if name == "headroom_train" {
+					t.Skip("ours is the one to be found")
+				}
+				for file, text := range texts {
+					if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				l := begun(t, &books{}, Armed)
+				stub(t, l)
+				if bare, inside := p.run(t, nil, train), p.run(t, l, train); bare != inside || bare.status != 0 {
+					t.Errorf("without:\n%+v\nwith:\n%+v", bare, inside)
+				}
+				taken := name == "headroom_train"
+				if seen := ended(t, l); seen.Attached == taken || (seen.Failed != "") != taken || taken && seen.Failed != "another module is called headroom_train" {
+					t.Errorf("%+v", seen)
+				}
+			})
 		}
 	}
-	l := begun(t, &books{}, Armed)
+}
+
+// TestPackageForScripts checks that a script can import the package under headroom, although the
+// package's folder is not in sys.path.
+func TestPackageForScripts(t *testing.T) {
 	p := anyPython(t)
-	if bare, inside := p.run(t, nil, train), p.run(t, l, train); bare != inside || bare.status != 0 {
-		t.Errorf("without:\n%+v\nwith:\n%+v", bare, inside)
+	l := begun(t, &books{}, Armed)
+	stub(t, l)
+	got := p.run(t, l, "-c", "import sys, headroom_train, headroom_train.wire as w\nprint(headroom_train.__version__, headroom_train.attach(), any(p and w.__file__.startswith(p) for p in sys.path))")
+	if got.status != 0 || got.out != "1.2.3 True False\n" {
+		t.Errorf("%+v", got)
 	}
-	if seen := ended(t, l); seen.Attached || seen.Failed != "another module is called headroom" {
-		t.Errorf("%+v", seen)
-	}
+	ended(t, l)
 }
 
 // TestWorkerThatCannotStart checks that the command continues if the worker cannot start,
@@ -147,7 +175,7 @@ func TestUsersOwnHeadroom(t *testing.T) {
 func TestWorkerThatCannotStart(t *testing.T) {
 	for _, text := range []string{"syntax error", "def install(): raise RuntimeError('no')", "import no_such_module"} {
 		l := begun(t, &books{}, Armed)
-		if err := os.WriteFile(filepath.Join(l.folder.inject(), "headroom", "_torch.py"), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(l.folder.inject(), "headroom_train", "_torch.py"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		p := anyPython(t)
@@ -160,7 +188,7 @@ func TestWorkerThatCannotStart(t *testing.T) {
 	}
 }
 
-// TestModule starts programs with python -m headroom, and checks that a program's
+// TestModule starts programs with python -m headroom_train, and checks that a program's
 // arguments, folder and name are the same as without it.
 func TestModule(t *testing.T) {
 	p := anyPython(t)
@@ -183,7 +211,7 @@ func TestModule(t *testing.T) {
 		l := begun(t, b, Armed)
 		stub(t, l)
 		bare := p.run(t, nil, words...)
-		if inside := p.run(t, l, append([]string{"-m", "headroom"}, words...)...); bare != inside || bare.status != 3 {
+		if inside := p.run(t, l, append([]string{"-m", "headroom_train"}, words...)...); bare != inside || bare.status != 3 {
 			t.Errorf("without:\n%+v\nwith:\n%+v", bare, inside)
 		}
 		if seen := ended(t, l); !seen.Attached || len(b.texts(runs.KindWorker)) != 1 {

@@ -1,7 +1,7 @@
 """Waits until torch has been imported, and then starts the worker.
 
 In a Python process that never imports torch, this module is the only part of headroom that is loaded.
-It is not part of the package, since the user may have a module that is called headroom, too.
+It is not part of the package, so that a process that never trains does not load the package.
 """
 
 import os
@@ -15,6 +15,22 @@ if TYPE_CHECKING:
 _here = os.path.dirname(os.path.abspath(__file__))
 _started = False
 OLDEST = (3, 9)
+PACKAGE = "headroom_train"
+
+
+class _Package:
+    """Finds our package, whose folder is not in sys.path, for the worker and for scripts that use
+    it. A module of the user's that has the package's name comes first."""
+
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Optional[ModuleSpec]":
+        if name != PACKAGE:
+            return None
+        from importlib.machinery import PathFinder
+
+        theirs = PathFinder.find_spec(name)
+        if theirs is not None and theirs.origin and not os.path.exists(os.path.join(os.path.dirname(theirs.origin), "wire.py")):
+            return theirs
+        return PathFinder.find_spec(name, [_here])
 
 
 class _Finder:
@@ -59,6 +75,8 @@ def watch() -> None:
     if sys.version_info < OLDEST:
         leave("failed", f"Python {sys.version.split()[0]} is too old for the worker")
         return
+    if _here not in sys.path and not any(type(finder) is _Package for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Package())
     if any(type(finder) is _Finder for finder in sys.meta_path):
         return
     if "torch" in sys.modules:
@@ -75,35 +93,27 @@ def start() -> None:
         return
     _started = True
     leave("torch")
-    hidden = _here not in sys.path  # the path is removed while Python looks for the user's own sitecustomize
-    if hidden:
-        sys.path.append(_here)
     try:
         if not _ours():
-            leave("failed", "another module is called headroom")
+            leave("failed", "another module is called " + PACKAGE)
             return
-        from headroom import _torch
+        from headroom_train import _torch
 
         _torch.install()
     except Exception as error:
         leave("failed", f"{type(error).__name__}: {error}")
         if os.environ.get("HEADROOM_DEBUG"):
             sys.excepthook(*sys.exc_info())
-    finally:
-        if hidden and _here in sys.path:
-            sys.path.remove(_here)
 
 
 def _ours() -> bool:
-    """Return whether ``import headroom`` would import our package. Does not import a module of the
-    user's that is called headroom."""
-    from importlib.machinery import PathFinder
+    """Return whether importing the package would import ours. Does not import a module of the
+    user's that has its name."""
+    from importlib.util import find_spec
 
-    if "headroom" in sys.modules:
-        origin = getattr(sys.modules["headroom"], "__file__", None)
-    else:
-        spec = PathFinder.find_spec("headroom")
-        origin = spec.origin if spec is not None else None
+    module = sys.modules.get(PACKAGE)
+    spec = find_spec(PACKAGE) if module is None else None
+    origin = getattr(module, "__file__", None) if spec is None else spec.origin
     return origin is not None and os.path.dirname(os.path.dirname(os.path.abspath(origin))) == _here
 
 

@@ -33,7 +33,7 @@ class Set:
 
 
 def main() -> None:
-    from headroom import _torch
+    from headroom_train import _torch
 
     layers, rows, length, compiled = map(int, sys.argv[1:5])
     step = training(layers, rows, length, bool(compiled))

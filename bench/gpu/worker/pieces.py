@@ -66,7 +66,7 @@ def limit(fraction: float, model: torch.nn.Module) -> None:
 
 
 def main() -> None:
-    from headroom import _torch
+    from headroom_train import _torch
 
     fraction = float(sys.argv[1])
     training, recorder = Training(), _torch._recorder

@@ -22,9 +22,9 @@ from forked import status
 from inject import Whole
 
 trial.attach()
-from headroom import _torch  # noqa: E402
-from headroom.norms import ALLOWANCE, HINT, NOTE  # noqa: E402
-from headroom.replay import pieces_of  # noqa: E402
+from headroom_train import _torch  # noqa: E402
+from headroom_train.norms import ALLOWANCE, HINT, NOTE  # noqa: E402
+from headroom_train.replay import pieces_of  # noqa: E402
 
 ROWS = 7
 FAILING = ("addmm", "_log_softmax", "nll_loss_backward")  # in the module, in the loss, in backward

@@ -25,7 +25,7 @@ from forked import silenced, status
 from inject import Whole
 
 trial.attach()
-from headroom import _torch  # noqa: E402
+from headroom_train import _torch  # noqa: E402
 
 ROWS, STEPS = 8, 6
 PLACES = {"module": "aten.addmm.default", "loss": "aten._log_softmax.default", "backward": "aten._log_softmax_backward_data.default"}

@@ -1,4 +1,4 @@
-"""Checks functions decorated with headroom.step. Every operation of one call fails in turn. The
+"""Checks functions decorated with headroom_train.step. Every operation of one call fails in turn. The
 gradients and the result must be those of a call that had enough memory, or the exception must reach
 the user.
 
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import headroom
+import headroom_train
 import trial
 from evaluation import equal
 from inject import Fault, Injector
@@ -40,7 +40,7 @@ class Training:
         self.net = nn.Sequential(nn.Linear(10, 12), self.norm(), nn.GELU(), nn.Linear(12, 5))
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.optimizer = torch.optim.SGD([*self.net.parameters(), self.scale], lr=0.1)
-        self.run = headroom.step(self.net, self.optimizer)(self.step)
+        self.run = headroom_train.step(self.net, self.optimizer)(self.step)
 
     def given(self) -> tuple:
         x, y = torch.randn(ROWS, 10), torch.randint(0, 5, (ROWS,))
@@ -278,8 +278,8 @@ def in_our_copies(failure: BaseException) -> bool:
 def checked(kind: type[Training]) -> str:
     """Returns what is wrong with the result of ``headroom check``. The result must say that pieces
     are right if and only if a failure would be survived, and the check must leave no trace."""
-    from headroom import _torch
-    from headroom.check import Check
+    from headroom_train import _torch
+    from headroom_train.check import Check
 
     recorder = _torch._recorder
     assert recorder is not None

@@ -436,7 +436,7 @@ def onednn_counts_where_memory_is_limited(t: Training) -> str:
 
 @check
 def only_watches_where_it_must(t: Training) -> str:
-    from headroom._torch import only_watches
+    from headroom_train._torch import only_watches
 
     armed = [v for v in ("2.3.1", "2.4.0", "2.11.0+cu130", "2.15.1", "2.16.0a0+git1234", "3.0", "unknown") if only_watches(v) is None]
     if armed != ["2.4.0", "2.11.0+cu130", "2.15.1"]:
@@ -467,7 +467,7 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
     there = {"is_initialized": True, "is_current_stream_capturing": False, "mem_get_info": (5, 80), "memory_allocated": 60, "memory_reserved": 70}
     for name, value in {**there, "max_memory_allocated": 65}.items():  # this check runs in a child of its own
         setattr(torch.cuda, name, lambda value=value: value)
-    from headroom.report import Report
+    from headroom_train.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
     def untold(device: Any = None) -> float:
@@ -487,7 +487,7 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
 def mixed_rows_are_reported(t: Training) -> str:
     """A refusal says whether the result depends on which rows are in a batch together, also if it is the
     second one for the same reason."""
-    from headroom.report import Report
+    from headroom_train.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
 
@@ -517,7 +517,7 @@ def mixed_rows_are_reported(t: Training) -> str:
 def want_of_memory_is_a_reason_of_its_own(t: Training) -> str:
     """A refusal because headroom's own work ran out of memory does not repeat PyTorch's message."""
 
-    from headroom import _torch
+    from headroom_train import _torch
 
     def work() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -532,7 +532,7 @@ def want_of_memory_is_a_reason_of_its_own(t: Training) -> str:
 @check
 def a_failure_is_reported_once(t: Training) -> str:
     """A loss that is computed from several scalars survives a failure once, not once for each scalar."""
-    from headroom.report import Report
+    from headroom_train.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
     with Injector(Fault("once", 1, 7)) as injector:
@@ -546,7 +546,7 @@ def a_failure_is_reported_once(t: Training) -> str:
 
 @check
 def evidence_tells_the_phase(t: Training) -> str:
-    from headroom.report import Report, _phase
+    from headroom_train.report import Report, _phase
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
 
@@ -591,7 +591,7 @@ class Products(TorchDispatchMode):
 def an_earlier_attempt_is_known(t: Training) -> str:
     """From the first step on, no more rows are run at once than an earlier attempt could run, and
     nothing has to fail first."""
-    from headroom import _torch
+    from headroom_train import _torch
 
     sizes = _torch._recorder.sizes
     rows, gradients = [], []
@@ -619,7 +619,7 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
     """If there is not enough memory for a step over all tensors at once, that step and a number of steps after it
     update one tensor at a time. If there is still not enough memory after these, twice as many of the next
     steps do so. This is reported once, and the user's settings remain."""
-    from headroom import _torch, crowded
+    from headroom_train import _torch, crowded
 
     class Own(torch.optim.Adam):
         pass
@@ -656,7 +656,7 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
 def what_grows_is_named(t: Training) -> str:
     """Tensors accumulate in a list of losses with their graphs, in a list of losses without graphs, in a dict that
     the model holds, or nowhere. The report says what has grown and what holds it."""
-    from headroom.growth import STEPS, Growth
+    from headroom_train.growth import STEPS, Growth
 
     losses: list[Tensor] = []
     few: list[Tensor] = []
@@ -689,8 +689,8 @@ def what_grows_is_named(t: Training) -> str:
 
 @check
 def what_grows_is_told_when_asked(t: Training) -> str:
-    from headroom import report as reports
-    from headroom.growth import STEPS
+    from headroom_train import report as reports
+    from headroom_train.growth import STEPS
 
     notes: list[tuple[str, str]] = []
 
@@ -741,9 +741,9 @@ def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
 def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
     """If a module itself rounds to half precision, ``headroom check`` allows for the rounding
     errors. A module that enables autocast, as under Accelerate, is run without autocast."""
-    from headroom import check
-    from headroom.pieces import Sizes
-    from headroom.tape import place_of
+    from headroom_train import check
+    from headroom_train.pieces import Sizes
+    from headroom_train.tape import place_of
 
     forward, found = t.net.body.forward, []
 
@@ -765,9 +765,9 @@ def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
 
 @check
 def a_check_notices_gradients_that_differ(t: Training) -> str:
-    from headroom import check
-    from headroom.pieces import Sizes
-    from headroom.tape import place_of
+    from headroom_train import check
+    from headroom_train.pieces import Sizes
+    from headroom_train.tape import place_of
 
     said = []
     right = check.planned

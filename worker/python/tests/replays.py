@@ -33,16 +33,16 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom import _torch, again, backward, failure, late, norms, recorder, replay, weights  # noqa: E402
-from headroom.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
-from headroom.found import Found, found_of  # noqa: E402
-from headroom.held import MOST, Held  # noqa: E402
-from headroom.mixing import Operations, mixing  # noqa: E402
-from headroom.replay import sketched  # noqa: E402
-from headroom.report import Report  # noqa: E402
-from headroom.rows import Plan, sliced  # noqa: E402
-from headroom.tape import Entry, Outside, Ref  # noqa: E402
-from headroom.wire import Wire  # noqa: E402
+from headroom_train import _torch, again, backward, failure, late, norms, recorder, replay, weights  # noqa: E402
+from headroom_train.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
+from headroom_train.found import Found, found_of  # noqa: E402
+from headroom_train.held import MOST, Held  # noqa: E402
+from headroom_train.mixing import Operations, mixing  # noqa: E402
+from headroom_train.replay import sketched  # noqa: E402
+from headroom_train.report import Report  # noqa: E402
+from headroom_train.rows import Plan, sliced  # noqa: E402
+from headroom_train.tape import Entry, Outside, Ref  # noqa: E402
+from headroom_train.wire import Wire  # noqa: E402
 
 
 def sketches() -> str:

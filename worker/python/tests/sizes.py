@@ -16,8 +16,8 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from headroom.pieces import GROWS, Sizes
-from headroom.replay import pieces_of
+from headroom_train.pieces import GROWS, Sizes
+from headroom_train.replay import pieces_of
 
 
 @dataclass(eq=False)

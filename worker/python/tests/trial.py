@@ -34,10 +34,10 @@ Tensors = dict[str, Optional[Tensor]]
 
 def attach() -> None:
     os.environ["HEADROOM_WORKER"] = "armed"
-    import headroom
+    import headroom_train
 
-    headroom.attach()
-    if "headroom._torch" not in sys.modules:
+    headroom_train.attach()
+    if "headroom_train._torch" not in sys.modules:
         raise RuntimeError("headroom did not arm this process")  # otherwise the tests would prove nothing
 
 

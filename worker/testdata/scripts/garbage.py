@@ -2,7 +2,7 @@
 
 import sys
 
-from headroom import wire
+from headroom_train import wire
 
 wire.GREETING = wire.PATIENCE = 0.05
 for _ in range(int(sys.argv[1])):

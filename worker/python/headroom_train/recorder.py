@@ -53,7 +53,7 @@ class Recorder:
         self.tape: Optional[Tape] = None
         self.sizes = Sizes()
         self.evaluation = Sizes()  # of calls without gradients
-        self.stepping = False  # in a function of headroom.step that is run for its gradients alone
+        self.stepping = False  # in a function of headroom_train.step that is run for its gradients alone
         self.check: Any = None  # for headroom check: the object that checks the first step
         self.observe: Optional[str] = None  # the reason why nothing is replayed; None if failures are recovered from
         self.kinds: dict[tuple, Optional[str]] = {}  # kinds of tapes whose graphs were walked → why a loss bypasses the modules' outputs

@@ -8,7 +8,7 @@ imports no other package.
 
 from __future__ import annotations
 
-from headroom._version import __version__
+from headroom_train._version import __version__
 
 __all__ = ["__version__", "attach", "step"]
 
@@ -42,7 +42,7 @@ def step(model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional
     """A decorator for the function that runs the forward and backward pass of one batch. It is for
     training loops that the worker cannot follow by itself::
 
-        @headroom.step(model, optimizer)
+        @headroom_train.step(model, optimizer)
         def train_step(x, y):
             loss = criterion(model(x), y)
             loss.backward()
@@ -71,7 +71,7 @@ def step(model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional
             if runner is None:
                 import sys
 
-                worker = sys.modules.get("headroom._torch")
+                worker = sys.modules.get("headroom_train._torch")
                 runner = (worker.explicit(function, model, optimizer) if worker is not None else None) or (lambda args, kwargs: function(*args, **kwargs))
             return runner(args, kwargs)
 

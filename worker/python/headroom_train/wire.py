@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-from headroom._version import __version__
+from headroom_train._version import __version__
 
 VERSION = 1
 LINE = 1 << 20  # the most bytes in a line, in either direction

@@ -1,4 +1,4 @@
-"""The decorator headroom.step, for loops that recording cannot follow. The decorated function runs
+"""The decorator headroom_train.step, for loops that recording cannot follow. The decorated function runs
 the forward and backward pass of one batch.
 
 If the function runs out of memory, it is called again for some rows at a time. The gradients of

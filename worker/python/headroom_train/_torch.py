@@ -90,7 +90,7 @@ def install() -> None:
 
 
 def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Optimizer]) -> Optional[Callable]:
-    """Returns the runner for a function decorated with headroom.step; None if the function must be
+    """Returns the runner for a function decorated with headroom_train.step; None if the function must be
     left unchanged."""
     from .explicit import Explicit
 

@@ -46,7 +46,7 @@ class Check:
         self._look(recorder, modules_of(tape), look)
 
     def function(self, recorder: Any, gradients_of: Callable, models: Sequence[torch.nn.Module]) -> None:
-        """Checks a successful call of a function decorated with headroom.step. ``gradients_of``
+        """Checks a successful call of a function decorated with headroom_train.step. ``gradients_of``
         calls :meth:`Explicit.compared` for that call."""
 
         def look() -> dict[str, Any]:

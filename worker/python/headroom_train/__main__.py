@@ -1,4 +1,4 @@
-"""``python -m headroom script.py …`` and ``python -m headroom -m module …``.
+"""``python -m headroom_train script.py …`` and ``python -m headroom_train -m module …``.
 
 Runs a program just as ``python script.py`` and ``python -m module`` would, but with the worker in
 it. If no headroom process is connected, the worker makes its own decisions.
@@ -12,8 +12,8 @@ import sys
 
 import _headroom_hook
 
-USAGE = """usage: python -m headroom script.py [argument ...]
-       python -m headroom -m module [argument ...]"""
+USAGE = """usage: python -m headroom_train script.py [argument ...]
+       python -m headroom_train -m module [argument ...]"""
 
 
 def main() -> None:

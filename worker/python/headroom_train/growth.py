@@ -96,7 +96,7 @@ def variable(value: Any) -> str:
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if not frame.f_globals.get("__name__", "").startswith(("headroom", "torch.")):
+        if not frame.f_globals.get("__name__", "").startswith(("headroom_train.", "torch.")):
             for names in (frame.f_locals, frame.f_globals):
                 name = next((n for n, v in names.items() if v is value and not n.startswith("__")), "")
                 if name:
@@ -114,6 +114,6 @@ def attribute(value: Any) -> str:
             owner = next((o for o in gc.get_referrers(owned) if not isinstance(o, ModuleType) and getattr(o, "__dict__", None) is owned), None)
         else:
             owner, name = owned, next((n for n, v in getattr(owned, "__dict__", {}).items() if v is value), "")
-        if name and owner is not None and not type(owner).__module__.startswith("headroom"):
+        if name and owner is not None and not type(owner).__module__.startswith("headroom_train."):
             return f"{type(owner).__name__}.{name}"
     return ""
