@@ -110,6 +110,7 @@ func TestProofs(t *testing.T) {
 		{"explicit.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},
+		{"patched.py"},
 		{"fools.py", "--count", "2"},
 		{"real.py"},
 	} {

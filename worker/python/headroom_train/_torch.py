@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from functools import wraps
 from typing import Any, Callable, Optional
 
@@ -12,6 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import optimizers
 from .found import Found
+from .held import parameters
+from .hooks import Change
 from .recorder import Recorder
 from .report import Report
 from .tape import Recorded
@@ -50,7 +53,7 @@ def install() -> None:
     hook = optimizer.profile_hook_step
     if why:
         if check is not None:
-            optimizer.profile_hook_step = staticmethod(lambda step: check.instead(hook(step)))  # type: ignore[method-assign, assignment]
+            Change(optimizer, "profile_hook_step", staticmethod(wraps(hook)(lambda step: check.instead(hook(step)))))
         register_optimizer_step_post_hook(report.step)
         return
     recorder = _recorder = Recorder(report)
@@ -63,9 +66,10 @@ def install() -> None:
     around: Callable = lambda step: optimizers.guard(step, report, recorder.step_begins)  # noqa: E731
     if check is not None:
         recorder.check, around = check, check.instead
-    optimizer.profile_hook_step = staticmethod(lambda step: around(hook(step)))  # type: ignore[method-assign, assignment]
+    Change(optimizer, "profile_hook_step", staticmethod(wraps(hook)(lambda step: around(hook(step)))))
     add = optimizer.add_param_group
 
+    @wraps(add)
     def add_param_group(self: torch.optim.Optimizer, group: Any) -> None:
         add(self, group)
         for p in self.param_groups[-1]["params"]:
@@ -81,9 +85,9 @@ def install() -> None:
         made = compile_(model, **options)
         return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
 
-    torch.compile = compile
+    Change(torch, "compile", compile)
     recorder.watch_functions()
-    optimizer.add_param_group = add_param_group  # type: ignore[method-assign, assignment]
+    Change(optimizer, "add_param_group", add_param_group)
     register_optimizer_step_post_hook(lambda *_: finder.step())
     register_optimizer_step_post_hook(lambda *_: recorder.step_ends())
     register_optimizer_step_post_hook(report.step)
@@ -120,42 +124,45 @@ class Finder:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
-        self._call: Optional[Callable] = None  # torch's own Module.__call__, while ours is in its place
+        self._looking: Optional[Change] = None  # while the calls of all modules are inspected
         self._new = 0
-        self._inside = False
 
     def look(self) -> None:
         """Begins to inspect the calls of all modules."""
-        if self._call is not None:
-            return
-        call = self._call = torch.nn.Module.__call__
+        if self._looking is None:
+            self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
 
-        def looking(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._inside or torch.is_grad_enabled() and not module.training:
-                return call(module, *args, **kwargs)
-            if self.recorder.busy or not self.recorder.here():
-                return call(module, *args, **kwargs)
-            if not isinstance(module.__dict__.get("_compiled_call_impl"), Found):
-                if any(id(p) in self.trained for p in module.parameters()):
-                    self.recorder.observe = shared(module)
-                    if self.recorder.observe is not None:
-                        return call(module, *args, **kwargs)
-                    Found(self.recorder, module)
-                    self._new += 1
-                else:
-                    return call(module, *args, **kwargs)
-            self._inside = True
-            try:
-                return call(module, *args, **kwargs)
-            finally:
-                self._inside = False
-
-        torch.nn.Module.__call__ = looking  # type: ignore[method-assign]
+    def found(self, module: torch.nn.Module) -> Optional[Found]:
+        """What is to be called in place of a module that is called without having been found before; None for
+        the module itself."""
+        recorder = self.recorder
+        if torch.compiler.is_compiling() or recorder.within or torch.is_grad_enabled() and not module.training:
+            return None
+        if recorder.busy or not recorder.here() or not any(id(p) in self.trained for p in parameters([module])):
+            return None
+        recorder.observe = shared(module)
+        if recorder.observe is not None:
+            return None
+        self._new += 1
+        return Found(recorder, module)
 
     def step(self) -> None:
         """Called after an optimizer's step. The inspection ends if no new module was found in that
         step."""
-        if self._call is not None and self._new == 0 and not self._inside:
-            torch.nn.Module.__call__ = self._call  # type: ignore[method-assign]
-            self._call = None
+        if self._looking is not None and self._new == 0 and not self.recorder.within:
+            self._looking.undo()
+            self._looking = None
         self._new = 0
+
+
+class Looking:
+    """Stands in the class of modules for the attribute that a module calls in place of itself, so that
+    PyTorch's ``Module.__call__``, and whatever a script has put in its place, stays as it is. Everybody but
+    that method reads None, as without headroom."""
+
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
+        self._calls = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.nn.Module._wrapped_call_impl)}
+
+    def __get__(self, module: Optional[torch.nn.Module], kind: Any = None) -> Optional[Found]:
+        return None if module is None or sys._getframe(1).f_code not in self._calls else self._finder.found(module)

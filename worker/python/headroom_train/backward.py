@@ -12,6 +12,7 @@ from .again import confirm
 from .calm import rehearsal
 from .failure import Refused, Writes, clean, is_out_of_memory
 from .found import found_of
+from .genuine import grad, in_place
 from .graph import walk, within
 from .held import Held, submodules
 from .late import HandBack, Late
@@ -162,7 +163,8 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     if rest:
         with torch.enable_grad():
             value = HandBack.apply(torch.zeros(()), tape, [[grads[id(t)] for t in rest]], 1.0, *rest)
-        value.backward()
+        with in_place():  # hooks of the script run, on parameters
+            value.backward()
     if plan is not None:
         sizes.confirm(count)
     else:
@@ -206,6 +208,6 @@ def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int
     with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
         rest = [i for i in rest if not set(tape.entries[i].slots) & set(first)]
         env = run(tape, None, rest, None, dict(leaves))
-        found = torch.autograd.grad(env[loss], [*leaves.values(), *beside], given, allow_unused=True)
+        found = grad(env[loss], [*leaves.values(), *beside], given)
     targets = {s: (g, None) for s, g in zip(first, found) if g is not None}
     return targets, {t: g for t, g in zip(beside, found[len(first) :]) if g is not None}

@@ -15,7 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .failure import Writes
+from .genuine import asked, set_aside
 from .held import Held, submodules
+from .hooks import changed
 from .norms import independent
 from .tape import OwnMode, random_state, set_random_state
 
@@ -48,11 +50,12 @@ class Watched(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for watcher in self._watchers:
-            watcher.before(func, args, kwargs)
-        result = self.run(func, args, kwargs)
-        for watcher in self._watchers:
-            watcher.after(func, args, kwargs, result)
+        with set_aside():
+            for watcher in self._watchers:
+                watcher.before(func, args, kwargs)
+            result = self.run(func, args, kwargs)
+            for watcher in self._watchers:
+                watcher.after(func, args, kwargs, result)
         return result
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -111,7 +114,7 @@ class _Called(OwnMode):
         self._calm = calm
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kind = _CALLED.get(func)
+        kind = _CALLED.get(asked(func, sys._getframe(1)))
         if kind is None:
             return func(*args, **(kwargs or {}))
         return kind(self._calm, func, *args, **(kwargs or {}))
@@ -241,12 +244,8 @@ def unwarned() -> Iterator[None]:
     """A context in which no warning is shown: a trial with a few rows of one tensor and all rows of
     another may cause warnings about code that the user never wrote. The warning filters stay
     unchanged, since changing them would make Python show earlier warnings again."""
-    shown = warnings.showwarning
-    warnings.showwarning = lambda *_args, **_kwargs: None
-    try:
+    with changed(warnings, "showwarning", lambda *_args, **_kwargs: None):
         yield
-    finally:
-        warnings.showwarning = shown
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_unflatten
 
 from .failure import Refused, patiently
 from .found import Found
+from .genuine import is_inference
 from .held import Held
 from .replay import Proof, by_pieces, pieces_of, run
 from .rows import Plan, Rows, Slot
@@ -33,7 +34,7 @@ class Watch:
         self._held = [Held(found.moving), found.still] if found.still is not None else [Held(found.module().modules())]  # type: ignore[union-attr]
 
     def _now(self) -> dict[str, list[int]]:
-        return {kind: [-1 if t.is_inference() else t._version for t in tensors] for kind, tensors in self._tensors.items()}
+        return {kind: [-1 if is_inference(t) else t._version for t in tensors] for kind, tensors in self._tensors.items()}
 
     def why_not(self) -> Optional[str]:
         """What the call has changed; None if it has changed nothing."""

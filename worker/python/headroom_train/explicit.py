@@ -23,7 +23,9 @@ from .calm import Calm, Sealed, Watched, rehearsal
 from .failure import Mixed, Refused, clean, is_out_of_memory, release_frames
 from .found import Found, Limits, found_of
 from .functions import recorded
+from .genuine import in_place
 from .held import Held
+from .hooks import changed
 from .norms import refuse_batchwise
 from .pieces import Sizes
 from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, rehearsed, residual, sketched, spread, versions_of
@@ -175,7 +177,7 @@ class Explicit:
             p.grad = None
         try:
             self._recorder.stepping = True
-            with torch.enable_grad():
+            with torch.enable_grad(), in_place():
                 result = self._function(*cut(args, batch, rows), **cut(kwargs, batch, rows))
         finally:
             self._recorder.stepping = False
@@ -283,26 +285,25 @@ class Trial:
         """Runs the function on the given rows to see what it does besides computing gradients.
         Raises :class:`Refused` if it changes buffers, attributes or gradients in a way that pieces
         cannot repeat."""
-        backward, params = torch.autograd.backward, self._explicit._params
+        params = self._explicit._params
         least = min(params, key=lambda p: p.numel())
 
         def counted(*args: Any, **kwargs: Any) -> None:
             self.backwards += 1
             return backward(*args, **kwargs)
 
+        with in_place():
+            backward = torch.autograd.backward
         self.backwards = 0
         modules = [m for model in self._explicit._models for m in model.modules()]
         held, buffers = Held(modules, deep=True), [b for m in modules for b in m.buffers(recurse=False)]
         versions = [b._version for b in buffers]
-        torch.autograd.backward = counted
-        try:
-            with Written(params) as written, Watched([Sealed("the function", buffers, backward=False)]):
-                self._run(rows)
-        finally:
-            torch.autograd.backward = backward
+        writes = Written(params)
+        with in_place(), changed(torch.autograd, "backward", counted), writes, Watched([Sealed("the function", buffers, backward=False)]):
+            self._run(rows)
         if versions != [b._version for b in buffers] or next(held.changed(), None) is not None:
             raise Refused("a call to the model changes its buffers or attributes")
-        if written.found:
+        if writes.found:
             raise Refused("gradients are changed inside the function, for example by clipping: do that after calling it")
         # Backward adds to an existing gradient, so NaNs in it stay unless the function clears gradients first.
         at = Rows(self._batch, 0, self._batch, rows[:2])
@@ -310,7 +311,8 @@ class Trial:
         try:
             least.grad = torch.full_like(least, float("nan"))
             self._explicit._recorder.stepping = True
-            self._explicit._function(*given[0], **given[1])
+            with in_place():
+                self._explicit._function(*given[0], **given[1])
             if least.grad is None or not bool(least.grad.isnan().all()):
                 raise Refused("gradients are set to zero inside the function: do that before calling it")
         finally:

@@ -13,7 +13,8 @@ import torch
 
 from .calm import ANYWHERE, NEVER, Calm
 from .failure import is_out_of_memory
-from .held import Held, attributes, plain_reached, submodules, tensors
+from .genuine import clone, detach, is_inference, set_aside
+from .held import Held, attributes, buffers, parameters, plain_reached, submodules, tensors
 from .rest import Known
 
 MANY = 1000  # the most containers that are inspected before every call
@@ -40,8 +41,8 @@ class Found(Limits):
         self.recorder, self.module = recorder, weakref.ref(module)
         self.known = Known()  # shapes of arguments with which calls have succeeded
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
-        self.params = list(module.parameters())  # frozen ones too
-        self.buffers = list(module.buffers())
+        self.params: list[torch.Tensor] = [*parameters([module])]  # frozen ones too
+        self.buffers = buffers([module])
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None if not known yet
         self.norms: list[torch.nn.Module] = []  # submodules whose running statistics are among those buffers
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
@@ -77,22 +78,31 @@ class Found(Limits):
         if recorder.busy or not recorder.here():
             return call(*args, **kwargs)
         if not torch.is_grad_enabled():
-            return recorder.evaluate(self, module, call, args, kwargs)
+            return self._within(recorder.evaluate, self, module, call, args, kwargs)
         if not module.training:  # type: ignore[union-attr]
             return call(*args, **kwargs)
         if recorder.tape is None and recorder.rest.may(self.known, args, kwargs):
-            result = recorder.resting(call, args, kwargs)
+            result = self._within(recorder.resting, call, args, kwargs)
         else:
             result = recorder.call(self, module, call, args, kwargs)
         recorder.report.phases.forward_ends()
         return result
+
+    def _within(self, run: Callable, *given: Any) -> Any:
+        """Runs a call that is not recorded: the modules inside it are not to be found."""
+        recorder = self.recorder
+        was, recorder.within = recorder.within, True
+        try:
+            return run(*given)
+        finally:
+            recorder.within = was
 
     def before(self, frozen: int) -> None:
         """Keeps whatever a call may change, so that it can be put back. ``frozen`` is the number of
         frozen parameters."""
         if self.changing is None:
             module = self.module()
-            self.params = list(module.parameters())  # type: ignore[union-attr]
+            self.params = [*parameters([module])]  # type: ignore[list-item]
             self.norms = [m for m in module.modules() if isinstance(m, _NORMS)]  # type: ignore[union-attr]
             counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
             self.changing = [b for b in self.buffers if id(b) in counting]
@@ -141,7 +151,7 @@ class Found(Limits):
         different version means that the tensor has been written to. None stands for a tensor that
         no longer exists, or that has no version."""
         there = [*self.frozen, *(ref() for ref in self.tensors)]
-        return [None if t is None or t.is_inference() else t._version for t in there]
+        return [None if t is None or is_inference(t) else t._version for t in there]
 
     def _wrote(self) -> bool:
         """Whether the newest call has written to a frozen parameter or to a tensor among the attributes."""
@@ -154,7 +164,8 @@ class Found(Limits):
         if self.writes or not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
             return False
         for b, k in zip(self.changing or (), self.kept):
-            b.data.copy_(k)  # an earlier call's graph may have saved this buffer, so its version must stay the same
+            with set_aside():
+                b.data.copy_(k)  # an earlier call's graph may have saved this buffer, so its version must stay the same
         if self.now is not None:
             self.now.put_back()
         if self.still is None or next(self.still.changed(), None) is None:
@@ -179,7 +190,7 @@ def copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:
     """Copies of the buffers. They are in host memory if a GPU has no room for them, since making
     copies must not make the script fail."""
     try:
-        return [b.detach().clone() for b in buffers]
+        return [clone(detach(b)) for b in buffers]
     except Exception as e:
         if not is_out_of_memory(e):
             raise

@@ -29,6 +29,7 @@ ASKS = {
     "item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
     "__str__", "__complex__", "equal", "allclose",
 }  # fmt: skip
+PRINTS = {"__repr__", "__format__"}  # of those, the methods that ask for a tensor's class
 # Functions after which a replay may no longer be exact.
 OPAQUE = {
     "register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_",

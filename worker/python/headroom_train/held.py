@@ -54,6 +54,11 @@ def parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
     return [*{id(p): p for m in submodules(modules) for p in m._parameters.values() if p is not None}.values()]
 
 
+def buffers(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """The buffers of the modules and of all their submodules, each once, in the order of PyTorch's ``buffers()``."""
+    return [*{id(b): b for m in submodules(modules) for b in m._buffers.values() if b is not None}.values()]
+
+
 def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     """The tensors that are attributes of a module, or elements of an attribute that is a list, tuple or dict.
     Parameters, buffers and tensors that require a gradient are left out."""

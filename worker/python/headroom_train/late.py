@@ -21,6 +21,7 @@ import torch
 from .again import confirm
 from .calm import rehearsal
 from .failure import Refused, bare, clean, patiently
+from .genuine import set_aside
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
 from .norms import NOTE, Statistics, batchwise
@@ -98,6 +99,11 @@ class HandBack(torch.autograd.Function):
         if tape is not None:
             tape.done = True
             tape.failure = ctx.failure  # the traceback of the original exception holds the step's arguments
+        with set_aside():
+            return HandBack._scaled(ctx, retain, grad)
+
+    @staticmethod
+    def _scaled(ctx: Any, retain: bool, grad: torch.Tensor) -> Any:
         factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
         if retain:
             return (None, None, None, None, *(None if g is None else g * factor.to(g.device) for g in ctx.sums[0]))

@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from .failure import OutOfMemoryError, bare
+from .genuine import dim, numel
 from .replay import on_host
 
 PATIENCE = 64  # batches that are cut straight away before a whole one is tried again
@@ -47,11 +48,11 @@ class Sizes:
         return bare(self._failure)
 
     def _see(self, found: Any, args: tuple, kwargs: dict) -> int:
-        tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and t.dim() > 0), None)
+        tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and dim(t) > 0), None)
         if tensor is None:
             return 0
         self._rows, self._pieces = max(1, tensor.shape[0]), 1
-        cost = tensor.numel()
+        cost = numel(tensor)
         self._per_row = max(1, cost // self._rows)
         self._last = weakref.ref(found)
         return cost

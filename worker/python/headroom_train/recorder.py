@@ -24,9 +24,11 @@ from .calm import rehearsal
 from .evaluate import Watch, in_pieces
 from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames
 from .found import Found, found_of, number_of
-from .functions import ASKS, GETTERS, METADATA, OPAQUE, changes, gives_tensor, recorded
+from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
+from .genuine import in_place, is_backward, numel, set_aside
 from .graph import KEEP, sequence
 from .held import Held, Lost
+from .hooks import Change
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .norms import Batchwise, allowed, batchwise, refuse_batchwise
 from .pieces import Sizes
@@ -50,6 +52,7 @@ class Recorder:
         self.report = report
         self.thread = threading.get_ident()
         self.busy = False  # inside a module, a replay, or a function of ours
+        self.within = False  # inside an outermost module that is called without being recorded
         self.tape: Optional[Tape] = None
         self.sizes = Sizes()
         self.evaluation = Sizes()  # of calls without gradients
@@ -308,7 +311,7 @@ class Recorder:
                 entry.held.put_back()
             set_random_state(state)
             try:
-                with self._inside(worn), unsaved():
+                with self._inside(worn), unsaved(), in_place():
                     whole = tree_flatten(call())[0]
             finally:
                 tape.spans.append((begin, sequence()))
@@ -473,12 +476,13 @@ class Recorder:
             whole.__name__ = kind.__name__
             return self.opaque(whole)
 
+        @wraps(original.__func__)
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
             if self.busy or not recorded(args, kwargs):
                 return applied(kind, *args, **kwargs)
             return opaque(kind)(*args, **kwargs)
 
-        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+        Change(torch.autograd.Function, "apply", classmethod(apply))
 
     def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
         name = getattr(func, "__name__", "")
@@ -492,7 +496,7 @@ class Recorder:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         places = [place_of(t) for t in found]
-        if name == "__repr__" and places and not places[0].late:  # type: ignore[union-attr]
+        if name in PRINTS and places and not places[0].late:  # type: ignore[union-attr]
             with plain_class(args[:1]):
                 return func(*args, **kwargs)
         tape = next((p.tape for p in places if p.late), places[0].tape if places else None)  # type: ignore[union-attr]
@@ -502,8 +506,8 @@ class Recorder:
                 return func(*args, **kwargs)
         if tape.failure is not None and any(p.late for p in places):  # type: ignore[union-attr]
             return self._late_function(tape, func, name, args, kwargs)
-        if name in ("backward", "grad") and func in (torch.Tensor.backward, torch.autograd.grad):
-            return self._backward(tape, func, args, kwargs)
+        if name in ("backward", "grad") and is_backward(func):
+            return self._backward(tape, func, name, args, kwargs)
         failed: Optional[BaseException] = None
         with torch._C.DisableTorchFunctionSubclass():
             try:
@@ -536,7 +540,7 @@ class Recorder:
                     tape.refuse("a tensor from outside the step is changed in place and becomes part of the step's graph")
                 return
             entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
-            entry.fresh = args[0].numel() == 1
+            entry.fresh = numel(args[0]) == 1
             entry.inplace = not entry.fresh
             tape.add(entry, args[0])
             return
@@ -561,11 +565,11 @@ class Recorder:
 
         # Neither arithmetic on scalars nor counting a handful of labels contains anything that could be cut.
         given = recorded(args, kwargs)
-        if not changes(name) and all(t.numel() == 1 or t.numel() <= KEEP and not t.requires_grad for t in given):
+        if not changes(name) and all(numel(t) == 1 or numel(t) <= KEEP and not t.requires_grad for t in given):
             result, failed = again("")
             if failed is None:
                 return result
-            if all(t.numel() == 1 for t in given):
+            if all(numel(t) == 1 for t in given):
                 self._refused(failure, failed)
         def postponed() -> Any:
             tape.failure = failure
@@ -686,13 +690,13 @@ class Recorder:
             return late.value(place.slot) if place is not None and place.late else t
 
         args, kwargs = tree_map(valued, args), tree_map(valued, kwargs)
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunctionSubclass(), in_place():
             return func(*args, **kwargs)
 
     # Backward.
 
-    def _backward(self, tape: Tape, func: Callable, args: tuple, kwargs: dict) -> Any:
-        usual = func is torch.Tensor.backward and not any(kwargs.get(k) for k in ("create_graph", "retain_graph", "inputs")) and len(args) <= 2
+    def _backward(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+        usual = name == "backward" and not any(kwargs.get(k) for k in ("create_graph", "retain_graph", "inputs")) and len(args) <= 2
         if not usual:
             if not kwargs.get("retain_graph") or kwargs.get("create_graph"):
                 tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")
@@ -748,7 +752,8 @@ class Recorder:
         becomes a refusal."""
         was, self.busy = self.busy, True
         try:
-            return work()
+            with set_aside():
+                return work()
         except Refused:
             raise
         except Exception as e:

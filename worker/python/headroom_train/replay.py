@@ -20,7 +20,9 @@ from torch.utils._pytree import tree_flatten
 from .calm import ANYWHERE, HALF, NEVER, STANCES, Calm, rehearsal
 from .failure import Mixed, Refused, clean, is_out_of_memory, patiently
 from .found import draws_of, found_of, number_of
+from .genuine import grad
 from .held import parameters, submodules
+from .hooks import changed
 from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform
@@ -335,17 +337,17 @@ def _piece(
         env = run(tape, plan, entries, rows, leaves=leaves)
         total: Any = 0.0
         values = {}
-        for slot, (grad, _) in targets.items():
+        for slot, (factor, _) in targets.items():
             if weights[slot]:
                 value = env[slot]
                 values[slot] = value.detach() * weights[slot]
-                total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * grad
+                total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * factor
     hold = [_holding(tape, plan, slot, rule, rows, env) for slot, rule in rules.items()]  # type: ignore[arg-type]  # only a plan has rules
     kept = {s: env[s].detach().clone() for s in keep if s in env}
     env.clear()
     if scale != 1.0:
         total = total * scale
-    grads = torch.autograd.grad(total, inputs.own + list(leaves.values()), allow_unused=True)
+    grads = grad(total, inputs.own + list(leaves.values()))
     if not all(holds() for holds in hold):
         raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
     return values, grads, leaves, kept
@@ -579,7 +581,7 @@ class Proof:
         at = Rows(self.plan.batch, 0, self.plan.batch, rows)
         with torch.enable_grad():
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
-        grads = torch.autograd.grad(total, inputs.own, allow_unused=True) if total.requires_grad and inputs.own else []
+        grads = grad(total, inputs.own) if total.requires_grad and inputs.own else []
         with _disable_current_modes():  # nothing here is random, and a mode would take longer for each of these many small kernels than the kernel itself
             return sketched(grads)
 
@@ -763,10 +765,9 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
     try:
         for i in entries:
             tape.entries[i].autocast = None
-        torch.autocast.__enter__ = disabled  # type: ignore[method-assign]
-        yield True
+        with changed(torch.autocast, "__enter__", disabled):
+            yield True
     finally:
-        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
         for i, state in autocast.items():
             tape.entries[i].autocast = state
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .calm import ANYWHERE, Calm, Sealed, Watcher
 from .failure import Mixed, Refused, Writes, is_out_of_memory
 from .found import draws_of, found_of, number_of, state_of
+from .genuine import in_place
 from .graph import signature
 from .held import Change, Held, Lost
 from .mixing import Operations, mixing
@@ -535,6 +536,7 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
         stack.enter_context(torch.set_grad_enabled(entry.grad and torch.is_grad_enabled() and not (trial and entry.inplace)))
         if entry.fresh:
             args = (args[0].clone(), *args[1:])
+        stack.enter_context(in_place())
         result = entry.call(*args, **kwargs)
     return args[0] if result is None and entry.inplace else result
 

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from .failure import bare
+from .genuine import asked, clone, detach, is_inference, numel
 from .graph import drop
 
 LEAVES = {
@@ -153,7 +154,7 @@ class Tape:
         if index is None:
             index = self._known[id(tensor)] = len(self.outside)
             self.outside.append(tensor)
-            self.versions.append(-1 if tensor.is_inference() else tensor._version)
+            self.versions.append(-1 if is_inference(tensor) else tensor._version)
         return Outside(index)
 
     def add(self, entry: Entry, result: Any) -> None:
@@ -197,9 +198,9 @@ class Tape:
         return slot
 
     def _value(self, tensor: torch.Tensor, slot: int) -> None:
-        if tensor.requires_grad and tensor.numel() == 1:
+        if tensor.requires_grad and numel(tensor) == 1:
             try:
-                self.scalars[slot] = tensor.detach().clone()
+                self.scalars[slot] = clone(detach(tensor))
             except Exception:  # the error is our own, not the script's; a scalar without a value here is refused later
                 pass
 
@@ -259,7 +260,7 @@ class Recorded(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return Recorded.intercept(func, args, kwargs or {})
+        return Recorded.intercept(asked(func, sys._getframe(1)), args, kwargs or {})
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # pickles contain nothing of ours
         return as_plain_copy(self).__reduce_ex__(protocol)

@@ -197,7 +197,7 @@ def innermost(frame: FrameType | None) -> tuple[str, str]:
         return "backward", where  # the backward pass of a GPU, which has a thread of its own
     while frame is not None:
         file, function = frame.f_code.co_filename, frame.f_code.co_name
-        if not where and "/torch/" not in file and "/headroom/" not in file:
+        if not where and "/torch/" not in file and "/headroom_train/" not in file:
             where = f"{file.rsplit('/', 1)[-1]}:{frame.f_lineno}"
         if function == "_engine_run_backward":
             return "backward", where

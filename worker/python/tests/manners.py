@@ -98,6 +98,18 @@ def outputs_look_plain_before_backward(t: Training) -> str:
     return "" if out.detach().numpy().tobytes() == plain.numpy().tobytes() else "other values"
 
 
+@check
+def results_can_be_formatted(t: Training) -> str:
+    """A loss is often printed with a format before backward, whatever its class is by then."""
+    out = t.net(t.x)
+    loss = F.cross_entropy(out, t.y)
+    said = f"{loss:.4f} {out[0, 0]:8.2e} {loss} {out.sum()!r:.6}"
+    with torch._C.DisableTorchFunctionSubclass():
+        plain, first, total = (v.detach().as_subclass(torch.Tensor) for v in (loss, out[0, 0], out.sum()))
+    wanted = f"{plain:.4f} {first:8.2e} {float(plain)} {total!r:.6}"
+    return "" if said.split()[:2] == wanted.split()[:2] and said.split()[3] == wanted.split()[3] else f"{said}, not {wanted}"
+
+
 def traces(whole: bytes) -> str:
     return "contains headroom" if b"headroom" in whole else ""
 

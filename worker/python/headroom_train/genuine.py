@@ -1,0 +1,193 @@
+"""PyTorch's own functions, where a script has put functions of its own in their places.
+
+A script may replace a function of PyTorch by one that calls it: to count, to log, to scale. That
+must work as it does without headroom, which takes two things. A replacement that the script calls
+on a recorded tensor runs once: :func:`asked` finds the function that PyTorch was asked for, which is
+the one to record. And headroom's own work calls no replacement: it uses the functions below while
+nothing has failed, and runs :func:`set_aside` afterwards.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, FunctionType
+from typing import Any, Callable, Optional
+
+import torch
+
+_BASE = torch._C.TensorBase  # the methods of Tensor that are written in C++; a script cannot replace them here
+_METHODS = vars(_BASE)
+numel: Callable[[torch.Tensor], int] = _BASE.numel
+dim: Callable[[torch.Tensor], int] = _BASE.dim
+detach: Callable[[torch.Tensor], torch.Tensor] = _BASE.detach
+clone: Callable[[torch.Tensor], torch.Tensor] = _BASE.clone
+is_inference: Callable[[torch.Tensor], bool] = _BASE.is_inference
+
+_HANDLE = torch.overrides.handle_torch_function.__code__
+_OWNERS = [vars(torch._C).get(n) for n in ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special", "_nested", "_sparse")]
+_BUILTINS: dict[Any, Any] = {  # functions written in C++, and where PyTorch looks them up when it hands them to a tensor's class
+    f: owner for owner in _OWNERS if owner is not None for f in (getattr(owner, n) for n in dir(owner)) if isinstance(f, types.BuiltinFunctionType)
+}
+_OF_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_ACCESS = {"__get__", "__set__", "__delete__"}
+
+_MODULES = (torch.Tensor, torch.nn.functional, torch.functional, torch.nn.init, torch.autograd, torch._tensor_str)
+_codes: dict[Any, Callable] = {f.__code__: f for m in _MODULES for f in vars(m).values() if isinstance(f, FunctionType)}
+_places: dict[int, tuple[Any, str, Any]] = {}  # replacements by id → where each stands, under which name, and in whose place
+
+
+def asked(func: Any, frame: FrameType) -> Any:
+    """The function that was called on a tensor whose class has ``__torch_function__``. ``func`` is what
+    PyTorch passes to that method, and ``frame`` the frame that called it.
+
+    PyTorch looks ``func`` up by name at that moment, so it is the script's replacement if there is
+    one, although the call has come from within the function that was replaced."""
+    kind = type(func)
+    if kind is FunctionType:
+        if frame.f_code is _HANDLE:
+            body: Any = frame.f_back
+            return func if func.__code__ is body.f_code else _of_code(body) or func
+    elif kind in _C_METHODS:
+        if getattr(torch.Tensor, func.__name__, None) is func:
+            return func
+    elif kind is types.BuiltinFunctionType:
+        owner = _BUILTINS.get(func)
+        if owner is None or getattr(owner, func.__name__, None) is func:
+            return func
+    elif kind is types.MethodWrapperType and func.__name__ in _ACCESS:
+        prop = func.__self__
+        if getattr(torch.Tensor, getattr(prop, "__name__", ""), None) is prop:
+            return func
+        found = _replaced(prop, frame)
+        return func if found is None else getattr(found, func.__name__)
+    if frame.f_code is _HANDLE:
+        return _of_code(frame.f_back) or func  # type: ignore[arg-type]
+    return _replaced(func, frame) or func
+
+
+def _of_code(frame: FrameType) -> Optional[Callable]:
+    """The function that a frame runs; None if that cannot be told."""
+    code = frame.f_code
+    if code not in _codes and not code.co_freevars:  # the script had replaced it before the worker was started
+        found = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__code__ is code]
+        _codes[code] = found[0] if found else FunctionType(code, frame.f_globals)  # objects may be hidden from the collector
+    return _codes.get(code)
+
+
+def _replaced(func: Any, frame: FrameType) -> Any:
+    """The function or property written in C++ in whose place ``func`` stands; None if there is none. If it stands
+    in several places, the name that it has, or the code that has called it, tells which one is meant."""
+    known = _places.get(id(func))
+    if known is not None and getattr(known[0], known[1], None) is func:
+        return known[2]
+    found = {n: (torch.Tensor, n, f) for n, f in _METHODS.items() if f is not func and getattr(torch.Tensor, n, None) is func}
+    for f, owner in _BUILTINS.items():
+        if f is not func and getattr(owner, f.__name__, None) is func:
+            found.setdefault(f.__name__, (owner, f.__name__, f))
+    if len(found) == 1:
+        [_places[id(func)]] = found.values()
+    if len(found) > 1:
+        code, known_here = frame.f_code, {**frame.f_globals, **frame.f_locals}
+        called = [known_here.get(n) for n in (*code.co_freevars, *code.co_varnames, *code.co_names)]
+        named = [at for at in found.values() if any(at[2] is c for c in called)] or [at for n, at in found.items() if n == getattr(func, "__name__", "")]
+        return (named or list(found.values()))[0][2]
+    return next(iter(found.values()))[2] if found else None
+
+
+def grad(outputs: Any, inputs: Any, given: Any = None) -> Any:
+    """Gradients of ``outputs`` with respect to ``inputs``, as :func:`torch.autograd.grad` returns them; None for an input that
+    does not matter. Code of the script may run meanwhile: custom functions, and what a checkpoint repeats."""
+    with in_place():
+        return _grad(outputs, inputs, given, allow_unused=True)
+
+
+def is_backward(func: Any) -> bool:
+    """Whether a function is PyTorch's ``Tensor.backward`` or ``torch.autograd.grad``."""
+    code = getattr(func, "__code__", None)
+    return code is not None and code.co_filename in _BACKWARD
+
+
+_grad = torch.autograd.grad
+_BACKWARD = {torch._tensor.__file__, torch.autograd.__file__}
+
+
+class _Originals:
+    """What stood under each name of a module or class when the worker was started."""
+
+    def __init__(self, owner: Any, kinds: Any) -> None:
+        self.owner = owner
+        self.values = {n: f for n, f in vars(owner).items() if isinstance(f, kinds)}
+        for n, f in self.values.items():  # the worker may have been started after the script has replaced it
+            if isinstance(f, FunctionType) and not f.__code__.co_filename.startswith(_OF_TORCH):
+                self.values[n] = _METHODS.get(n) if owner is torch.Tensor else getattr(torch._C._VariableFunctions, n, f)
+
+    def replaced(self) -> list[tuple[Any, str, Any]]:
+        now = vars(self.owner)
+        found = [(self.owner, n, now[n]) for n, f in self.values.items() if n in now and now[n] is not f]
+        if self.owner is torch.Tensor:  # most methods are inherited, and so are not among the values
+            found += [(self.owner, n, f) for n, f in now.items() if n not in self.values and n in _METHODS and n not in _NEW]
+        return found
+
+    def put(self, name: str) -> Any:
+        """Puts the original back, and returns what now stands there."""
+        if name in self.values:
+            setattr(self.owner, name, self.values[name])
+        else:
+            delattr(self.owner, name)
+        return getattr(self.owner, name)
+
+
+_NEW = {n for n in vars(torch.Tensor) if n in vars(object) or n in ("__module__", "__doc__", "__dict__", "__weakref__")}
+_originals = {
+    id(torch.Tensor): _Originals(torch.Tensor, (FunctionType, *_C_METHODS)),
+    id(torch): _Originals(torch, (types.BuiltinFunctionType, FunctionType)),
+    id(torch.autograd): _Originals(torch.autograd, FunctionType),
+}
+_aside: Optional[list[tuple[Any, str, Any, Any]]] = None  # while replacements are set aside: where each stood, its name, the replacement, the original
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """A context for headroom's own work after a failure: PyTorch's functions are in their places. Not for
+    code of the script, which :func:`in_place` surrounds."""
+    global _aside
+    if _aside is not None:
+        yield
+        return
+    _aside = _take()
+    try:
+        yield
+    finally:
+        put, _aside = _aside, None
+        _put(put)
+
+
+@contextmanager
+def in_place() -> Iterator[None]:
+    """A context for code of the script within :func:`set_aside`: the script's replacements are in their places."""
+    global _aside
+    if not _aside:  # none is set aside
+        yield
+        return
+    put, _aside = _aside, None
+    _put(put)
+    try:
+        yield
+    finally:
+        _aside = _take()
+
+
+def _take() -> list[tuple[Any, str, Any, Any]]:
+    replaced = [r for known in _originals.values() for r in known.replaced()]
+    return [(owner, name, value, _originals[id(owner)].put(name)) for owner, name, value in replaced]
+
+
+def _put(taken: list[tuple[Any, str, Any, Any]]) -> None:
+    for owner, name, value, original in taken:
+        if getattr(owner, name, None) is original:  # otherwise the script has put something else there
+            setattr(owner, name, value)
