@@ -184,17 +184,10 @@ func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 // readCode reads the source line that follows a frame. It reports whether the line
 // belongs to the traceback.
 func (st *rankStream) readCode(text string) bool {
-	if at := richCode().FindStringSubmatch(text); at != nil && len(st.frames) > 0 {
-		st.frames[len(st.frames)-1].code = at[1]
+	if len(st.frames) > 0 && (indentOf(text) > st.indent || richCode().MatchString(text)) {
 		return true
 	}
-	if indentOf(text) <= st.indent || len(st.frames) == 0 {
-		return strings.HasPrefix(text, "╭") || strings.HasPrefix(text, "╰")
-	}
-	if f := &st.frames[len(st.frames)-1]; f.code == "" {
-		f.code = strings.TrimSpace(text)
-	}
-	return true
+	return strings.HasPrefix(text, "╭") || strings.HasPrefix(text, "╰")
 }
 
 func indentOf(text string) int { return len(text) - len(strings.TrimLeft(text, " \t")) }

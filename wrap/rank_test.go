@@ -46,7 +46,7 @@ func TestFirstRankByClock(t *testing.T) {
 // TestRecordTakesTracebackOfItsRank checks that an error from an error file, which has no
 // traceback, gets the traceback from the output of the same rank.
 func TestRecordTakesTracebackOfItsRank(t *testing.T) {
-	text := tracebackOf(at("train.py", "main", "loss.backward()"))
+	text := tracebackOf(at("train.py", "main", "loss.backward()"), at(site+"torch/autograd/graph.py", "_engine_run_backward", "return run_backward("))
 	got := Classify(Exit{
 		Code: 1, Ranks: []RankError{{1, time.Unix(1, 0), oomText}},
 		Tail: []byte("[rank1]: " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n[rank1]: ")),

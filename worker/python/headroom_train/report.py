@@ -23,7 +23,11 @@ CUTS = 1000  # the most pairs of rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
 _GENERATES = {"generate", "_generate", "_generate_and_score_completions"}  # the functions that generate, in Transformers, TRL and most other libraries
+_OPERATIONS = {"__torch_function__", "__torch_dispatch__"}  # what torch calls in place of an operation
 _ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__, __file__))
+_TORCH = _ELSEWHERE[0]
+_OPTIM = os.path.join(_TORCH, "optim", "")
+_OPTIMIZER = os.path.join(_OPTIM, "optimizer.py")  # calls the steps of all optimizers
 
 
 class Report:
@@ -179,20 +183,25 @@ def _size(pattern: str, text: str) -> int:
 
 
 def _phase(failure: BaseException) -> str:
-    """The phase in which a failure happened: forward, backward, update, eval or
-    generation."""
-    trace = failure.__traceback__
+    """The phase in which a failure happened: forward, backward, update, eval or generation. Only
+    frames of libraries show a phase, whatever the user's own functions are called."""
+    phase, caller, operation, trace = "forward", "", False, failure.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if code.co_name == "_engine_run_backward":
-            return "backward"
-        if code.co_name == "step" and os.path.join("torch", "optim", "") in code.co_filename:
-            return "update"
+        if code.co_filename.startswith(_TORCH):
+            if code.co_name == "_engine_run_backward":
+                return "backward"
+            if code.co_filename.startswith(_OPTIM):
+                phase = "update"
+        operation = operation or code.co_name in _OPERATIONS
+        if not _foreign(code.co_filename) and caller != _OPTIMIZER and not operation:
+            phase = "forward"  # a closure; torch itself calls a step that the user has written
+        caller = code.co_filename
         trace = trace.tb_next
-    if torch.is_grad_enabled():
-        return "forward"
+    if torch.is_grad_enabled() or phase != "forward":
+        return phase
     frame: Optional[FrameType] = sys._getframe()
-    while frame is not None and frame.f_code.co_name not in _GENERATES:
+    while frame is not None and not (frame.f_code.co_name in _GENERATES and _foreign(frame.f_code.co_filename)):
         frame = frame.f_back
     return "eval" if frame is None else "generation"
 

@@ -16,7 +16,7 @@ import resource
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -566,9 +566,29 @@ def evidence_tells_the_phase(t: Training) -> str:
         with torch.no_grad():
             t.net.eval()(t.x)
 
-    def generate() -> str:
+    def generate(call: Any) -> str:  # the user's, unlike the library's below
         with torch.no_grad():
-            return _phase(torch.OutOfMemoryError("as the model that it calls raises it"))
+            return call()
+
+    def phase() -> str:
+        return _phase(torch.OutOfMemoryError("as the model that it calls raises it"))
+
+    library: dict[str, Any] = {}
+    exec(compile("def generate(call): return call()", "/lib/site-packages/transformers/generation/utils.py", "exec"), library)
+
+    def caught(step: Any) -> str:
+        try:
+            step()
+        except torch.OutOfMemoryError as e:
+            return _phase(e)
+        return "nothing failed"
+
+    def fail(*_: Any) -> NoReturn:
+        raise torch.OutOfMemoryError("in the user's own code")
+
+    class Own(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> NoReturn:
+            raise torch.OutOfMemoryError("in an optimizer that the user has written")
 
     def trained() -> None:
         F.cross_entropy(t.net.train()(t.x), t.y).backward()
@@ -582,8 +602,9 @@ def evidence_tells_the_phase(t: Training) -> str:
             injector.begin()
             work()
             injector.end()
-    found = [*dict.fromkeys(said["phase"] for said in Deaf.told), generate()]
-    return "" if found == ["backward", "update", "eval", "generation"] else f"{found}"
+    found = [*dict.fromkeys(said["phase"] for said in Deaf.told), generate(lambda: library["generate"](phase)), generate(phase)]
+    found += [caught(lambda: torch.optim.SGD(t.net.parameters()).step(fail)), caught(lambda: Own(t.net.parameters(), {}).step())]
+    return "" if found == ["backward", "update", "eval", "generation", "eval", "forward", "update"] else f"{found}"
 
 
 class Products(TorchDispatchMode):
