@@ -22,6 +22,8 @@ type world struct {
 	spike    func(step int) float64      // factor by which sample is multiplied, 1 for an ordinary step; nil means always 1
 	edge     func(step int, n int) bool  // further failures that more free memory would not cure; nil means none
 	leak     memory.Bytes                // how much more is held after each step, until a relaunch
+	request  func(n int) memory.Bytes    // what a failing step asks for, if not all that it needs; nil means that
+	holds    func(n int) memory.Bytes    // what it has allocated by then
 }
 
 func (w world) stats(step int) memory.Stats {
@@ -106,6 +108,11 @@ func (r *run) searchUpTo(step, limit int) {
 func (r *run) failure(step, n int) *memory.OutOfMemoryError {
 	s := r.stats(step)
 	available := s.Available()
+	if r.request != nil && r.holds(n)+r.request(n) > available {
+		s.Allocated, s.Reserved = r.holds(n), r.holds(n)
+		s.Free = available - s.Reserved
+		return &memory.OutOfMemoryError{Requested: r.request(n), Stats: s, Phase: memory.PhaseForward, Micro: n}
+	}
 	if need := r.need(step, n); need > available {
 		s.Allocated = available - available/100
 		s.Reserved, s.Free = available, 0
@@ -387,6 +394,34 @@ func TestTrajectories(t *testing.T) {
 			world: world{capacity: 24 * gib, base: 2 * gib, sample: gib / 2, spike: only(4)}, policy: Policy{Able: command},
 			plan: Plan{Effective: 32, World: 1, Micro: 32}, steps: 6,
 			want: "32×3 32! 16×3",
+		},
+		{
+			name:   "a request that no micro-batch changes: three tries, and no more",
+			world:  world{capacity: 24 * gib, base: 2 * gib, request: func(int) memory.Bytes { return 23 * gib }, holds: func(n int) memory.Bytes { return 2*gib + memory.Bytes(n)*memory.KiB }},
+			policy: Policy{Able: command},
+			plan:   Plan{Effective: 65536, World: 1, Micro: 65536}, steps: 2,
+			want: "65536! 32768! 16384! stop", cause: memory.Batch,
+		},
+		{
+			name:   "the same request, and less allocated each time: on",
+			world:  world{capacity: 24 * gib, base: 2 * gib, request: func(int) memory.Bytes { return 2 * gib }, holds: func(n int) memory.Bytes { return 2*gib + memory.Bytes(n)*gib }},
+			policy: Policy{Able: command},
+			plan:   Plan{Effective: 256, World: 1, Micro: 256}, steps: 2,
+			want: "256! 128! 64! 32! 16×2",
+		},
+		{
+			name:   "the same request twice, then a smaller one: on",
+			world:  world{capacity: 24 * gib, base: 2 * gib, request: func(n int) memory.Bytes { return min(gib, memory.Bytes(n)*gib/32) }, holds: func(n int) memory.Bytes { return 24*gib - min(gib, memory.Bytes(n)*gib/32) + memory.MiB }},
+			policy: Policy{Able: command},
+			plan:   Plan{Effective: 64, World: 1, Micro: 64}, steps: 1,
+			want: "64! 32! 16! 8! 4! 2! 1! stop", cause: memory.Model,
+		},
+		{
+			name:   "a body that can cut a step tries smaller ones at once, and all of them",
+			world:  world{capacity: 24 * gib, base: 2 * gib, request: func(int) memory.Bytes { return 23 * gib }, holds: func(int) memory.Bytes { return 2 * gib }},
+			policy: Policy{Able: Able{CutStep: true, CountSteps: true}},
+			plan:   Plan{Effective: 32, World: 1, Micro: 32}, steps: 1,
+			want: "32! 16! 8! 4! 2! 1! stop", cause: memory.Model,
 		},
 		{
 			name:  "such a body cannot recompute, though it is allowed",

@@ -32,9 +32,39 @@ type History struct {
 	outliers   int             // steps that needed smaller micro-batches on their own, since the last lasting change of plan
 	search     *memory.Verdict // why the running search was asked for
 
+	fixed fixed // the newest failure, and how many smaller micro-batches have failed like it
+
 	quiet    int // steps finished since the last failure or growth
 	patience int // failed tries at growing back
 	grown    int // micro-batch to go back to if the larger plan fails; 0 once the larger plan has run
+}
+
+// fixed is a failure that may not depend on the micro-batch. Alike is how many smaller
+// micro-batches have failed in a row on a request of the same size, with as much memory
+// allocated, since the last finished step.
+type fixed struct {
+	micro                int
+	requested, allocated memory.Bytes
+	alike                int
+}
+
+// fixedLimit is how many smaller micro-batches must fail like the first before it counts as
+// shown that the micro-batch does not matter. One is not enough: the gradients of equal layers
+// are requests of one size, and a smaller micro-batch may just get further before it fails.
+const fixedLimit = 2
+
+// with returns the fixed that follows f when a micro-batch fails with failure o. What was allocated
+// may differ by an eighth of the request, which also allows for the rounding in messages.
+func (f fixed) with(micro int, o memory.OutOfMemoryError) fixed {
+	next := fixed{micro: micro, requested: o.Requested, allocated: o.Stats.Allocated}
+	differ := max(next.allocated-f.allocated, f.allocated-next.allocated)
+	if o.Requested > 0 && o.Requested == f.requested && differ <= o.Requested/8 && micro <= f.micro {
+		next.alike = f.alike
+		if micro < f.micro {
+			next.alike++
+		}
+	}
+	return next
 }
 
 // Proven is the largest micro-batch that has run, and the least memory that was available when
@@ -118,6 +148,7 @@ func (h History) Apply(e Event, d Decision) History {
 	case e.OOM != nil:
 		h.quiet = 0
 		h.search = nil
+		h.fixed = h.fixed.with(h.Running().Largest(), e.OOM.Failure)
 		h = h.applyRemedy(d, e.OOM.Failure.Stats.Available())
 		if d.Remedy == Search {
 			h.search = d.Verdict
@@ -146,7 +177,7 @@ func (h History) finished(s Progress) History {
 	h.quiet += max(1, s.Step-h.Finished)
 	h.Finished = s.Step
 	h.once = Plan{}
-	h.emptied, h.guessed, h.waits, h.grown = false, false, 0, 0
+	h.emptied, h.guessed, h.waits, h.grown, h.fixed = false, false, 0, 0, fixed{}
 	if h.quiet >= outlierWindow {
 		h.outliers = 0
 	}

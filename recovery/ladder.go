@@ -154,6 +154,12 @@ func (l ladder) smaller() Decision {
 	if l.smallest() {
 		return l.last()
 	}
+	if !l.policy.Able.Probe && !l.policy.Able.CutStep { // a try costs a start
+		if f := l.history.fixed.with(l.micro(), *l.failure()); f.alike >= fixedLimit {
+			return l.stop(fmt.Sprintf("%d micro-batches in a row failed on the same request of %v with as much allocated, so that a smaller one would not help", f.alike+1, f.requested),
+				"make what is allocated there smaller: its size does not depend on the micro-batch; or use a device with more memory")
+		}
+	}
 	line, n := l.history.line, l.halved()
 	trusted := line.PerSample > 0 && !l.history.guessed
 	if !trusted && l.policy.Able.Probe {
