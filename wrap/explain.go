@@ -15,6 +15,7 @@ import (
 // that can be shown to the user or encoded as JSON.
 type Explanation struct {
 	Command  []string       `json:"command"`
+	Missing  string         `json:"missing,omitempty"` // what of the command does not exist, so that it cannot run
 	Why      string         `json:"why,omitempty"`     // why nothing would be changed
 	Suggest  []string       `json:"suggest,omitempty"` // values for --knob, guessed from the options of the command and its script; nothing relies on them
 	Profile  string         `json:"profile,omitempty"`
@@ -81,7 +82,7 @@ type Look struct {
 // command, or nil if there was none. If why is not nil, w.Match must be nil. Explain
 // starts no process and writes no file.
 func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
-	e := Explanation{Command: w.Command.Args}
+	e := Explanation{Command: w.Command.Args, Missing: w.Command.Missing()}
 	if m == nil {
 		m = e.unrecognised(w.Command, why, look)
 	} else {

@@ -60,6 +60,7 @@ func explained(w *wrapped, now time.Time) explanation {
 func (e explanation) full() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "command: %v\n", wrap.Command{Args: e.Command})
+	e.runs(&b)
 	if e.Launch.Program != "" {
 		fmt.Fprintf(&b, "program: %s\n", e.launched())
 	}
@@ -91,11 +92,19 @@ func (e explanation) full() string {
 // brief returns the part of the explanation that a user who is about to start the command needs.
 func (e explanation) brief() string {
 	var b strings.Builder
+	e.runs(&b)
 	e.recognised(&b, false)
 	e.planned(&b)
 	e.tonight(&b, "warning: ", false)
 	e.smaller(&b)
 	return strings.TrimRight(printableLines(b.String()), "\n")
+}
+
+// runs writes why the command cannot run, if something of it does not exist.
+func (e explanation) runs(b *strings.Builder) {
+	if e.Missing != "" {
+		fmt.Fprintf(b, "this command cannot run: %s\n", e.Missing)
+	}
 }
 
 func table(b *strings.Builder, rows func(*tabwriter.Writer)) {

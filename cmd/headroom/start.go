@@ -21,6 +21,20 @@ func notStarted(c wrap.Command, err error) error {
 	return &childError{code: start.Code, err: err, hint: meant(c, start.Err)}
 }
 
+// neverBegan returns the error for a command whose script or module, called name, Python could not
+// open. It carries the command's own exit status.
+func neverBegan(c wrap.Command, name string, code int) error {
+	err := &childError{code: code, err: fmt.Errorf("nothing has run, and no run is kept: Python cannot open %s", name)}
+	beside, _ := filepath.Glob(filepath.Join(filepath.Dir(c.From(name)), "*.py")) // without any, there is nothing to suggest
+	for i, path := range beside {
+		beside[i] = filepath.Base(path)
+	}
+	if near := nearest(filepath.Base(name), beside); near != "" && strings.HasSuffix(name, ".py") {
+		err.hint = fmt.Sprintf("did you mean %s?", filepath.Join(filepath.Dir(name), near))
+	}
+	return err
+}
+
 // meant returns a hint about what the user probably meant by a command that cannot be started
 // because of why. It returns "" if there is nothing to guess from.
 func meant(c wrap.Command, why error) string {

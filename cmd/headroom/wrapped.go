@@ -80,6 +80,7 @@ type wrapped struct {
 	verbose bool
 	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
 	again   bool                     // the attempt ended with the failure in refused, which has been reported
+	never   string                   // the script or module that Python could not open, so that nothing has run; else ""
 	ready   *worker.Standby          // the worker's folder; if nil, it is made when it is needed
 }
 
@@ -301,7 +302,11 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	}
 	live := func(ctx context.Context, b wrap.Beginning) (wrap.Outcome, wrap.Exit, error) {
 		defer books.beat()()
-		return w.Live(ctx, b)
+		o, exit, err := w.Live(ctx, b)
+		if exit.Code != 0 {
+			w.never = w.Command.Unopened(exit.Tail)
+		}
+		return o, exit, err
 	}
 	return wrap.Run(ctx, session, wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check})
 }
@@ -411,13 +416,17 @@ const leftFailure = "the failure above, which headroom left to the command's own
 // ended says how the command ended if the command's own output does not, and draws the report if
 // one is worth drawing. The error that it returns carries the command's exit status.
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
-	if errors.As(err, new(*wrap.StartError)) && w.made && result.Attempts == 1 {
+	var exit *wrap.ExitError
+	never := errors.As(err, &exit) && w.never != ""
+	if (never || errors.As(err, new(*wrap.StartError))) && w.made && result.Attempts == 1 {
 		if failed := os.RemoveAll(dir); failed != nil { // the folder records nothing else
 			u.warn("%v", failed)
 		}
+		if never {
+			return neverBegan(w.Command, w.never, code)
+		}
 		return notStarted(w.Command, err)
 	}
-	var exit *wrap.ExitError
 	quiet := errors.As(err, &exit) && !exit.Memory && !exit.Killed && result.Failures == 0 // the command has said everything itself
 	happened := result.Failures > 0 || err != nil && !quiet
 	if happened || w.worthAReport(dir, u.now()) {
