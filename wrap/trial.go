@@ -37,6 +37,24 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	return &UntriableError{strings.Join(reasons, "; "), strings.Join(hints, "; ")}
 }
 
+// TrialKnobs returns the names of the knobs without which no profile fits a trial of a command
+// that headroom does not recognise, and that are not among knobs. The other parameters are those
+// of [Match.Triable].
+func TrialKnobs(knobs []string, hasGPU, writesNothing bool) (missing []string) {
+	named := func(name string) bool {
+		return slices.ContainsFunc(knobs, func(k string) bool { return strings.HasPrefix(k, name+"=") })
+	}
+	for _, need := range []struct {
+		name string
+		met  bool
+	}{{micro, false}, {accumulation, named(global)}, {"output", writesNothing}, {steps, hasGPU}} {
+		if !need.met && !named(need.name) {
+			missing = append(missing, need.name)
+		}
+	}
+	return missing
+}
+
 // Rehearse returns m's command changed into a trial of p. The trial starts from the
 // beginning, and runs only a few steps if the profile can limit them. It writes its
 // output to folder. The command's own retries are turned off, since they would hide the

@@ -106,6 +106,25 @@ func TestTriable(t *testing.T) {
 	}
 }
 
+// TestTrialKnobs checks that all knobs that are missing are named at once.
+func TestTrialKnobs(t *testing.T) {
+	for _, c := range []struct {
+		knobs        string
+		gpu, vouched bool
+		want         string
+	}{
+		{"", false, false, "micro accumulation output steps"},
+		{"", true, true, "micro accumulation"},
+		{"micro=--bs", false, false, "accumulation output steps"},
+		{"micro=--bs global=--total", false, true, "steps"},
+		{"micro=--bs accumulation=--acc output=--out steps=--n", false, false, ""},
+	} {
+		if got := strings.Join(TrialKnobs(strings.Fields(c.knobs), c.gpu, c.vouched), " "); got != c.want {
+			t.Errorf("%q, %v, %v: %q, want %q", c.knobs, c.gpu, c.vouched, got, c.want)
+		}
+	}
+}
+
 func TestSizes(t *testing.T) {
 	for _, c := range []struct {
 		command string

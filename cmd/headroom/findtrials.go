@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -47,6 +48,9 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 		return err
 	}
 	w, err := recognised(r)
+	if unnamed := unnamedKnobs(c, r, w, err); unnamed != nil {
+		return unnamed
+	}
 	if err != nil {
 		return err
 	}
@@ -84,6 +88,38 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 		return u.answerJSON(f)
 	}
 	return u.answer(f.String())
+}
+
+// unnamedKnobs returns the error for a command that is not recognised, and whose sizes the user has
+// not named either. It names all that find has to know, so that the user learns it at once. w and
+// err are what recognised returned.
+func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
+	var problem *wrap.ProfileError
+	switch {
+	case r.Profile != "":
+		return nil
+	case err != nil && !(errors.As(err, &problem) && problem.Key == "micro" && problem.Value == ""):
+		return nil
+	case err == nil && w.Match == nil && !errors.As(w.why, new(*wrap.NotRecognisedError)):
+		return nil
+	case err == nil && w.Match != nil && w.Match.Profile.Name != "plain":
+		return nil
+	}
+	all, _ := nvml.GPUs() // without NVML there is no GPU to watch
+	command := wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	names := wrap.TrialKnobs(r.Knobs, len(command.GPUs(all)) > 0, c.Bool("writes-nothing"))
+	if !slices.Contains(names, "micro") && !slices.Contains(names, "accumulation") {
+		return nil
+	}
+	hint := "--knob " + strings.Join(names, "=FLAG --knob ") + "=FLAG"
+	if slices.Contains(names, "output") {
+		hint += "; --writes-nothing in place of output if it writes nothing"
+	}
+	text := "the command is not recognised, and find has to know where it sets: "
+	if len(r.Knobs) > 0 {
+		text = "find also has to know where the command sets: "
+	}
+	return usagef(hint, "%s%s", text, strings.Join(names, ", "))
 }
 
 // prepared returns how to try the command w, or an error that says why it cannot be tried. It
