@@ -57,6 +57,9 @@ type step struct {
 // knob cannot be read or if values contradict each other, and a [*WorldError] if the
 // plan depends on the number of ranks and that number is not known.
 func (m *Match) Plan() (Asked, error) {
+	if err := m.mistyped(); err != nil {
+		return Asked{}, err
+	}
 	s, err := m.step()
 	if err != nil {
 		return Asked{}, err

@@ -1,7 +1,6 @@
 package wrap
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -13,20 +12,7 @@ func (m *Match) suggestions() []string {
 	if m.Launch.Name() == "." {
 		return nil
 	}
-	var names []string
-	for _, arg := range m.own() {
-		if name, _, _ := strings.Cut(arg, "="); len(name) > 2 && (strings.HasPrefix(name, "--") || name != arg) {
-			names = append(names, name)
-		}
-	}
-	if m.Launch.Script != "" {
-		declared := regexp.MustCompile(`add_argument\(\s*(?:["']-\w["']\s*,\s*)?["'](--[\w-]+)["']`)
-		if content, err := m.read(m.Launch.Script); err == nil {
-			for _, found := range declared.FindAllSubmatch(content, -1) {
-				names = append(names, string(found[1]))
-			}
-		}
-	}
+	names := m.options()
 	var all []string
 	for _, k := range []struct {
 		knob       string

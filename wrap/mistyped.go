@@ -1,0 +1,84 @@
+package wrap
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/xrash/smetrics"
+)
+
+// options returns the names of the command's own options, and of those that its script
+// declares through argparse. Overrides such as data.batch=8 count as options.
+func (m *Match) options() (names []string) {
+	for _, arg := range m.own() {
+		if name, _, _ := strings.Cut(arg, "="); len(name) > 2 && (strings.HasPrefix(name, "--") || name != arg) {
+			names = append(names, name)
+		}
+	}
+	for _, found := range declaration().FindAllSubmatch(m.script(), -1) {
+		names = append(names, string(found[1]))
+	}
+	return names
+}
+
+var declaration = lazily(`add_argument\(\s*(?:["']-\w["']\s*,\s*)?["'](--[\w-]+)["']`)
+
+// script returns the text of the command's script, or nil if it cannot be read.
+func (m *Match) script() []byte {
+	if m.Launch.Script == "" {
+		return nil
+	}
+	content, _ := m.read(m.Launch.Script) // a script that cannot be read tells nothing
+	return content
+}
+
+// mistyped returns the error for a --knob that names an option which the command does not
+// give and the script does not mention, if there is an option of nearly the same name. A
+// knob that is needed only later, such as the one for resuming, would otherwise be missed
+// only then.
+func (m *Match) mistyped() error {
+	taken := map[string]bool{}
+	for _, knob := range m.given.Knobs {
+		_, place, _ := strings.Cut(knob, "=")
+		taken[place] = true
+	}
+	for _, knob := range m.given.Knobs {
+		name, place, _ := strings.Cut(knob, "=")
+		place, _, _ = strings.Cut(place, "@")
+		if name == "checkpoints" || strings.HasPrefix(place, "$") {
+			continue
+		}
+		if at, err := m.find(m.Profile, m.files, name); err != nil || at.kind != absent || m.mentions(place) {
+			continue
+		}
+		all := slices.DeleteFunc(m.options(), func(option string) bool { return taken[option] })
+		if at := slices.IndexFunc(all, func(option string) bool { return alike(place, option) }); at >= 0 {
+			return &KnobError{name, place, "", fmt.Sprintf("not an option of the command, which has %s; did you mean --knob %s=%[1]s?", all[at], name)}
+		}
+	}
+	return nil
+}
+
+// mentions reports whether the script knows an option. One that declares none through argparse
+// may have a library that makes options from the names of parameters, with - in place of _.
+func (m *Match) mentions(option string) bool {
+	script := m.script()
+	if bytes.Contains(script, []byte(option)) {
+		return true
+	}
+	bare := []byte(strings.ReplaceAll(strings.TrimLeft(option, "-"), "-", "_"))
+	return !declaration().Match(script) && bytes.Contains(script, bare)
+}
+
+// alike reports whether one of two options is probably the other, mistyped.
+func alike(a, b string) bool {
+	bare := func(option string) string {
+		return strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(option))
+	}
+	if strings.HasPrefix(a, "-") != strings.HasPrefix(b, "-") {
+		return false
+	}
+	return bare(a) == bare(b) || smetrics.WagnerFischer(bare(a), bare(b), 1, 1, 2) <= len(bare(a))/4
+}
