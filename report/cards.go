@@ -104,8 +104,8 @@ func (r *Report) failureCard() Card {
 		}
 	}
 	var notes []string
-	for _, cause := range f.Causes {
-		text := fmt.Sprintf("%s × %s", count(cause.N), cause.Cause)
+	for _, cause := range f.told() {
+		text := fmt.Sprintf("%s × %s", count(cause.N), cause.name())
 		if f.Lost > 0 && len(f.Causes) > 1 {
 			c.Lines = append(c.Lines, text+": "+secondsLasting(cause.Lost))
 		} else {

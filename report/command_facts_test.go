@@ -92,7 +92,7 @@ func TestCommandsProgress(t *testing.T) {
 			d.life()
 			d.made([2]float64{1, 0}, [2]float64{3, 4})
 			d.entry(done)
-		}, "finished: 10 steps in 2 attempts", "10 optimizer steps, 1.75 s each on average; in 2 processes; repeated steps are counted each time", "step 5; out/5"},
+		}, "finished: 3 steps after checkpoint 5 in attempt 2 of 2", "10 optimizer steps, 1.75 s each on average; in 2 processes; repeated steps are counted each time", "step 5; out/5"},
 		{"two of three attempts", func(d *diary) {
 			d.made([2]float64{1, 0}, [2]float64{7, 1})
 			d.saved(5, "out/5")
@@ -100,7 +100,7 @@ func TestCommandsProgress(t *testing.T) {
 			d.life()
 			d.made([2]float64{1, 0}, [2]float64{3, 4})
 			d.entry(done)
-		}, "finished: 10 steps in 2 of 3 attempts", "10 optimizer steps, 1.75 s each on average; in 2 processes; repeated steps are counted each time", "step 5; out/5"},
+		}, "finished: 3 steps after checkpoint 5 in attempt 3 of 3", "10 optimizer steps, 1.75 s each on average; in 2 processes; repeated steps are counted each time", "step 5; out/5"},
 		{"an attempt that starts over", func(d *diary) {
 			d.saved(5, "out/5")
 			d.step = 0
@@ -224,6 +224,58 @@ func TestCommandsAdvice(t *testing.T) {
 		}
 		if card := cardOf(New(d.Input), "Out of memory"); (card == "none seen") != (New(d.Input).Failures.Total == 0) {
 			t.Errorf("%s: out of memory: %s", c.name, card)
+		}
+	}
+}
+
+// TestTimeLostHasTheNewStart checks that the time lost to a failure includes the time in which a
+// new process gets back to a checkpoint, up to its first step, and nothing else.
+func TestTimeLostHasTheNewStart(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		saved int // step of the checkpoint that the new process begins from; 0 if it starts over
+		first int // number of the first step that was reported
+		want  string
+	}{
+		{"from a checkpoint", 5, 1, "32 s"},
+		{"from the beginning: the lost attempt's time has its start", 0, 1, "4 s"},
+		{"the first step is not known", 5, 3, "4 s"},
+	} {
+		d := commandRun()
+		d.made([2]float64{1, 0}, [2]float64{7, 2})
+		if c.saved > 0 {
+			d.saved(c.saved, "out/5")
+		}
+		d.diedOf(4)
+		d.decide(recovery.Shrink, 32, nil, "half")
+		d.life()
+		d.now = d.now.Add(30 * time.Second)
+		d.made([2]float64{float64(c.first), 0}, [2]float64{9, 2})
+		d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
+		r := New(d.Input)
+		if got := r.Ledger[0].Cost(); len(r.Ledger) != 1 || got != c.want || r.Failures.Lost < 4 {
+			t.Errorf("%s: %s, want %s; %+v", c.name, got, c.want, r.Ledger)
+		}
+	}
+}
+
+// TestUnknownCauses checks that a failure whose cause is not known is not called a cause.
+func TestUnknownCauses(t *testing.T) {
+	unknown := survivedInside()
+	unknown.Verdict, unknown.Decision = nil, nil
+	for want, entries := range map[string][]runs.Entry{
+		"1 time, all survived; the time lost to 1 failure is not known":                                   {unknown},
+		"2 times, all survived; 1 × batch, 1 × cause not known, the time lost to 2 failures is not known": {unknown, survivedInside()},
+	} {
+		d := commandRun()
+		for _, e := range entries {
+			e.Seconds = 0
+			d.entry(e)
+		}
+		d.entry(runs.Entry{Kind: runs.KindDone, Text: "done"})
+		r := New(d.Input)
+		if got := cardOf(r, "Out of memory"); got != want || strings.Contains(r.Failures.Summary, "unknown") {
+			t.Errorf("%q, want %q; %q", got, want, r.Failures.Summary)
 		}
 	}
 }

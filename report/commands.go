@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -77,20 +78,50 @@ func stepTime(seen []runs.ProcessStep) float64 {
 }
 
 // commandsProgress says how far a wrapped command has got, given the number of steps that
-// a worker saw. If no worker saw a step, it gives the step of the newest checkpoint
-// instead, or returns "" if that is not known either.
+// a worker saw. If several attempts made steps, it counts only those of the newest, because
+// steps after the checkpoint that an attempt began from are made again, and the unit of a
+// checkpoint's number is the command's own. If no worker saw a step, it gives the step of the
+// newest checkpoint instead, or returns "" if that is not known either.
 func (r *Report) commandsProgress(steps int) string {
-	switch worked := len(stepsMade(r.seen)); {
-	case worked > 1 && worked < len(r.Attempts):
-		return fmt.Sprintf("%s in %d of %d attempts", plural(steps, "step"), worked, len(r.Attempts))
-	case worked > 1:
-		return fmt.Sprintf("%s in %d attempts", plural(steps, "step"), worked)
-	case worked == 1:
+	made := stepsMade(r.seen)
+	switch {
+	case len(made) > 1:
+		return r.newestProgress(made)
+	case len(made) == 1:
 		return plural(steps, "step")
 	case r.Checkpoints.Newest > 0:
 		return "newest checkpoint: step " + count(r.Checkpoints.Newest)
 	}
 	return ""
+}
+
+// newestProgress returns the part of commandsProgress that is about the newest attempt with steps.
+func (r *Report) newestProgress(made map[int]int) string {
+	newest := slices.Max(slices.Collect(maps.Keys(made)))
+	text, last := plural(made[newest], "step"), newest
+	for _, a := range r.Attempts {
+		if a.Number == newest && a.From > 0 {
+			text += " after checkpoint " + count(a.From)
+		}
+		last = max(last, a.Number)
+	}
+	return fmt.Sprintf("%s in attempt %d of %d", text, newest, last)
+}
+
+// startTime returns how many seconds an attempt took from its start until its process began its
+// first step, or 0 if that is not known.
+func startTime(seen []runs.ProcessStep, a Attempt) float64 {
+	for _, s := range seen {
+		if s.Attempt != a.Number {
+			continue
+		}
+		step := stepTime(seen)
+		if s.Made != 1 || math.IsNaN(step) {
+			return 0
+		}
+		return max(0, s.Time.Sub(a.Begin).Seconds()-step)
+	}
+	return 0
 }
 
 // worked returns the number of the newest attempt in which a wrapped command is known to

@@ -79,10 +79,26 @@ func (f Failures) sentence() string {
 		return "memory never ran out"
 	}
 	var causes []string
-	for _, c := range f.Causes {
-		causes = append(causes, fmt.Sprintf("%s %s", count(c.N), c.Cause))
+	for _, c := range f.told() {
+		causes = append(causes, count(c.N)+" "+c.name())
 	}
-	return fmt.Sprintf("memory ran out %s, %s: %s", plural(f.Total, "time"), f.end(), strings.Join(causes, ", "))
+	return strings.TrimSuffix(fmt.Sprintf("memory ran out %s, %s: %s", plural(f.Total, "time"), f.end(), strings.Join(causes, ", ")), ": ")
+}
+
+// told returns the causes that are worth telling: none if no cause is known.
+func (f Failures) told() []CauseCount {
+	if len(f.Causes) == 1 && f.Causes[0].Cause == memory.Unknown {
+		return nil
+	}
+	return f.Causes
+}
+
+// name returns the cause in words for people.
+func (c CauseCount) name() string {
+	if c.Cause == memory.Unknown {
+		return "cause not known"
+	}
+	return string(c.Cause)
 }
 
 func (f Failures) end() string {

@@ -190,6 +190,9 @@ func (b *bookkeeper) started(e runs.Entry) {
 	case b.again:
 		row := b.newest()
 		row.Result, row.starts = strings.TrimPrefix(row.Result+"; "+e.Text, "; "), true
+		if a := b.attempts[e.Attempt]; a.From > 0 { // the process would not have had to start once more
+			row.Lost += a.Start
+		}
 	case e.Attempt > 1:
 		b.open(e, Row{Tone: Info, What: fmt.Sprintf("attempt %d", e.Attempt), Why: e.Text, starts: true})
 	}

@@ -117,6 +117,7 @@ type Attempt struct {
 	From, To   int // optimizer steps finished when the attempt began and when it ended; for a wrapped command, the steps of checkpoints
 	Made       int // optimizer steps that a worker saw in a wrapped command's process; 0 if not known
 	Begin, End time.Time
+	Start      float64 // seconds until the first step began, for a wrapped command; 0 if not known
 	Ended      string // the last thing that the journal says about the attempt's end; empty if it says nothing
 }
 
@@ -147,7 +148,7 @@ func attempts(in Input, seen []runs.ProcessStep) []Attempt {
 		}
 	}
 	for i := range all {
-		all[i].Ended = clipped(all[i].Ended, endLimit)
+		all[i].Ended, all[i].Start = clipped(all[i].Ended, endLimit), startTime(seen, all[i])
 	}
 	return withoutPreamble(all)
 }
