@@ -76,6 +76,7 @@ type Ended struct {
 	Python   bool   // a Python process found the package
 	Torch    bool   // a process imported torch
 	Failed   string // why the worker could not start in a process, else ""
+	Watches  string // why the worker only watches a process, else ""
 	Survived int    // out-of-memory failures that were recovered from in place
 
 	Checked   []Checked // what was found in a first step, in mode Check
@@ -199,6 +200,7 @@ func (l *Life) End() (Ended, error) {
 	l.cancel()
 	l.all.Wait()
 	l.ended.Python, l.ended.Torch, l.ended.Failed = l.left("python"), l.left("torch"), l.leftText("failed")
+	l.ended.Watches = l.leftText("watches")
 	return l.ended, errors.Join(ignoreClosed(err), l.folder.remove())
 }
 

@@ -288,6 +288,23 @@ print(torch.__version__)
 	}
 }
 
+// TestSaysThatItOnlyWatches checks that a process of several ranks that ends before its first
+// step leaves the reason why the worker does nothing in it.
+func TestSaysThatItOnlyWatches(t *testing.T) {
+	path := pythonWithTorch(t)
+	for world, want := range map[string]string{"2": "several ranks would have to agree on how to split the batch", "1": ""} {
+		l := begun(t, &books{}, Armed)
+		c := exec.Command(path, "-c", "import torch")
+		c.Env = append(l.Env(os.Environ()), "WORLD_SIZE="+world)
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if seen := ended(t, l); seen.Attached || !seen.Torch || seen.Watches != want || seen.Failed != "" {
+			t.Errorf("%s ranks: %+v", world, seen)
+		}
+	}
+}
+
 // TestNextAttemptBegins checks that an attempt begins with the limit that the previous attempt
 // settled on, so that no failure is needed first.
 func TestNextAttemptBegins(t *testing.T) {

@@ -148,6 +148,9 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 		return o
 	}
 	why := errors.New("not attached: " + unattached(c, seen))
+	if seen.Failed == "" && seen.Watches != "" { // it would have done nothing in any case
+		why = errors.New("only watching: " + unattached(c, seen))
+	}
 	i.books.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
 	if o.Kind.Memory() {
 		i.u.say("the worker was %v", why)
@@ -160,6 +163,8 @@ func unattached(c wrap.Command, seen worker.Ended) string {
 	switch {
 	case seen.Failed != "":
 		return seen.Failed
+	case seen.Watches != "":
+		return seen.Watches
 	case seen.Torch:
 		return "torch was imported, but no optimizer took a step"
 	case c.Isolated() != "":

