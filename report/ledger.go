@@ -167,6 +167,8 @@ func (b *bookkeeper) enter(e runs.Entry) {
 		b.open(e, Row{Tone: Warn, What: "disk full", Why: e.Text})
 	case runs.KindWarning:
 		b.open(e, Row{Tone: Warn, What: "warning", Why: e.Text})
+	case runs.KindLeft:
+		b.open(e, Row{Tone: Warn, What: "left running", Why: e.Text})
 	case runs.KindInterrupted:
 		b.open(e, Row{Tone: Warn, What: "interrupted", Why: e.Text})
 	case runs.KindFault:

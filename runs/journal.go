@@ -29,6 +29,7 @@ const (
 	KindDamaged          Kind = "damaged"           // a damaged checkpoint was set aside
 	KindMissing          Kind = "missing"           // somebody removed a file or a checkpoint of the run
 	KindExit             Kind = "exit"              // a wrapped command ended, and how
+	KindLeft             Kind = "left"              // what a wrapped command left running when it ended, or what of that was ended
 	KindInterrupted      Kind = "interrupted"       // the run was stopped by a signal, and can be resumed
 	KindWarning          Kind = "warning"           // something that may go wrong later with a wrapped command, noticed at its start
 	KindRemedy           Kind = "remedy"            // the outcome of a remedy: bytes given back, time waited
@@ -132,7 +133,7 @@ func (e Entry) Failed() bool {
 // Record appends e to the journal. If anything depends on e, it returns only once e and
 // all entries before it are safely on disk. It does not wait for an entry that only
 // people read: the start of the run or of an attempt, a warning, the exit of a command,
-// what a command was recognised as, the end of the job, or a message from a worker. Such
+// what it left running, what it was recognised as, the end of the job, or a message from a worker. Such
 // an entry survives the end of this process, but a power loss may destroy it until the
 // next entry of another kind, or Close, syncs it to the disk. After an error, e is kept
 // in memory and written by a later Record, Flush or Close, in order. Only when more than
@@ -150,7 +151,7 @@ func (f *Folder) Record(e Entry) error {
 // transient reports whether entries of this kind may be lost in a power loss, because
 // only people read them.
 func (k Kind) transient() bool {
-	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindDone || k == KindCommand || k == KindWorker
+	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindLeft || k == KindDone || k == KindCommand || k == KindWorker
 }
 
 // LostEntries returns how many entries were dropped because the journal could not be

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"headroom/memory"
 	"headroom/runs"
 )
@@ -95,6 +97,9 @@ type Ended struct {
 	// elements.
 	Boundary []memory.Bytes
 	Every    int
+	// Training lists the processes that had taken optimizer steps and went on running at the
+	// end of the life.
+	Training []int
 }
 
 // socketMost is the longest path that a Unix socket may have, in bytes.
@@ -186,15 +191,23 @@ func (l *Life) Env(env []string) []string {
 // farewell is the time that End may take to read the rest of a connection whose process is gone.
 const farewell = 2 * time.Second
 
-// End ends the life. It must be called once no process of the command is left. It
-// reads all messages that processes have sent, removes the folder, and returns what
-// the life has observed.
+// going is farewell for a process that goes on running: what it sent until the command ended is
+// there already.
+const going = 100 * time.Millisecond
+
+// End ends the life. It must be called once the command has ended. It reads all messages that
+// processes have sent, removes the folder, and returns what the life has observed. A process
+// that the command has left running goes on without the worker.
 func (l *Life) End() (Ended, error) {
 	l.lastCall()
 	err := l.close()
 	l.mu.Lock()
 	for t := range l.talks {
-		_ = t.conn.SetReadDeadline(time.Now().Add(farewell)) // otherwise the read waits for the process
+		patience := farewell
+		if unix.Kill(t.pid, 0) == nil {
+			patience = going
+		}
+		_ = t.conn.SetReadDeadline(time.Now().Add(patience)) // otherwise the read waits for the process
 	}
 	l.mu.Unlock()
 	l.cancel()

@@ -478,3 +478,29 @@ func TestFirstStepIsLookedAt(t *testing.T) {
 		})
 	}
 }
+
+// TestWhoGoesOnTraining checks that a life names the processes that have taken steps and are still
+// connected at its end, and no others.
+func TestWhoGoesOnTraining(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		lines []string
+		want  []int
+	}{
+		{"it trains, and goes on", []string{`{"type":"step","step":1,"rows":4,"pieces":1}`}, []int{os.Getpid()}},
+		{"it has taken no step", nil, nil},
+		{"it trained, and has ended", []string{`{"type":"step","step":1,"rows":4,"pieces":1}`, `{"type":"bye"}`}, nil},
+	} {
+		b := &books{}
+		l := begun(t, b, Armed)
+		p := dial(t, l)
+		p.send(helloLine(0, 1))
+		p.hears()
+		for _, line := range c.lines {
+			p.send(line)
+		}
+		if seen := ended(t, l); !slices.Equal(seen.Training, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, seen.Training, c.want)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ type talk struct {
 	newest *runs.ProcessStep // the newest step, or nil if it has been recorded
 	out    time.Time         // when memory runs out; zero if it does not; guarded by life.mu
 	grown  string            // what grows, and how fast
+	going  bool              // the process went on running at the end of the life
 
 	pending []told // failures decided on in the current step
 	refused *told  // the newest failure that was left to the command's own code; nil after a finished step
@@ -72,6 +74,7 @@ func (t *talk) listen() {
 			err = t.take(m)
 		}
 		if err != nil {
+			t.going = errors.Is(err, os.ErrDeadlineExceeded)
 			return
 		}
 	}
@@ -100,6 +103,9 @@ func (t *talk) end() {
 	defer t.life.mu.Unlock()
 	delete(t.life.talks, t)
 	t.write()
+	if t.going && t.last.Made > 0 {
+		t.life.ended.Training = append(t.life.ended.Training, t.pid)
+	}
 	last := t.refused
 	if last == nil && len(t.pending) > 0 {
 		last = &t.pending[len(t.pending)-1]

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"headroom/machine"
 )
 
@@ -24,18 +26,20 @@ import (
 // no foreground process group to query, and no keystrokes to read. /dev/tty and stdin
 // have both.
 //
-// While the child lives, this process adopts the orphans among its own descendants, and
-// ends them once the child has ended. So no process that should outlive the child may be
-// started meanwhile. Processes that were running before the child are left alone.
+// While the child lives, this process adopts the orphans among its own descendants. Once the
+// child has ended, it ends them, or leaves them running if [ChildOptions].Leave is set.
+// Processes that were running before the child are left alone.
 type Child struct {
 	o       ChildOptions
 	process *os.Process
 	tty     *terminal // the controlling terminal; nil if there is none
 	streams *streams
 	tree    *tree
+	witness *witness // tells what was sent to the whole process group; nil with a terminal
 	begun   time.Time
 
 	stopped  atomic.Bool
+	asked    atomic.Bool                // the request to stop came from outside, as a signal to this process
 	ended    atomic.Bool                // the direct child has ended; its process group must not be signalled any more
 	stopOnce sync.Once                  // guards the first Stop
 	killOnce sync.Once                  // guards closing killing
@@ -103,6 +107,9 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 		return
 	}
 	c.tree.child = c.process.Pid
+	if c.tty == nil {
+		c.witness = newWitness(c.tree, c.o.Trouble)
+	}
 	go c.streams.copy()
 	go signals.pass(c)
 	go c.tree.reapOrphans()
@@ -116,8 +123,25 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 	} else {
 		c.exit.Code, c.exit.Signal = status(state)
 	}
-	c.tree.end(c.o.Grace, c.killing)
-	c.finish(signals, kills)
+	c.tree.rest()
+	c.witness.dismiss()
+	var left []process
+	if !c.o.Leave {
+		c.tree.end(c.o.Grace, c.killing, whole)
+	} else if left = c.tree.settle(settling); len(left) > 0 && c.asked.Load() {
+		c.tree.end(c.o.Grace, c.killing, c.inGroup) // an interrupt ends the job, as a terminal's does
+		left = c.tree.left()
+	}
+	c.finish(signals, kills, left)
+}
+
+// inGroup reports whether a process of the tree is in the command's process group. A process
+// that was to outlive the command has usually left it (setsid, or a daemon).
+func (c *Child) inGroup(p process) bool {
+	if c.tty == nil {
+		return p.group == c.process.Pid
+	}
+	return p.group == unix.Getpgrp()
 }
 
 // execute starts the program. If it is a script whose first line names no interpreter,
@@ -154,12 +178,13 @@ func status(state *os.ProcessState) (int, syscall.Signal) {
 	return state.ExitCode(), 0
 }
 
-// finish completes the Exit and releases everything, once no process of the tree is left.
-func (c *Child) finish(signals *listener, kills machine.Kills) {
+// finish completes the Exit and releases everything, once no process of the tree is left but
+// those in left, which go on without this process.
+func (c *Child) finish(signals *listener, kills machine.Kills, left []process) {
 	if timer := c.patience.Load(); timer != nil {
 		timer.Stop()
 	}
-	c.exit.Tail = c.streams.drain(c.killing)
+	c.exit.Tail = c.streams.drain(c.killing, c.o.Leave, c.o.Trouble)
 	signals.stop()
 	<-signals.answered // otherwise a last-moment request to stop would be lost
 	if c.unheeded != nil {
@@ -175,15 +200,16 @@ func (c *Child) finish(signals *listener, kills machine.Kills) {
 		c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
 	}
 	c.exit.Stopped = c.stopped.Load()
+	c.exit.Left = leave(left)
 	c.tree.release()
 	alive.Store(false)
 	close(c.done)
 }
 
-// Wait blocks until none of the command's processes is left, all of its output has been
-// passed on and its log is written. Then it returns how the command ended, except for
-// Ranks and GPUs, which the caller fills in. Every call returns the same Exit, with the
-// same Tail.
+// Wait blocks until none of the command's processes is left that this process is to end, all of
+// its output has been passed on and its log is written. Then it returns how the command ended,
+// except for Ranks and GPUs, which the caller fills in. Every call returns the same Exit, with
+// the same Tail.
 func (c *Child) Wait() Exit {
 	<-c.done
 	return c.exit
@@ -213,7 +239,7 @@ func (c *Child) Signal(s syscall.Signal) error {
 // Stop asks the child to end, by sending SIGTERM to it alone: if its workers got the
 // signal too, they would die while the trainer wants to save. When
 // [ChildOptions].Patience runs out, or when Stop is called a second time, the whole
-// process tree is killed. Stop does not block. Once Done is closed, it does nothing.
+// process tree is killed, or its process group if [ChildOptions].Leave is set. Stop does not block. Once Done is closed, it does nothing.
 func (c *Child) Stop() {
 	first := false
 	c.stopOnce.Do(func() {
@@ -228,7 +254,7 @@ func (c *Child) Stop() {
 	}
 }
 
-// kill sends SIGKILL to the whole process tree.
+// kill sends SIGKILL to the whole process tree, or to its process group if the rest may go on.
 func (c *Child) kill() {
 	select {
 	case <-c.done:
@@ -243,5 +269,9 @@ func (c *Child) kill() {
 		_ = syscall.Kill(-c.process.Pid, syscall.SIGKILL)
 	}
 	_ = c.process.Kill()
-	c.tree.signal(syscall.SIGKILL)
+	which := whole
+	if c.o.Leave {
+		which = c.inGroup
+	}
+	c.tree.signal(syscall.SIGKILL, which)
 }

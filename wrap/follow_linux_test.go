@@ -24,7 +24,7 @@ func TestFollowsAtEveryRead(t *testing.T) {
 			_ = f.Close()
 		}
 	})
-	s := &stream{near: int(twin.master.Fd()), to: realOne, twin: twin}
+	s := &stream{near: int(twin.master.Fd()), to: realOne, twin: twin, packets: true}
 	twin.last.Oflag &^= unix.OPOST // as if the child had set OPOST and no report of that had arrived
 	setModes(t, realOne, func(modes *unix.Termios) { modes.Oflag &^= unix.OPOST })
 	if _, err := child.WriteString("after"); err != nil {

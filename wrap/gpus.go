@@ -155,6 +155,16 @@ func (t *gpuTrace) drain(ctx context.Context, sleep func(context.Context, time.D
 	return stuck
 }
 
+// holders returns the ids of all processes that hold memory of the command's GPUs now.
+func (t *gpuTrace) holders() (pids []int) {
+	for _, g := range t.look() {
+		for _, h := range g.Holders {
+			pids = append(pids, h.PID)
+		}
+	}
+	return pids
+}
+
 // stuck describes the command's processes that still hold memory, one string for each
 // process and GPU.
 func (t *gpuTrace) stuck(now []nvml.GPU) (names []string) {

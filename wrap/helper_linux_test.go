@@ -51,6 +51,7 @@ func wrapAndExit() int {
 		}
 		o.Log = log
 	}
+	_, o.Leave = os.LookupEnv("WRAP_LEAVE")
 	c, err := Start(Command{Args: os.Args[1:], Env: os.Environ()}, o)
 	if failed := (*StartError)(nil); errors.As(err, &failed) {
 		return failed.Code

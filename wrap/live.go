@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,7 @@ type Wrapped struct {
 	Trust   bool          // the user vouches for the conditions in an UnprovenError
 	Mixed   string        // how the result was seen to depend on which rows are in a batch together, or ""; see MixedError
 	Run     string        // name of the run, which the command finds in HEADROOM_RUN
+	Folder  string        // the run's folder
 	Begun   time.Time     // when the run began: older checkpoints belong to another training run
 
 	Free    memory.Bytes  // memory that each of its GPUs must have free before a life begins; 0 means no check
@@ -50,8 +52,8 @@ type Wrapped struct {
 	Started func()                                    // called after each start, when the command is already running; may be nil
 
 	// Inside prepares to watch a life from inside its processes. It returns the command
-	// to start in place of the given one, and a function to call once no process of the
-	// life is left. That function, ended, gets the outcome as seen from outside, or the
+	// to start in place of the given one, and a function to call once the life has ended.
+	// That function, ended, gets the outcome as seen from outside, or the
 	// zero Outcome if the command was not started, and returns the outcome to report.
 	// Inside may be nil.
 	Inside func(Command) (_ Command, ended func(Outcome) Outcome)
@@ -60,6 +62,7 @@ type Wrapped struct {
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
 	aside   []Rename                   // of incomplete checkpoints that the next life would otherwise choose
 	decides bool                       // the newest life ended in a way after which another life may resume from a checkpoint
+	behind  behind                     // what lives have left running
 }
 
 // UnprovenError says that a change keeps the training the same only under conditions
@@ -180,13 +183,16 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	}
 	if own != nil {
 		w.decides = true
-		return ended(*own), exit, nil
+		outcome := ended(*own)
+		w.behind.training = outcome.Training
+		return outcome, exit, nil
 	}
 	outcome := Classify(exit)
 	if outcome.Kind == OutOfHostMemory {
 		outcome = outcome.InHostMemory(exit.GPUs, machine.LookAtMemory().Most())
 	}
 	outcome = ended(outcome)
+	w.behind.training = outcome.Training
 	w.Mixed = cmp.Or(outcome.Mixed, w.Mixed)
 	w.decides = outcome.Kind.Memory() || outcome.Kind == DeviceGone
 	return outcome, exit, nil
@@ -239,8 +245,7 @@ func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
 // gateEvery is how often the gate checks the GPUs.
 const gateEvery = 5 * time.Second
 
-// start runs and watches one life of c. After a failure it waits until that life's GPU
-// memory is free again. own is the outcome if headroom ended the life, and nil otherwise.
+// start runs and watches one life of c. own is the outcome if headroom ended the life, and nil otherwise.
 func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, own *Outcome, err error) {
 	leak := &leakWatch{began: time.Now()}
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
@@ -251,7 +256,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 		}
 		return nil
 	}
-	child, err := Start(c, ChildOptions{Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted, Standby: w.Standby})
+	child, err := Start(c, ChildOptions{Leave: true, Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted, Standby: w.Standby})
 	w.Standby = nil
 	if err != nil {
 		return Exit{}, nil, err
@@ -269,11 +274,85 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	exit.Stopped = exit.Stopped && own == nil || ctx.Err() != nil
 	if exit.Code != 0 { // after a success nobody needs these, and NVML may take longer than the command
 		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
-		for _, holder := range trace.drain(ctx, harness.Sleep) {
+	}
+	w.behind = behind{newest: exit.Left, earlier: append(w.behind.earlier, w.behind.newest...), trace: trace}
+	return exit, own, nil
+}
+
+// behind is what the lives of a command have left running.
+type behind struct {
+	newest   []Left    // what the newest life has left
+	earlier  []Left    // what earlier lives have left, and headroom has left alone
+	training []int     // PIDs of the processes of the newest life that are still training
+	trace    *gpuTrace // of the newest life
+}
+
+// Clear makes room for another life: it ends what the newest life has left running and still
+// holds a GPU or the run's files, or is still training, and waits until that life's GPU memory is
+// free again. It leaves everything else alone. It returns a sentence about what it has ended, or
+// "".
+func (w *Wrapped) Clear(ctx context.Context) string {
+	var inTheWay []Left
+	var what string
+	if len(w.behind.newest) > 0 { // looking for checkpoints reads the disk
+		gpus, places := w.behind.trace.holders(), w.places()
+		inTheWay, w.behind.newest, what = split(w.behind.newest, func(l Left) string {
+			switch {
+			case slices.Contains(gpus, l.PID):
+				return "a GPU"
+			case slices.Contains(w.behind.training, l.PID):
+				return "the training, which it went on with"
+			}
+			return l.holds(places)
+		})
+	}
+	text := ""
+	if len(inTheWay) > 0 {
+		text = fmt.Sprintf("the command left %s running, and headroom ended it before the next start, since it held %s", LeftText(inTheWay), what)
+		end(inTheWay, ChildOptions{}.withDefaults().Grace, w.Trouble)
+	}
+	if w.behind.trace != nil {
+		for _, holder := range w.behind.trace.drain(ctx, harness.Sleep) {
 			w.Trouble(fmt.Errorf("%s still holds memory %v after the command ended", holder, drainPatience))
 		}
 	}
-	return exit, own, nil
+	return text
+}
+
+// LeftText returns a sentence that names the processes which the command has left running, and
+// which are still running, or "" if there are none.
+func (w *Wrapped) LeftText() string {
+	all := slices.DeleteFunc(slices.Concat(w.behind.earlier, w.behind.newest), func(l Left) bool { return !l.runs() })
+	if len(all) == 0 {
+		return ""
+	}
+	return LeftRunning(all)
+}
+
+// places returns the paths of the run's files: its folder, and where the command keeps its
+// checkpoints. That is a folder if they have one of their own, or else the checkpoints themselves.
+func (w *Wrapped) places() (all []string) {
+	if w.Folder != "" {
+		all = append(all, resolved(w.Folder))
+	}
+	if w.Match == nil {
+		return all
+	}
+	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
+	if err != nil {
+		return all // it is not known where they are
+	}
+	folder, _ := path.Split(found.Root + "/" + w.Match.Profile.Checkpoints.Glob)
+	for strings.ContainsAny(folder, `*?[\`) {
+		folder, _ = path.Split(strings.TrimSuffix(folder, "/"))
+	}
+	if folder = resolved(below(w.Command.Dir, folder)); folder != resolved(w.Command.Dir) {
+		return append(all, folder)
+	}
+	for _, c := range found.All {
+		all = append(all, resolved(below(w.Command.Dir, c.Path)))
+	}
+	return all
 }
 
 // byUs returns the outcome of a life that headroom ended.

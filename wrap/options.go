@@ -26,6 +26,11 @@ type ChildOptions struct {
 	// Patience is the time from the first Stop until the child is killed; 0 means 120 s,
 	// since trainers may take minutes to save.
 	Patience time.Duration
+	// Leave leaves running what the command leaves behind when it ends by itself, and lists it in
+	// Exit.Left. Such processes keep the output that they have: if it was recorded, a process of
+	// its own passes on the rest of it. After a request to stop, what is left in the command's
+	// process group is still ended.
+	Leave bool
 	// Grace is how long processes that a child leaves behind may keep running after they
 	// have been asked to end; 0 means 10 s.
 	Grace time.Duration

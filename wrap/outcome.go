@@ -22,6 +22,9 @@ type Outcome struct {
 	// Mixed says how a step's result was seen to depend on which rows are in a batch together.
 	// It is "" if no step was seen to.
 	Mixed string `json:"mixed,omitempty"`
+	// Training lists the processes that have taken optimizer steps and went on running when the
+	// command had ended.
+	Training []int `json:"training,omitempty"`
 }
 
 // Kind is the reason why a command ended.

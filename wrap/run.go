@@ -18,7 +18,8 @@ import (
 // RunOptions are what [Run] needs from outside: how to run one life of the command, and
 // which checkpoints are on disk. Tests replace them with fakes.
 type RunOptions struct {
-	// Live runs one life of the command, and returns when none of its processes is left.
+	// Live runs one life of the command, and returns when the command has ended. What it left
+	// running is up to Clear and Left.
 	// The context is cancelled when the user asks to stop. An error means that the command
 	// could not be started or rewritten.
 	Live func(context.Context, Beginning) (Outcome, Exit, error)
@@ -36,6 +37,13 @@ type RunOptions struct {
 	// Check returns the reason why a life after the first could not be started, or nil. The
 	// function itself is nil if that cannot be known beforehand.
 	Check func(Beginning) error
+	// Clear ends what the newest life left running and another life would collide with, and
+	// returns what to say about that, or "". It is called when another life is to follow, and
+	// may be nil.
+	Clear func(context.Context) string
+	// Left returns what to say about processes that the command has left running, or "". It is
+	// called when the run has ended, and may be nil.
+	Left func() string
 
 	Sleep func(ctx context.Context, d time.Duration) error // harness.Sleep, if nil
 }
@@ -92,6 +100,7 @@ type runner struct {
 	beyond time.Duration   // how long the life that wrote newest continued afterwards
 	from   *Saved          // checkpoint that the newest life resumed from; nil for the beginning
 	last   Exit            // of the newest life
+	waits  time.Duration   // how long to wait before the next life, for other processes to free memory
 	lives  []time.Duration // how long each life lasted
 }
 
@@ -117,6 +126,9 @@ func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result,
 	for {
 		exit, again, err := r.attempt(ctx)
 		if !again {
+			if r.Left != nil {
+				r.note(r.Left())
+			}
 			result, err := s.End(err)
 			return result, exit.Code, err
 		}
@@ -151,10 +163,42 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 		return exit, false, err
 	}
 	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: describe(outcome, exit), Seconds: exit.Seconds})
-	if again, err = r.follow(ctx, outcome, exit); again && r.s.Running() == b.Plan && len(r.fallbacks()) == len(b.Fallbacks) {
+	if again, err = r.follow(ctx, outcome, exit); again {
+		again, err = r.clear(ctx)
+	}
+	if again && r.s.Running() == b.Plan && len(r.fallbacks()) == len(b.Fallbacks) {
 		again, err = r.pause(ctx)
 	}
 	return exit, again, err
+}
+
+// note records what happened to processes that a life left running, if anything did.
+func (r *runner) note(text string) {
+	if text != "" {
+		r.s.Note(runs.Entry{Kind: runs.KindLeft, Text: text})
+	}
+}
+
+// clear makes room for the next life: it ends what the newest life left in its way, and then
+// waits, if that was decided.
+func (r *runner) clear(ctx context.Context) (again bool, err error) {
+	if r.Clear != nil {
+		if text := r.Clear(ctx); text != "" {
+			r.note(text)
+			if err := r.progress(); err != nil { // a process that has been ended may have been writing a checkpoint
+				return false, err
+			}
+		}
+	}
+	wait := r.waits
+	r.waits = 0
+	if wait == 0 {
+		return true, nil
+	}
+	if err := r.Sleep(ctx, wait); err != nil {
+		return false, fmt.Errorf("stopped while waiting for other processes: %w", err)
+	}
+	return true, nil
 }
 
 // fallbacks returns the names of the fallbacks that the session has used so far.
@@ -323,7 +367,7 @@ func (r *runner) mayPass(o Outcome) bool {
 }
 
 // recover asks the session what to do about a life that ran out of memory. If the answer
-// is to wait, it waits.
+// is to wait, it sets r.waits.
 func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
 	evidence := *o.Evidence
 	evidence.Host = o.Kind != OutOfMemory
@@ -339,9 +383,7 @@ func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool,
 		return false, err
 	}
 	if d.Remedy == recovery.Wait {
-		if err := r.Sleep(ctx, waitBetween); err != nil {
-			return false, fmt.Errorf("stopped while waiting for other processes: %w", err)
-		}
+		r.waits = waitBetween
 	}
 	return true, nil
 }

@@ -60,23 +60,24 @@ func (l *listener) pass(c *Child) {
 	}
 }
 
-// hear acts on a signal to this process, and passes it on to the child. SIGINT, SIGQUIT
+// hear acts on a signal to this process, and passes it on to the child, or to the child's whole
+// process group if it was sent to this process's whole group. SIGINT, SIGQUIT
 // and SIGTSTP are not passed on if this process is in the terminal's foreground group: they
 // then come from keys, and the terminal has sent them to the child as well.
 func (c *Child) hear(s syscall.Signal) {
 	key := c.tty.foreground()
 	switch s {
 	case syscall.SIGINT:
-		c.stopped.Store(true)
+		c.interrupted()
 		if key {
 			c.waits("Ctrl-C")
 		} else {
 			c.waits(unix.SignalName(s))
 		}
 	case syscall.SIGQUIT:
-		c.stopped.Store(true)
+		c.interrupted()
 	case syscall.SIGTERM, syscall.SIGHUP:
-		c.stopped.Store(true)
+		c.interrupted()
 		c.waits(unix.SignalName(s))
 		key = false
 	case syscall.SIGWINCH:
@@ -87,12 +88,22 @@ func (c *Child) hear(s syscall.Signal) {
 	default:
 		key = false
 	}
-	if !key {
+	switch {
+	case key:
+	case c.witness.saw(s) && !c.ended.Load():
+		_ = syscall.Kill(-c.process.Pid, s) // its group may be gone
+	default:
 		_ = c.Signal(s)
 	}
 	if s == syscall.SIGTSTP {
 		suspend()
 	}
+}
+
+// interrupted records that the user, or the system, has asked the command to stop.
+func (c *Child) interrupted() {
+	c.stopped.Store(true)
+	c.asked.Store(true)
 }
 
 // heeding is the time after which headroom reports that a child is still running although

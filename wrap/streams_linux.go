@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +22,7 @@ type streams struct {
 	copies   []*stream
 	record   *recorder
 	draining [2]*os.File   // a pipe; closing its second end ends copies that have nothing to read
+	dry      atomic.Bool   // draining has been closed: only what is there already is still to be copied
 	copied   chan struct{} // closed when all copies have ended
 }
 
@@ -33,7 +35,9 @@ type stream struct {
 	near    int // descriptor of from, which does not block
 	burst   burst
 	midLine atomic.Bool // the last output that was passed on did not end a line
-	twin    *twin       // nil if from is a pipe
+	packets bool        // from is a pseudo-terminal: a byte about its state comes before the output
+	twin    *twin       // nil if from is a pipe, or if the terminal's modes are nobody's to change any more
+	held    bool        // a process has the child's end open after the child's own output has been copied
 	trouble func(error)
 }
 
@@ -81,7 +85,7 @@ func (s *streams) add(number int, to *os.File, trouble func(error)) (far *os.Fil
 		if one.twin, far, err = openTwin(to); err != nil {
 			return nil, fmt.Errorf("a terminal for the command: %w", err)
 		}
-		one.from = one.twin.master
+		one.from, one.packets = one.twin.master, true
 	} else if one.from, far, err = pipe(); err != nil {
 		return nil, err
 	}
@@ -137,7 +141,7 @@ func (s *streams) copy() {
 	defer s.record.flush()
 	var all sync.WaitGroup
 	for _, one := range s.copies {
-		all.Go(func() { one.copy(s.record, s.draining[0]) })
+		all.Go(func() { one.copy(s.record, s.draining[0], &s.dry) })
 	}
 	all.Wait()
 }
@@ -145,11 +149,12 @@ func (s *streams) copy() {
 // untilLeft is how long drain waits for a slow reader after the child was killed.
 const untilLeft = 2 * time.Second
 
-// drain waits until all output has been copied, and returns the tail. It must not be
-// called while a process can still write output. Once killed is closed, drain waits no
-// longer than untilLeft.
-func (s *streams) drain(killed <-chan struct{}) []byte {
+// drain waits until the output that has been written so far has been copied, and returns the
+// tail. If leave is true and other processes can still write output, a process of its own passes
+// that on (see [relay]). Once killed is closed, drain waits no longer than untilLeft.
+func (s *streams) drain(killed <-chan struct{}, leave bool, trouble func(error)) []byte {
 	if s.draining[1] != nil {
+		s.dry.Store(true)
 		_ = s.draining[1].Close()
 		s.draining[1] = nil
 	}
@@ -164,6 +169,9 @@ func (s *streams) drain(killed <-chan struct{}) []byte {
 			return s.record.bytes() // the copy that is stuck stays so until this process ends
 		}
 	}
+	if leave {
+		handOver(slices.DeleteFunc(slices.Clone(s.copies), func(one *stream) bool { return !one.held }), trouble)
+	}
 	s.close()
 	return s.record.bytes()
 }
@@ -171,11 +179,13 @@ func (s *streams) drain(killed <-chan struct{}) []byte {
 // chunk is the most that is copied at once, in bytes: as much as a pipe holds.
 const chunk = 64 << 10
 
-// copy passes on output until the last writer is gone, or until draining has been closed
-// and there is nothing more to read. If the reader of the output goes away, copy closes
-// headroom's end, so that the child notices as it would have without headroom.
-func (s *stream) copy(record *recorder, draining *os.File) {
+// copy passes on output until the last writer is gone. If the reader of the output goes away, copy
+// closes headroom's end, so that the child notices as it would have without headroom. Once dry is
+// set and draining is closed, copy also ends, and sets held, when it has passed on what had been
+// written by then: other writers could go on for ever.
+func (s *stream) copy(record *recorder, draining *os.File, dry *atomic.Bool) {
 	buffer := make([]byte, chunk)
+	rest, counted := 0, false // bytes that had been written when dry was set
 	for {
 		p, more := s.read(buffer, draining)
 		if len(p) > 0 {
@@ -189,7 +199,27 @@ func (s *stream) copy(record *recorder, draining *os.File) {
 		if !more {
 			return
 		}
+		if !dry.Load() {
+			continue
+		}
+		if counted {
+			rest -= len(p)
+		} else {
+			counted = true
+			rest, _ = unix.IoctlGetInt(s.near, unix.TIOCINQ) // 0 if that is not known
+		}
+		if rest <= 0 && s.open() {
+			s.held = true
+			return
+		}
 	}
+}
+
+// open reports whether a process has the child's end of the stream open.
+func (s *stream) open() bool {
+	fds := []unix.PollFd{{Fd: int32(s.near)}}
+	_, err := unix.Poll(fds, 0)
+	return err == nil && fds[0].Revents&unix.POLLHUP == 0
 }
 
 // read returns output of the child, and waits for it if there is none yet. more is false at
@@ -199,7 +229,10 @@ func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
 	if !wait {
 		return p, more
 	}
-	fds := []unix.PollFd{{Fd: int32(s.near), Events: unix.POLLIN}, {Fd: int32(s.to.Fd())}, {Fd: int32(draining.Fd())}}
+	fds := []unix.PollFd{{Fd: int32(s.near), Events: unix.POLLIN}, {Fd: int32(s.to.Fd())}, {Fd: -1}}
+	if draining != nil {
+		fds[2].Fd = int32(draining.Fd())
+	}
 	s.burst.gather()
 	for {
 		_, err := unix.Poll(fds, -1)
@@ -212,8 +245,9 @@ func (s *stream) read(buffer []byte, draining *os.File) (p []byte, more bool) {
 		case fds[1].Revents != 0:
 			s.lost(unix.EPIPE)
 			return nil, false
-		case fds[0].Revents == 0:
-			return nil, false // draining was closed
+		case fds[0].Revents == 0: // draining was closed
+			s.held = true
+			return nil, false
 		}
 		p, more, _ = s.take(buffer)
 		return p, more
@@ -229,12 +263,14 @@ func (s *stream) take(buffer []byte) (p []byte, more, wait bool) {
 		return nil, true, true
 	case err != nil || n == 0: // a pseudo-terminal ends with EIO
 		return nil, false, false
-	case s.twin == nil:
+	case !s.packets:
 		return buffer[:n], true, false
 	}
 	// The kernel reports a change of modes before the output that follows it. It misses a change
 	// between its check for changes and its check for output. So follow after every read.
-	s.twin.follow()
+	if s.twin != nil {
+		s.twin.follow()
+	}
 	return buffer[1:n], true, false
 }
 

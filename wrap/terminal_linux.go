@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"errors"
 	"os"
 
 	"github.com/creack/pty"
@@ -73,6 +74,10 @@ func openTwin(realOne *os.File) (*twin, *os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if master, err = unpolled(master); err != nil {
+		_ = slave.Close()
+		return nil, nil, err
+	}
 	t := &twin{master: master, real: realOne, last: *modes}
 	t.resize()
 	t.last.Oflag &^= changing
@@ -87,6 +92,16 @@ func openTwin(realOne *os.File) (*twin, *os.File, error) {
 		return nil, nil, err
 	}
 	return t, slave, nil
+}
+
+// unpolled returns a file with the same open file as f, which it closes. The file is not one that the
+// os package waits for by itself: each call of Fd would make such a file block again.
+func unpolled(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0) // Fd makes it block, and NewFile looks at that
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return os.NewFile(uintptr(fd), f.Name()), f.Close()
 }
 
 // resize gives the twin the real terminal's size.

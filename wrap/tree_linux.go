@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -20,6 +22,7 @@ import (
 type tree struct {
 	child    int          // PID of the direct child; the tree does not reap it
 	foreign  map[int]bool // PIDs of the children that this process had before
+	aside    atomic.Int64 // PID of the witness, which is started after the tree has been made
 	reaper   bool         // this process was a subreaper already
 	children chan os.Signal
 	quit     chan struct{} // closed to end reapOrphans
@@ -92,12 +95,44 @@ const untilGivenUp = 10 * time.Second
 // before the tree counts as gone.
 const looksForNothing = 3
 
-// end ends the processes that are left after the direct child has ended. It sends them
-// SIGTERM, and kills them once the time grace has passed or kill is closed. It returns
-// when no process is left, or when the only ones left cannot be killed.
-func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
+// rest ends reapOrphans, once the direct child has ended.
+func (t *tree) rest() {
 	close(t.quit)
 	<-t.quitted
+}
+
+// settling is how long a command's last processes, such as the tee that writes its log, may take to
+// end by themselves before they count as left behind.
+const settling = 200 * time.Millisecond
+
+// settle waits until no process is left, but no longer than patience. It returns those that are left.
+func (t *tree) settle(patience time.Duration) []process {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	again := time.NewTicker(5 * time.Millisecond) // there is no signal when a grandchild ends
+	defer again.Stop()
+	for nothing := 0; !childless() && nothing < looksForNothing; {
+		left := t.left()
+		if len(left) == 0 {
+			nothing++ // the list may have a gap
+			continue
+		}
+		nothing = 0
+		select {
+		case <-late.C:
+			return left
+		case <-t.children:
+		case <-again.C:
+		}
+	}
+	return nil
+}
+
+// end ends those of the processes that are left after the direct child has ended for which
+// which returns true. It sends them SIGTERM, and kills them once the time grace has passed or
+// kill is closed. It returns when none of them is left, or when the only ones left cannot be
+// killed.
+func (t *tree) end(grace time.Duration, kill <-chan struct{}, which func(process) bool) {
 	look := 5 * time.Millisecond // look regularly: there is no signal when a grandchild ends
 	again := time.NewTimer(look)
 	defer again.Stop()
@@ -105,7 +140,7 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	defer patience.Stop()
 	nothing := 0 // how many lists in a row had no process of the tree
 	for first := true; !childless(); {
-		left := t.left()
+		left := slices.DeleteFunc(t.left(), func(p process) bool { return !which(p) })
 		if len(left) > 0 {
 			nothing = 0
 		}
@@ -137,8 +172,13 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}) {
 	}
 }
 
-// signal sends a signal to all processes of the tree.
-func (t *tree) signal(s syscall.Signal) { send(t.left(), s) }
+// signal sends a signal to the processes of the tree for which which returns true.
+func (t *tree) signal(s syscall.Signal, which func(process) bool) {
+	send(slices.DeleteFunc(t.left(), func(p process) bool { return !which(p) }), s)
+}
+
+// whole is true for all processes.
+func whole(process) bool { return true }
 
 func send(to []process, s syscall.Signal) {
 	for _, p := range to {
@@ -161,7 +201,7 @@ func (t *tree) left() []process {
 	for len(todo) > 0 {
 		p := todo[0]
 		todo = todo[1:]
-		if t.foreign[p.pid] {
+		if t.foreign[p.pid] || int64(p.pid) == t.aside.Load() {
 			continue
 		}
 		todo = append(todo, below[p.pid]...)
@@ -188,7 +228,10 @@ func childless() bool {
 // process is one process of the machine.
 type process struct {
 	pid, parent int
-	dead        bool // it has ended, but has not been reaped
+	group       int    // its process group
+	start       uint64 // when it was started, in clock ticks since the machine was; distinguishes it from a later process with the same pid
+	name        string // of its program, the first 15 bytes
+	dead        bool   // it has ended, but has not been reaped
 }
 
 func pids(all []process) []int {
@@ -223,26 +266,42 @@ func listProcesses() []process {
 	return all
 }
 
-// parseStat parses "pid (name) state parent ...". The name may contain any characters.
+// lookAt returns the process with the given pid, as it is now. ok is false if there is none.
+func lookAt(pid int) (p process, ok bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return process{}, false
+	}
+	return parseStat(pid, text)
+}
+
+// startWord is the place of the start time in /proc/PID/stat among the words after the name.
+const startWord = 19
+
+// parseStat parses "pid (name) state parent group ...". The name may contain any characters.
 func parseStat(pid int, text []byte) (process, bool) {
-	words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(words) < 2 {
+	name, rest := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	words := bytes.Fields(text[rest+1:])
+	if len(words) < 2 || name < 0 || rest < name {
 		return process{}, false
 	}
 	parent, err := strconv.Atoi(string(words[1]))
 	state := words[0][0]
-	return process{pid: pid, parent: parent, dead: state == 'Z' || state == 'X'}, err == nil
+	p := process{pid: pid, parent: parent, name: string(text[name+1 : rest]), dead: state == 'Z' || state == 'X'}
+	if len(words) > 2 {
+		p.group, _ = strconv.Atoi(string(words[2])) // the kernel writes a number
+	}
+	if len(words) > startWord {
+		p.start, _ = strconv.ParseUint(string(words[startWord]), 10, 64)
+	}
+	return p, err == nil
 }
 
 // Owns reports whether a process belongs to the command: whether it is the child, one of
 // the child's descendants, or an orphan among these that is now a child of this process.
 func (c *Child) Owns(pid int) bool {
 	for pid > 1 && pid != os.Getpid() {
-		text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err != nil {
-			return false
-		}
-		p, ok := parseStat(pid, text)
+		p, ok := lookAt(pid)
 		if !ok || c.tree.foreign[pid] {
 			return false
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,6 +47,11 @@ func grown(t *testing.T, out string) []string {
 	return numbers
 }
 
+// ownChildren lists the children of this process, dead ones included.
+func ownChildren() []process {
+	return slices.DeleteFunc(listProcesses(), func(p process) bool { return p.parent != os.Getpid() })
+}
+
 func allGone(t *testing.T, numbers []string) {
 	t.Helper()
 	for _, number := range numbers {
@@ -55,7 +61,7 @@ func allGone(t *testing.T, numbers []string) {
 		}
 	}
 	if !childless() {
-		t.Errorf("there are still children: %v", listProcesses())
+		t.Errorf("there are still children: %v", ownChildren())
 	}
 }
 
@@ -233,7 +239,8 @@ func TestAListWithAGap(t *testing.T) {
 		}
 		return listProcesses()
 	}
-	tree.end(time.Minute, nil)
+	tree.rest()
+	tree.end(time.Minute, nil, whole)
 	if !gone(strconv.Itoa(c.Process.Pid)) {
 		t.Errorf("it is left after %d lists", lists)
 		_ = c.Process.Kill()
@@ -270,11 +277,13 @@ func TestOneChildAtATime(t *testing.T) {
 // the rest of the line, and that lines that are cut short are rejected.
 func TestParseStat(t *testing.T) {
 	for text, want := range map[string]process{
-		"7 (sh) S 3 7 7 0":         {pid: 7, parent: 3},
-		"7 (a b) c) Z 3 7":         {pid: 7, parent: 3, dead: true},
-		"7 ((x) S 1 (x)) R 12 4 4": {pid: 7, parent: 12},
+		"7 (sh) S 3 7 7 0":         {pid: 7, parent: 3, group: 7, name: "sh"},
+		"7 (a b) c) Z 3 7":         {pid: 7, parent: 3, group: 7, name: "a b) c", dead: true},
+		"7 ((x) S 1 (x)) R 12 4 4": {pid: 7, parent: 12, group: 4, name: "(x) S 1 (x)"},
+		"7 (sh) S 3 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 11": {pid: 7, parent: 3, group: 8, name: "sh", start: 98765},
 	} {
-		if got, ok := parseStat(7, []byte(text)); !ok || got != want {
+		got, ok := parseStat(7, []byte(text))
+		if !ok || got != want {
 			t.Errorf("%s: %+v, %v", text, got, ok)
 		}
 	}

@@ -131,7 +131,7 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 // ended returns the outcome of a life with what the worker saw added to it. If the life failed
 // and the worker was never attached, ended records why.
 func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
-	o.Mixed = seen.Mixed
+	o.Mixed, o.Training = seen.Mixed, seen.Training
 	switch {
 	case seen.OOM != nil:
 		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)

@@ -270,7 +270,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	if err != nil {
 		return harness.Result{}, 1, err
 	}
-	w.Run, w.Number = name, session.Number
+	w.Run, w.Folder, w.Number = name, folder.Dir(), session.Number
 	if w.Begun.IsZero() {
 		w.Begun = u.now()
 	}
@@ -308,7 +308,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		}
 		return o, exit, err
 	}
-	return wrap.Run(ctx, session, wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check})
+	return wrap.Run(ctx, session, wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check, Clear: w.Clear, Left: w.LeftText})
 }
 
 // lead carries out the run in its folder, closes the folder and reports the outcome.

@@ -92,6 +92,33 @@ func TestWrappedCommandIsSignalled(t *testing.T) {
 	}
 }
 
+// TestUploadGoesOn checks that what a command has left running goes on after the run, and is named.
+func TestUploadGoesOn(t *testing.T) {
+	inEmptyFolder(t, "train.sh", `setsid sh -c 'echo $$ > pid; exec sleep 1000' >/dev/null 2>&1 &
+while ! [ -s pid ]; do sleep 0.01; done; echo trained
+`)
+	c := exec.Command("headroom", "run", "--name", "left", "--", "sh", "train.sh")
+	c.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	said, err := c.CombinedOutput()
+	text, failed := os.ReadFile("pid")
+	if err != nil || failed != nil {
+		t.Fatalf("%v, %v\n%s", err, failed, said)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
+	want := fmt.Sprintf("the command left a process running: sleep (pid %d)", pid)
+	if !lives(pid) || string(said) != "trained\nheadroom: "+want+"\n" {
+		t.Errorf("lives: %v, said %q", lives(pid), said)
+	}
+	journal, err := runs.ReadJournal(filepath.Join("runs", "left"))
+	if err != nil || len(journal) < 2 || journal[len(journal)-2].Text != want || journal[len(journal)-1].Kind != runs.KindDone {
+		t.Errorf("%v, %+v", err, journal)
+	}
+}
+
 // TestCommandCannotTell checks that everything that a command inherits is the same with and
 // without headroom in front of it.
 func TestCommandCannotTell(t *testing.T) {

@@ -1,0 +1,123 @@
+package wrap
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// leave returns the processes as what a command left running. It also sees to it that those that
+// are now children of this process are reaped, as their next parent would do.
+func leave(all []process) []Left {
+	var left []Left
+	for _, p := range all {
+		left = append(left, Left{PID: p.pid, Name: p.name, parent: p.parent, start: p.start})
+		if p.parent == os.Getpid() {
+			go func() {
+				for {
+					if _, err := syscall.Wait4(p.pid, nil, 0, nil); err != syscall.EINTR { //nolint:errorlint // an errno
+						return
+					}
+				}
+			}()
+		}
+	}
+	slices.SortFunc(left, func(a, b Left) int { return a.PID - b.PID })
+	return left
+}
+
+// runs reports whether the process is still running.
+func (l Left) runs() bool {
+	p, ok := lookAt(l.PID)
+	return ok && !p.dead && p.start == l.start
+}
+
+// gpuFiles are the files that every process has open that uses a GPU for computing, with CUDA or
+// ROCm. Programs that only watch a GPU have none of them open.
+var gpuFiles = []string{"/dev/nvidia-uvm", "/dev/kfd"}
+
+// holds returns what the process holds that another life of the command needs: a GPU, or a file in
+// one of places that it has open for writing. It returns "" if it holds neither. Files that are a
+// process's standard streams are its log, and are no hindrance.
+func (l Left) holds(places []string) string {
+	folder := "/proc/" + strconv.Itoa(l.PID)
+	files, err := os.ReadDir(folder + "/fd")
+	if err != nil {
+		return "" // it has just ended, or belongs to another user
+	}
+	for _, file := range files {
+		name, err := os.Readlink(folder + "/fd/" + file.Name())
+		if err != nil {
+			continue
+		}
+		if slices.Contains(gpuFiles, name) {
+			return "a GPU"
+		}
+		if fd, _ := strconv.Atoi(file.Name()); fd <= 2 || !writes(folder+"/fdinfo/"+file.Name()) {
+			continue
+		}
+		for _, place := range places {
+			if name == place || strings.HasPrefix(name, strings.TrimSuffix(place, "/")+"/") {
+				return place
+			}
+		}
+	}
+	return ""
+}
+
+// writes reports whether a descriptor is open for writing, given its file in /proc/PID/fdinfo.
+func writes(info string) bool {
+	text, err := os.ReadFile(info)
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(text), "flags:")
+	word, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
+	flags, err := strconv.ParseInt(strings.TrimSpace(word), 8, 64)
+	return err == nil && flags&syscall.O_ACCMODE != syscall.O_RDONLY
+}
+
+// resolved returns the folder's path without symbolic links, as /proc shows paths.
+func resolved(folder string) string {
+	if path, err := filepath.EvalSymlinks(folder); err == nil {
+		folder = path
+	}
+	if path, err := filepath.Abs(folder); err == nil {
+		return path
+	}
+	return folder
+}
+
+// end asks processes to end, kills those that have not ended when the time grace has passed, and
+// returns when all have ended or could not be killed.
+func end(all []Left, grace time.Duration, trouble func(error)) {
+	ask := func(l Left, s syscall.Signal) {
+		if l.runs() {
+			send([]process{{pid: l.PID}}, s)
+		}
+	}
+	for _, l := range all {
+		ask(l, syscall.SIGTERM)
+	}
+	began := time.Now()
+	for look := 5 * time.Millisecond; ; look = min(2*look, 200*time.Millisecond) {
+		all = slices.DeleteFunc(all, func(l Left) bool { return !l.runs() })
+		switch since := time.Since(began); {
+		case len(all) == 0:
+			return
+		case since > grace+untilGivenUp:
+			trouble(fmt.Errorf("these processes could not be killed: %s", LeftText(all)))
+			return
+		case since > grace:
+			for _, l := range all {
+				ask(l, syscall.SIGKILL)
+			}
+		}
+		time.Sleep(look) // nothing tells when a process that is no child ends
+	}
+}

@@ -1,0 +1,329 @@
+package wrap
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"headroom/memory"
+	"headroom/nvml"
+)
+
+// killed kills processes when the test is over.
+func killed(t *testing.T, numbers ...string) {
+	t.Cleanup(func() {
+		for _, number := range numbers {
+			if pid, err := strconv.Atoi(number); err == nil && pid > 1 {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	})
+}
+
+// TestWhatIsLeftGoesOn checks that with Leave all that a child leaves behind goes on, whatever its
+// process group, and is named.
+func TestWhatIsLeftGoesOn(t *testing.T) {
+	ready := filepath.Join(t.TempDir(), "ready")
+	c, out := begun(t, ChildOptions{Leave: true}, "sh", "-c", forest+`while ! [ -e "$0" ]; do sleep 0.01; done; exit 4`, ready)
+	numbers := grown(t, out)
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exit := waited(t, c)
+	if exit.Code != 4 || exit.Stopped {
+		t.Errorf("%+v", exit)
+	}
+	for _, number := range numbers {
+		pid, _ := strconv.Atoi(number)
+		at := slices.IndexFunc(exit.Left, func(l Left) bool { return l.PID == pid })
+		if at < 0 || exit.Left[at].Name == "" || !exit.Left[at].runs() {
+			t.Errorf("process %s is not among %+v, or was ended", number, exit.Left)
+		}
+	}
+	var all []string
+	for _, l := range exit.Left { // parents first, which would replace a child
+		all = append(all, strconv.Itoa(l.PID))
+	}
+	killed(t, all...)
+}
+
+// TestWhatEndsByItselfIsNotLeft checks that the tee of a script that writes a log with it, and
+// that ends with the script, does not count as left behind, and that its output is not lost.
+func TestWhatEndsByItselfIsNotLeft(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exit, out := lived(t, ChildOptions{Leave: true}, "sh", "-c", `cat "$0" & exec >"$0"; echo passed through`, fifo)
+	if len(exit.Left) != 0 || out != "passed through\n" || string(exit.Tail) != out {
+		t.Errorf("%+v, %q", exit, out)
+	}
+}
+
+// TestAChattyProcessIsLeft checks that a process that writes without end does not keep the wrapper
+// from ending.
+func TestAChattyProcessIsLeft(t *testing.T) {
+	c, _ := begun(t, ChildOptions{Leave: true}, "sh", "-c", `setsid yes & exit 3`)
+	exit := waited(t, c)
+	if exit.Code != 3 || len(exit.Left) != 1 || exit.Left[0].Name != "yes" {
+		t.Errorf("%+v", exit)
+	}
+	for _, l := range exit.Left {
+		killed(t, strconv.Itoa(l.PID))
+	}
+}
+
+// upload is a script that leaves a process behind. The process prints when $0 can be read, once
+// for each line, and reports to $1 whether it could.
+const upload = `
+trap : INT
+setsid sh -c 'echo pid $$; exec 3<"$0"; while read line <&3; do echo $line; echo $line >&2; done; echo all >"$1"' "$0" "$1" &
+while ! [ -s "$1.up" ]; do sleep 0.01; [ -e "$0" ] && echo up >"$1.up"; done; echo done`
+
+// TestWhatIsLeftKeepsItsOutput checks that a process that is left behind can print as long as it
+// wants, as it could without the wrapper, although the wrapper has ended. What passes its output on
+// ends with it.
+func TestWhatIsLeftKeepsItsOutput(t *testing.T) {
+	for _, terminal := range []bool{false, true} {
+		t.Run(fmt.Sprint("terminal ", terminal), func(t *testing.T) {
+			fifo, told := filepath.Join(t.TempDir(), "fifo"), filepath.Join(t.TempDir(), "told")
+			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("WRAP_LEAVE", "1")
+			wrapper := helper("wrap", "sh", "-c", upload, fifo, told)
+			var p *program
+			if terminal {
+				p = onTerminal(t, wrapper)
+			} else {
+				p = onPipes(t, wrapper)
+			}
+			feed, err := os.OpenFile(fifo, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer feed.Close() //nolint:errcheck // a test's
+			p.out.await(t, "done")
+			p.out.await(t, "pid ")
+			left := strconv.Itoa(pidAfter(t, p.out.String(), "pid "))
+			killed(t, left)
+			wrapping := strconv.Itoa(p.pid())
+			eventually(t, "the wrapper ends", func() bool { return gone(wrapping) || terminal && strconv.Itoa(p.pid()) != wrapping })
+			for _, line := range []string{"one", "two"} {
+				if _, err := feed.WriteString(line + "\n"); err != nil {
+					t.Fatal(err)
+				}
+				p.out.await(t, line)
+			}
+			if gone(left) {
+				t.Error("the process was ended")
+			}
+			_ = feed.Close()
+			eventually(t, "it could print everything", func() bool { text, _ := os.ReadFile(told); return string(text) == "all\n" })
+			if code := p.status(); code != 0 { // returns once nobody has the output open any more
+				t.Errorf("status %d", code)
+			}
+		})
+	}
+}
+
+// TestWhatIsLeftNoticesItsReader checks that a process that is left behind gets SIGPIPE when the
+// reader of its output has gone away, as it would without the wrapper.
+func TestWhatIsLeftNoticesItsReader(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _ := begun(t, ChildOptions{Leave: true, Stdout: write, Stderr: write}, "sh", "-c", `setsid sh -c 'while :; do echo more; done' & exit 0`)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = io.Copy(io.Discard, read)
+	}()
+	exit := waited(t, c)
+	if len(exit.Left) == 0 {
+		t.Fatalf("%+v", exit)
+	}
+	killed(t, strconv.Itoa(exit.Left[0].PID))
+	_ = write.Close()
+	if !exit.Left[0].runs() {
+		t.Error("it ended although its output was read")
+	}
+	_ = read.Close()
+	<-over
+	eventually(t, "it ends", func() bool { return !exit.Left[0].runs() })
+}
+
+// TestAnInterruptEndsTheGroup checks that after a request to stop what the command left behind in
+// its own process group is ended, and a process with a session of its own is not.
+func TestAnInterruptEndsTheGroup(t *testing.T) {
+	t.Setenv("WRAP_LEAVE", "1")
+	p := onPipes(t, helper("wrap", "sh", "-c", `
+trap 'exit 5' TERM
+sh -c 'echo in $$.; exec sleep 1000 >/dev/null 2>&1' &
+setsid sh -c 'echo out $$.; exec sleep 1000 >/dev/null 2>&1' &
+while :; do sleep 0.01; done`))
+	p.out.await(t, "in ")
+	p.out.await(t, "out ")
+	eventually(t, "both pids", func() bool { return strings.Count(p.out.String(), ".") == 2 })
+	in, out := strconv.Itoa(pidAfter(t, p.out.String(), "in ")), strconv.Itoa(pidAfter(t, p.out.String(), "out "))
+	killed(t, in, out)
+	p.signal(syscall.SIGTERM)
+	if code := p.status(); code != 5 || !gone(in) || gone(out) {
+		t.Errorf("status %d, in the group: gone %v, outside: gone %v", code, gone(in), gone(out))
+	}
+}
+
+// TestOnlyWhatIsInTheWayIsEnded checks what a life leaves behind before the next one starts: what
+// holds a GPU, writes to the run's files or is still training is ended, with what it has started;
+// everything else is left alone, and named in the end.
+func TestOnlyWhatIsInTheWayIsEnded(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "out"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	script := `
+mkdir -p out; : >out/read.json
+quiet='exec >/dev/null 2>&1; exec sleep 1000'
+setsid sh -c 'echo $$ >gpu; '"$quiet" &
+setsid sh -c 'echo $$ >writer; exec 5>>out/step-1.tmp; '"$quiet" &
+setsid sh -c 'trap "" TERM; echo $$ >parent; exec 5>>out/step-1.tmp; sh -c "echo \$\$ >child; exec 5>&-; sleep 1000" & wait' >/dev/null 2>&1 &
+setsid sh -c 'echo $$ >trains; '"$quiet" &
+setsid sh -c 'echo $$ >reader; exec 5<out/read.json; '"$quiet" &
+setsid sh -c 'echo $$ >logs; exec >out/upload.log 2>&1; exec sleep 1000' &
+sh -c 'echo $$ >group; '"$quiet" &
+for name in gpu writer parent child trains reader logs group; do while ! [ -s $name ]; do sleep 0.01; done; done; exit 1`
+	c := Command{Args: []string{"sh", "-c", script}, Env: os.Environ(), Dir: dir}
+	m, err := Recognise(Command{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=out/step-*.json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := func(name string) int {
+		text, _ := os.ReadFile(filepath.Join(dir, name))
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		return n
+	}
+	w := &Wrapped{Command: c, Match: m, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
+	w.list = func() ([]nvml.GPU, error) {
+		g := nvml.GPU{Total: 8 * memory.GiB}
+		if p := pid("gpu"); p > 0 && !gone(strconv.Itoa(p)) {
+			g.Used, g.Holders = memory.GiB, []nvml.Holder{{PID: p, Bytes: memory.GiB}}
+		}
+		return []nvml.GPU{g}, nil
+	}
+	w.Inside = func(c Command) (Command, func(Outcome) Outcome) {
+		return c, func(o Outcome) Outcome { o.Training = []int{pid("trains")}; return o }
+	}
+	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil {
+		t.Fatal(err)
+	}
+	inTheWay, others := []string{"gpu", "writer", "parent", "child", "trains"}, []string{"reader", "logs", "group"}
+	for _, name := range append(inTheWay, others...) {
+		killed(t, strconv.Itoa(pid(name)))
+		if gone(strconv.Itoa(pid(name))) {
+			t.Errorf("%s was ended before it was known whether another life follows", name)
+		}
+	}
+	text := w.Clear(context.Background())
+	for _, name := range inTheWay {
+		if !gone(strconv.Itoa(pid(name))) || !strings.Contains(text, fmt.Sprintf("(pid %d)", pid(name))) {
+			t.Errorf("%s: gone %v, %q", name, gone(strconv.Itoa(pid(name))), text)
+		}
+	}
+	text = w.LeftText()
+	for _, name := range others {
+		if gone(strconv.Itoa(pid(name))) || !strings.Contains(text, fmt.Sprintf("(pid %d)", pid(name))) {
+			t.Errorf("%s: gone %v, %q", name, gone(strconv.Itoa(pid(name))), text)
+		}
+	}
+	if !strings.HasPrefix(text, "the command left 3 processes running: ") {
+		t.Errorf("%q", text)
+	}
+	w.Match, w.Command = nil, Command{Args: []string{"true"}, Env: os.Environ(), Dir: dir}
+	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil || w.LeftText() != text {
+		t.Errorf("after another life: %v, %q, want %q", err, w.LeftText(), text)
+	}
+	_ = syscall.Kill(pid("group"), syscall.SIGKILL)
+	eventually(t, "it is reaped", func() bool { _, err := os.Stat("/proc/" + strconv.Itoa(pid("group"))); return err != nil })
+	if !strings.HasPrefix(w.LeftText(), "the command left 2 processes running: ") {
+		t.Errorf("%q", w.LeftText())
+	}
+}
+
+// TestASignalToTheGroup checks that a signal to the wrapper's whole process group reaches the
+// command's whole group once, and a signal to the wrapper alone only the command itself, as they
+// would without the wrapper.
+func TestASignalToTheGroup(t *testing.T) {
+	for _, wrapped := range []bool{false, true} {
+		p := onPipes(t, command(wrapped, "sh", "-c", `
+heard() { echo "$1 heard $2."; }
+sh -c 'for s in INT TERM USR1; do trap "echo second heard $s." $s; done; trap "exit 0" IO; echo second ready; while :; do sleep 0.01; done' &
+for s in INT TERM USR1; do trap "heard first $s" $s; done; trap 'kill -IO $second; exit 6' IO
+second=$!; echo first $$.; while :; do sleep 0.01; done`))
+		p.out.await(t, "second ready")
+		p.out.await(t, "first ")
+		eventually(t, "the pid", func() bool { return strings.Contains(p.out.String(), ".") })
+		first := pidAfter(t, p.out.String(), "first ")
+		want := map[string]int{}
+		heard := func(line string) {
+			want[line]++
+			eventually(t, line, func() bool { return strings.Count(p.out.String(), line) >= want[line] })
+		}
+		for _, s := range []struct {
+			signal syscall.Signal
+			name   string
+		}{{syscall.SIGTERM, "TERM"}, {syscall.SIGUSR1, "USR1"}, {syscall.SIGTERM, "TERM"}} {
+			if err := syscall.Kill(-p.pid(), s.signal); err != nil {
+				t.Fatal(err)
+			}
+			heard("first heard " + s.name + ".")
+			heard("second heard " + s.name + ".")
+			p.signal(s.signal)
+			heard("first heard " + s.name + ".")
+		}
+		if err := syscall.Kill(first, syscall.SIGIO); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.status(); code != 6 {
+			t.Errorf("wrapped: %v: status %d, %q", wrapped, code, p.out.String())
+		}
+		for line, n := range want {
+			if got := strings.Count(p.out.String(), line); got != n {
+				t.Errorf("wrapped: %v: %d × %q, want %d", wrapped, got, line, n)
+			}
+		}
+	}
+}
+
+// TestTheWitnessIsGone checks that no witness outlives its child, and that it holds nothing up.
+func TestTheWitnessIsGone(t *testing.T) {
+	exit, _ := lived(t, ChildOptions{Leave: true}, "true")
+	if exit.Code != 0 || len(exit.Left) != 0 || !childless() {
+		t.Errorf("%+v, children: %v", exit, ownChildren())
+	}
+	if _, err := exec.LookPath("/bin/sh"); err != nil {
+		t.Skip("SKIPPED: there is no /bin/sh")
+	}
+	c, _ := begun(t, ChildOptions{}, "sleep", "1000")
+	if c.tty != nil {
+		t.Skip("SKIPPED: with a terminal there is no witness")
+	}
+	witness := strconv.FormatInt(c.tree.aside.Load(), 10)
+	if gone(witness) {
+		t.Error("there is no witness")
+	}
+	c.Stop()
+	c.Stop()
+	waited(t, c)
+	if !gone(witness) {
+		t.Error("the witness is left")
+	}
+}
