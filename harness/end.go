@@ -23,6 +23,7 @@ func (s *Session) End(err error) (Result, error) {
 			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot record how the run ended: %v; headroom status will call the run stale", s.statusErr)})
 		}
 	}()
+	s.status.Command = nil
 	tally := s.f.Tally()
 	s.result.Steps, s.result.AllFailures, s.result.DeviceGone = s.step, tally.Failures, tally.Gone
 	if s.planned {

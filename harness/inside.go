@@ -41,6 +41,14 @@ func (s *Session) Beat(every time.Duration) {
 	}
 }
 
+// Commands records at once which process is the command that has just been started, so that it can
+// be recognised if this process is killed. place is where the command keeps its checkpoints. The
+// record lasts until the next attempt or the end of the run.
+func (s *Session) Commands(p runs.Process, place string) {
+	s.status.Command, s.status.Place = &p, place
+	s.setStatus(runs.StateRunning, s.status.Reason)
+}
+
 // Pieces returns how many rows a worker may run at once, as learned from its failures. It is 0 if
 // the worker never ran out of memory.
 func (s *Session) Pieces() int { return s.pieces }

@@ -142,6 +142,7 @@ func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 	s := &Session{o: o, f: f, host: host, started: now, log: o.Log, saved: -1, attempt: f.Tally().Attempts, seen: NewEvidence(memory.Stats{})}
 	s.interval.from = now
 	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; there may be no such status
+	s.status.Command = nil
 	s.result.Plan = o.Plan
 	return s, nil
 }
@@ -174,7 +175,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		s.Note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, but no checkpoint is left: the run starts over", tally.Checkpoint)})
 	}
 	s.result.Attempts++
-	s.status.From = s.step
+	s.status.From, s.status.Command = s.step, nil
 	if !s.planned {
 		s.beginHistory(from)
 	}

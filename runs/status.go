@@ -43,7 +43,17 @@ type Status struct {
 	Reason           string          `json:"reason,omitempty"`      // why the newest decision was made; once the run has ended, why it ended
 	Started          time.Time       `json:"started"`               // when this process started the run
 	Updated          time.Time       `json:"updated"`
-	Every            float64         `json:"every,omitempty"` // seconds between updates while a wrapped command is alive; 0 if it is not, or if regular updates are not guaranteed
+	Command          *Process        `json:"command,omitempty"` // the wrapped command that was started last, while it has not ended
+	Place            string          `json:"place,omitempty"`   // folder in which a wrapped command keeps its checkpoints; "" if it is not known
+	Every            float64         `json:"every,omitempty"`   // seconds between updates while a wrapped command is alive; 0 if it is not, or if regular updates are not guaranteed
+}
+
+// Process identifies a process of a machine, even after its number has been used again.
+type Process struct {
+	PID   int    `json:"pid"`
+	Group int    `json:"group"` // its process group
+	Start uint64 `json:"start"` // when it was started, in clock ticks since the machine was
+	Boot  string `json:"boot"`  // the kernel's id of that start of the machine
 }
 
 // SetStatus replaces status.json. Once the run has ended, its status survives a power

@@ -10,8 +10,8 @@ type Left struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"` // of its program, the first 15 bytes
 
-	parent int
-	start  uint64 // see process
+	parent, group int
+	start         uint64 // see process
 }
 
 // leftNamed bounds how many processes are named.

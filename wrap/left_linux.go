@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"headroom/runs"
 )
 
 // leave returns the processes as what a command left running. It also sees to it that those that
@@ -16,7 +18,7 @@ import (
 func leave(all []process) []Left {
 	var left []Left
 	for _, p := range all {
-		left = append(left, Left{PID: p.pid, Name: p.name, parent: p.parent, start: p.start})
+		left = append(left, leftAs(p))
 		if p.parent == os.Getpid() {
 			go func() {
 				for {
@@ -29,6 +31,43 @@ func leave(all []process) []Left {
 	}
 	slices.SortFunc(left, func(a, b Left) int { return a.PID - b.PID })
 	return left
+}
+
+func leftAs(p process) Left {
+	return Left{PID: p.pid, Name: p.name, parent: p.parent, group: p.group, start: p.start}
+}
+
+// bootID returns the kernel's id of the machine's newest start, or "" if it has none.
+func bootID() string {
+	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text))
+}
+
+// Identity identifies the child for other processes.
+func (c *Child) Identity() runs.Process {
+	p, _ := lookAt(c.Pid())
+	return runs.Process{PID: c.Pid(), Group: p.group, Start: p.start, Boot: bootID()}
+}
+
+// identified returns the process with an identity if it is still running.
+func identified(by runs.Process) (Left, bool) {
+	p, ok := lookAt(by.PID)
+	return leftAs(p), ok && !p.dead && p.start == by.Start
+}
+
+// marked returns the processes whose environment has the entry mark and that were not started
+// before since. Processes of other users are not among them, unless this user may look at them.
+func marked(mark string, since uint64) (all []Left) {
+	for _, p := range listProcesses() {
+		if p.dead || p.start < since {
+			continue
+		}
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/environ")
+		if err == nil && slices.Contains(strings.Split(string(text), "\x00"), mark) {
+			all = append(all, leftAs(p))
+		}
+	}
+	return all
 }
 
 // runs reports whether the process is still running.

@@ -2,7 +2,11 @@
 
 package wrap
 
-import "time"
+import (
+	"time"
+
+	"headroom/runs"
+)
 
 func (Left) runs() bool { return false }
 
@@ -11,3 +15,12 @@ func (Left) holds([]string) string { return "" }
 func resolved(folder string) string { return folder }
 
 func end([]Left, time.Duration, func(error)) {}
+
+func bootID() string { return "" }
+
+func identified(runs.Process) (Left, bool) { return Left{}, false }
+
+func marked(string, uint64) []Left { return nil }
+
+// Identity is never reached, as there is no Child.
+func (*Child) Identity() runs.Process { return runs.Process{} }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/runs"
 )
 
 // Wrapped is a command that is ready to run, together with what is known about it. Its
@@ -49,7 +49,7 @@ type Wrapped struct {
 	Number  func() int                                // returns the number of the current attempt
 	Trouble func(error)                               // receives problems around the command, and warnings that it may hang or leak
 	Said    func(Rewritten)                           // receives each changed command before its start; may be nil
-	Started func()                                    // called after each start, when the command is already running; may be nil
+	Started func(runs.Process)                        // called after each start, when the command is already running; may be nil
 
 	// Inside prepares to watch a life from inside its processes. It returns the command
 	// to start in place of the given one, and a function to call once the life has ended.
@@ -198,10 +198,13 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	return outcome, exit, nil
 }
 
-// named returns c with environment variables that give its run, the number of its attempt
-// and, if its plan is known, its micro-batch.
+// named returns c with environment variables that give its run, the number of its attempt, the
+// run's folder and, if its plan is known, its micro-batch.
 func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_RUN="+w.Run, "HEADROOM_ATTEMPT="+strconv.Itoa(w.Number()))
+	if w.Folder != "" {
+		c.Env = append(c.Env, folderMark+resolved(w.Folder))
+	}
 	if w.Match != nil {
 		c.Env = append(c.Env, "HEADROOM_MICRO="+strconv.Itoa(plan.Largest()))
 	}
@@ -263,7 +266,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	}
 	w.child.Store(child)
 	if w.Started != nil {
-		w.Started()
+		w.Started(child.Identity())
 	}
 	trace := &gpuTrace{c: c, list: w.gpus(), mine: child.Owns, uses: watch.onGPU}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -338,16 +341,12 @@ func (w *Wrapped) places() (all []string) {
 	if w.Match == nil {
 		return all
 	}
+	if place := w.Match.Place(); place != "" && place != resolved(w.Command.Dir) {
+		return append(all, place)
+	}
 	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
 	if err != nil {
 		return all // it is not known where they are
-	}
-	folder, _ := path.Split(found.Root + "/" + w.Match.Profile.Checkpoints.Glob)
-	for strings.ContainsAny(folder, `*?[\`) {
-		folder, _ = path.Split(strings.TrimSuffix(folder, "/"))
-	}
-	if folder = resolved(below(w.Command.Dir, folder)); folder != resolved(w.Command.Dir) {
-		return append(all, folder)
 	}
 	for _, c := range found.All {
 		all = append(all, resolved(below(w.Command.Dir, c.Path)))

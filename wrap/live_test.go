@@ -85,6 +85,10 @@ func TestNamed(t *testing.T) {
 	if want := []string{"A=b", "HEADROOM_RUN=night", "HEADROOM_ATTEMPT=3", "HEADROOM_MICRO=16"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
+	w.Folder = "/no/such/night"
+	if got := w.named(w.Command, w.Asked).Env; !slices.Contains(got, "HEADROOM_FOLDER=/no/such/night") {
+		t.Errorf("%q: the run's folder is missing", got)
+	}
 	w.Match = nil
 	if got := w.named(w.Command, w.Asked).Env; slices.ContainsFunc(got, func(v string) bool { return strings.HasPrefix(v, "HEADROOM_MICRO") }) {
 		t.Errorf("nothing is known of its batch, and it is told %q", got)

@@ -50,6 +50,13 @@ func (b *books) KeepPieces(rows int) {
 	b.Session.KeepPieces(rows)
 }
 
+// Commands is [harness.Session.Commands], under the lock.
+func (b *books) Commands(p runs.Process, place string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Session.Commands(p, place)
+}
+
 // firstBeat is how long after its start a life of the command is first recorded as still
 // running. A life that is shorter needs no such record. beatEvery is the interval between
 // further records.

@@ -13,6 +13,7 @@ import (
 	"headroom/configs"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap"
 )
 
 func resumeCommand(u *ui) *cli.Command {
@@ -46,12 +47,18 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := alone(dir, false); err != nil {
+		return err
+	}
 	if text := inUse(dir); text != "" {
 		return usagef("wait for it, or interrupt it", "%s is still running%s", dir, text)
 	}
 	w, err := continuable(dir, c.Bool("trust"))
 	if err != nil {
 		return err
+	}
+	if err := rival(dir, w.Match.Place()); err != nil {
+		return usagef("wait for it, or end it", "%w", err)
 	}
 	live, err := openWeb(c)
 	if err != nil {
@@ -63,7 +70,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return asUsage(err)
 	}
-	if err := w.earlier(dir); err != nil {
+	if err := errors.Join(alone(dir, true), w.earlier(dir)); err != nil { // once more, now that nobody else can start it
 		return errors.Join(err, folder.Close())
 	}
 	if err := w.own(dir); err != nil {
@@ -71,6 +78,20 @@ func resumeAction(u *ui, c *cli.Context) error {
 	}
 	live.serve(u, dir)
 	return w.lead(c.Context, u, folder, filepath.Base(dir))
+}
+
+// alone returns a usage error if the command of the run in dir is still running although its
+// headroom was killed: two of it must not train the same checkpoints. held says that this process
+// holds the folder.
+func alone(dir string, held bool) error {
+	status, err := runs.ReadStatus(dir)
+	if err != nil || status.State == runs.StateRunning && !held {
+		return nil // nothing is recorded of its command, or its headroom runs
+	}
+	if living := wrap.Living(dir, status); living != nil {
+		return usagef(fmt.Sprintf("wait until it has ended, or end it: kill %d", living.PID), "the command of %s is still running, although its headroom was killed: %s", dir, wrap.LeftText([]wrap.Left{*living}))
+	}
+	return nil
 }
 
 // continuable returns the command of the run in dir; trust is as in its run.yaml if that says so,

@@ -376,9 +376,15 @@ func (s standing) goesOn() string {
 	return "rerunning the command that started it continues from the newest checkpoint"
 }
 
-// staleHint says what to do about the first run that crashed or, if none did, about the first
+// staleHint says what to do about the first run whose command goes on without headroom, or else
+// about the first run that crashed or, if none did, about the first
 // run whose process is gone. It returns "" if there is no such run.
 func staleHint(all []standing) string {
+	for _, s := range all {
+		if s.Lives != nil {
+			return fmt.Sprintf("%s is stale: its headroom was killed, but its command is still running: %s; headroom resume %s continues once it has ended", s.Name, wrap.LeftText([]wrap.Left{*s.Lives}), s.word())
+		}
+	}
 	for _, s := range all {
 		if s.Crash != nil {
 			return fmt.Sprintf("%s crashed: %s; the trace is in %s, and %s", s.Name, s.Crash.Error, s.Crash.Trace, s.goesOn())

@@ -234,10 +234,39 @@ func newestNumber(dir, base string) int {
 // inUse says which process is working in a run's folder. It returns "" if none is.
 func inUse(dir string) string {
 	s, err := runs.ReadStatus(dir)
-	if err != nil || s.State != runs.StateRunning {
+	switch {
+	case err != nil:
 		return ""
+	case s.State == runs.StateRunning:
+		return fmt.Sprintf(", and process %d is working in it", s.PID)
 	}
-	return fmt.Sprintf(", and process %d is working in it", s.PID)
+	if living := wrap.Living(dir, s); living != nil {
+		return ", and its command is still running: " + wrap.LeftText([]wrap.Left{*living})
+	}
+	return ""
+}
+
+// rival returns an error if the command of another run, whose headroom was killed, still runs and
+// keeps its checkpoints in the folder place. No claim tells of such a command, since claims end
+// with headroom.
+func rival(dir, place string) error {
+	if place == "" {
+		return nil
+	}
+	for _, name := range runNames() {
+		other := filepath.Join(configs.RunsDir(), name)
+		if filepath.Clean(other) == filepath.Clean(dir) {
+			continue
+		}
+		s, err := runs.ReadStatus(other)
+		if err != nil || s.State != runs.StateStale || s.Place != place {
+			continue
+		}
+		if living := wrap.Living(other, s); living != nil {
+			return fmt.Errorf("the command of run %s, whose headroom was killed, still runs and keeps its checkpoints in %s, too: %s", name, place, wrap.LeftText([]wrap.Left{*living}))
+		}
+	}
+	return nil
 }
 
 // run starts the command, and starts it again for as long as headroom has a remedy for
@@ -280,12 +309,21 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	w.Said = func(r wrap.Rewritten) {
 		books.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
-	w.Started = func() {
+	place := ""
+	if w.seen != nil {
+		place = w.seen.Place()
+	}
+	first := true
+	w.Started = func(p runs.Process) {
+		books.Commands(p, place)
+		if !first {
+			return
+		}
+		first = false
 		books.Note(runs.Entry{Kind: runs.KindCommand, Text: w.recognisedText()})
 		if text := w.Foreseen(); text != "" {
 			books.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
 		}
-		w.Started = nil // once is enough
 	}
 	if !w.request.NoWorker {
 		within := &inside{u: u, books: books, mode: w.mode(), ready: w.ready}
@@ -297,6 +335,9 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		why = w.why.Error()
 	}
 	check := func(b wrap.Beginning) error {
+		if err := rival(folder.Dir(), place); err != nil {
+			return err
+		}
 		_, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 		return err
 	}

@@ -92,6 +92,63 @@ func TestWrappedCommandIsSignalled(t *testing.T) {
 	}
 }
 
+// TestLivingCommandIsNotStartedAgain checks that a command that goes on after its headroom was
+// killed is seen: status names it, and neither resume, nor a run of the same name, nor a relaunch of
+// a run that keeps its checkpoints in the same folder starts another one beside it.
+func TestLivingCommandIsNotStartedAgain(t *testing.T) {
+	inEmptyFolder(t, "train.py", "")
+	if err := os.WriteFile("train", []byte("#!/bin/sh\ntrap '' TERM\nmkdir -p out\necho $$\nwhile :; do sleep 0.05; done\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := begin(t, exec.Command("headroom", "run", "--name", "slow", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--accum", "--knob", "resume=--resume",
+		"--knob", "checkpoints=out/*.json", "--", "./train", "--bs", "8", "--accum", "1"))
+	if !p.lines.Scan() {
+		t.Fatal(p.stderr.String())
+	}
+	pid, err := strconv.Atoi(p.lines.Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
+	dir := filepath.Join("runs", "slow")
+	var known *runs.Process
+	for late := time.Now().Add(time.Minute); known == nil && time.Now().Before(late); {
+		s, _ := runs.ReadStatus(dir)
+		known = s.Command
+	}
+	p.signal(syscall.SIGKILL)
+	p.end()
+	text := fmt.Sprintf("train (pid %d)", pid)
+	for _, words := range [][]string{{"resume", "slow"}, {"run", "--name", "slow", "--", "true"}} {
+		c := exec.Command("headroom", words...)
+		said, err := c.CombinedOutput()
+		if c.ProcessState.ExitCode() != 2 || !strings.Contains(string(said), "still running") || !strings.Contains(string(said), text) {
+			t.Errorf("%q: %v\n%s", words, err, said)
+		}
+	}
+	if said, _ := exec.Command("headroom", "status").CombinedOutput(); !strings.Contains(string(said), "its headroom was killed, but its command is still running: "+text) {
+		t.Errorf("status: %s", said)
+	}
+	s, err := runs.ReadStatus(dir)
+	if err != nil || s.State != runs.StateStale || s.Place == "" {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if err := rival(filepath.Join("runs", "other"), s.Place); err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("another run with the same folder: %v", err)
+	}
+	if err := errors.Join(rival(filepath.Join("runs", "other"), s.Place+"2"), rival(dir, s.Place)); err != nil {
+		t.Errorf("another folder, and the run itself: %v", err)
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	after := func() error { return errors.Join(alone(dir, false), rival(filepath.Join("runs", "other"), s.Place)) }
+	for late := time.Now().Add(time.Minute); after() != nil && time.Now().Before(late); { // its sleep ends a little later
+		time.Sleep(time.Millisecond)
+	}
+	if err := after(); err != nil {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
 // TestUploadGoesOn checks that what a command has left running goes on after the run, and is named.
 func TestUploadGoesOn(t *testing.T) {
 	inEmptyFolder(t, "train.sh", `setsid sh -c 'echo $$ > pid; exec sleep 1000' >/dev/null 2>&1 &

@@ -1,0 +1,113 @@
+package wrap
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"headroom/runs"
+)
+
+// TestLiving checks which processes count as a command that goes on without headroom: the command
+// itself, as it was identified, and else those with the run's mark that belong to its job.
+func TestLiving(t *testing.T) {
+	place := t.TempDir()
+	// begin starts a process that waits, and returns its identity once it runs its program.
+	begin := func(mark string, group int, writes string) runs.Process {
+		c := exec.Command("sh", "-c", `exec 5>>"$0"; exec sleep 1000`, writes)
+		c.Env = append(os.Environ(), mark)
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: group}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		var p process
+		eventually(t, "it sleeps", func() bool { p, _ = lookAt(c.Process.Pid); return p.name == "sleep" })
+		return runs.Process{PID: p.pid, Group: p.group, Start: p.start, Boot: bootID()}
+	}
+	for _, c := range []struct {
+		name    string
+		change  func(*runs.Status) // what the status says, after it has said that the first process is the command
+		mark    string             // run of the second process; "" is this one
+		grouped bool               // the second process is in the first one's group
+		writes  bool               // the second process writes where the checkpoints are
+		steps   bool               // the second process took the newest step
+		want    int                // which process is found; 0 for none
+	}{
+		{"the command", nil, "", false, false, false, 1},
+		{"no command is known", func(s *runs.Status) { s.Command = nil }, "", true, true, true, 0},
+		{"the machine was started again", func(s *runs.Status) { s.Command.Boot = "another" }, "", true, true, true, 0},
+		{"another process has its number", func(s *runs.Status) { s.Command.Start++ }, "another", true, true, false, 0},
+		{"it has ended, but its job has not", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", true, false, false, 2},
+		{"it has ended, and left something running", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, false, false, 0},
+		{"it has ended, and what it left writes checkpoints", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, true, false, 2},
+		{"it has ended, and what it left trains", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, false, true, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer folder.Close() //nolint:errcheck // a test's
+			mark := folderMark + resolved(folder.Dir())
+			command := begin("UNMARKED=", 0, os.DevNull) // where it counts as ended, nothing else tells of it
+			group, writes := 0, os.DevNull
+			if c.grouped {
+				group = command.PID
+			}
+			if c.writes {
+				writes = filepath.Join(place, "step-1.tmp")
+			}
+			other := begin(mark+c.mark, group, writes)
+			if c.steps {
+				if err := folder.AddProcessStep(runs.ProcessStep{PID: other.PID, Made: 3}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			status := runs.Status{Command: &command, Place: resolved(place)}
+			pids := []int{0, command.PID, other.PID}
+			if c.change != nil {
+				c.change(&status)
+			}
+			found := Living(folder.Dir(), status)
+			if (found == nil) != (c.want == 0) || found != nil && found.PID != pids[c.want] {
+				t.Errorf("%+v, want process %d of %v", found, c.want, pids)
+			}
+		})
+	}
+}
+
+// TestIdentity checks that a child is identified as itself while it lives, and not afterwards.
+func TestIdentity(t *testing.T) {
+	c, _ := begun(t, ChildOptions{}, "sleep", "1000")
+	by := c.Identity()
+	if l, ok := identified(by); !ok || l.PID != c.Pid() || by.Group != c.Pid() && c.tty == nil || by.Boot == "" {
+		t.Errorf("%+v, %+v, %v", by, l, ok)
+	}
+	c.Stop()
+	waited(t, c)
+	if l, ok := identified(by); ok {
+		t.Errorf("%+v still counts as running", l)
+	}
+}
+
+// TestPlace checks where the checkpoints' folder is taken to be.
+func TestPlace(t *testing.T) {
+	dir := resolved(t.TempDir())
+	for _, c := range []struct{ glob, want string }{
+		{"out/c.json", "out"}, {"out/step-*.json", "out"}, {"out/*/model.pt", "out"}, {"step-*.pt", ""}, {"a/b/c-?", "a/b"},
+	} {
+		m, err := Recognise(Command{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1,
+			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=" + c.glob}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimPrefix(strings.TrimPrefix(m.Place(), dir), "/"); got != c.want {
+			t.Error(fmt.Sprintf("%s: %q, want %q", c.glob, got, c.want))
+		}
+	}
+}
