@@ -19,11 +19,15 @@ var errFinished = errors.New("already finished")
 // were completed. End returns err, or nil if err says that the run had already finished.
 func (s *Session) End(err error) (Result, error) {
 	defer func() {
-		if s.statusErr != nil { // status.json still says that the run is running, so readers would think that it was killed
+		switch { // status.json still says that the run is running
+		case s.statusErr != nil && s.f.EndRecorded():
+			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot write how the run ended: %v; headroom status knows only that it has ended", s.statusErr)})
+		case s.statusErr != nil: // readers would think that it was killed
 			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot record how the run ended: %v; headroom status will call the run stale", s.statusErr)})
 		}
 	}()
 	s.status.Command = nil
+	s.noteRemovals()
 	tally := s.f.Tally()
 	s.result.Steps, s.result.AllFailures, s.result.DeviceGone = s.step, tally.Failures, tally.Gone
 	if s.planned {

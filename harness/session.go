@@ -195,6 +195,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	}
 	s.Note(runs.Entry{Kind: runs.KindAttempt, Text: text, Version: s.o.Version})
 	s.setStatus(runs.StateRunning, "")
+	s.noteRemovals()
 	if err := s.f.CutMetrics(s.step); err != nil {
 		return fmt.Errorf("resume from step %d: truncate metrics.jsonl: %w", s.step, err)
 	}

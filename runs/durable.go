@@ -10,7 +10,8 @@ import (
 func (f *Folder) SetConfig(text []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.replace("run.yaml", text)
+	f.config = text
+	return f.kept(func() error { return f.replace("run.yaml", text) })
 }
 
 // replace replaces the named file of the folder with text, whole or not at all. It
@@ -29,6 +30,7 @@ func (f *Folder) replace(name string, text []byte) error {
 func (f *Folder) FirstConfig(text []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.config = text
 	path := f.path("run.yaml")
 	err := writeFile(f.disk, path, text, false)
 	if err == nil {
@@ -52,6 +54,10 @@ func (f *Folder) settle() error {
 // writeJournal writes the entries that are waiting in memory. If durable is true, it also
 // waits for the disk.
 func (f *Folder) writeJournal(durable bool) error {
+	return f.kept(func() error { return f.journalOnce(durable) })
+}
+
+func (f *Folder) journalOnce(durable bool) error {
 	if durable {
 		if err := f.settle(); err != nil {
 			return errors.Join(err, f.journal.flush(false))

@@ -30,12 +30,16 @@ type Folder struct {
 	disk Disk
 	lock *os.File
 
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex // guards the fields below, and lock
+	config   []byte     // content of run.yaml; nil if there is none
+	learned  []byte     // content of learned.json; nil if there is none
+	first    *Entry     // the first entry of the journal; nil if there is none
 	journal  *lines
 	metrics  *lines
 	tally    Tally
 	unsynced []string // files and folders that have to reach the disk before anything that relies on them
 	repairs  []string // what opening the folder had to repair
+	ended    bool     // the lock file has the state in which the run has ended, since status.json could not be written
 	removals []string // what somebody removed while this process held the folder
 }
 
@@ -117,11 +121,11 @@ func checkOurs(dir string) error {
 // open creates the inner folders, removes unfinished files, reads the journal and opens the
 // files for appending.
 func (f *Folder) open() error {
-	for _, name := range []string{"checkpoints", "logs"} {
-		if err := f.disk.Mkdir(f.path(name)); err != nil {
-			return err
-		}
+	if err := f.inner(); err != nil {
+		return err
 	}
+	f.config, _ = f.Config() // whoever needs them reports that they cannot be read
+	f.learned, _ = os.ReadFile(f.path("learned.json"))
 	if err := errors.Join(f.clear(f.dir), f.clear(f.path("checkpoints"))); err != nil {
 		return err
 	}
@@ -129,7 +133,10 @@ func (f *Folder) open() error {
 	if torn := (*TornError)(nil); err != nil && !errors.As(err, &torn) {
 		return err
 	}
-	for _, e := range entries {
+	for i, e := range entries {
+		if i == 0 {
+			f.first = &e
+		}
 		f.tally.count(e)
 	}
 	if f.journal, err = f.openLines("journal.jsonl"); err != nil {
@@ -208,8 +215,14 @@ func (f *Folder) TakeRemovals() []string {
 
 // AttemptLog opens logs/attempt-NNN.log for appending. The caller closes the file.
 func (f *Folder) AttemptLog(attempt int) (*os.File, error) {
-	path := f.path("logs", LogName(attempt))
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var file *os.File
+	err := f.kept(func() (err error) {
+		file, err = os.OpenFile(f.path("logs", LogName(attempt)), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+		return err
+	})
+	return file, err
 }
 
 // LogName returns the base name of an attempt's log.
@@ -220,7 +233,11 @@ func LogName(attempt int) string { return fmt.Sprintf("attempt-%03d.log", attemp
 func (f *Folder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := errors.Join(f.settle(), f.metrics.close(), f.journal.close(), f.lock.Close())
+	err := f.kept(func() error { return errors.Join(f.settle(), f.metrics.flush(true), f.journal.flush(true)) })
+	if errors.As(err, new(*LockedError)) { // what waits in memory belongs to no folder any more
+		err = nil
+	}
+	err = errors.Join(err, f.metrics.file.Close(), f.journal.file.Close(), f.lock.Close())
 	if err != nil {
 		return fmt.Errorf("close run folder %s: %w", f.dir, err)
 	}

@@ -145,7 +145,11 @@ func (f *Folder) Record(e Entry) error {
 		return err
 	}
 	f.tally.count(e)
-	return f.writeJournal(!e.Kind.transient())
+	err := f.writeJournal(!e.Kind.transient())
+	if err == nil && f.first == nil {
+		f.first = &e
+	}
+	return err
 }
 
 // transient reports whether entries of this kind may be lost in a power loss, because

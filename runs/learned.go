@@ -37,7 +37,8 @@ func (f *Folder) SetLearned(l Learned) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return writeFile(f.disk, f.path("learned.json"), append(text, '\n'), false)
+	f.learned = append(text, '\n')
+	return f.kept(func() error { return writeFile(f.disk, f.path("learned.json"), f.learned, false) })
 }
 
 // Learned reads learned.json. It returns nil without an error if there is no such file.

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type LockedError struct {
 	PID     int       `json:"pid"`
 	Host    string    `json:"host"`
 	Started time.Time `json:"started"`
+	Ended   State     `json:"ended,omitempty"` // see markEnded
 }
 
 func (e *LockedError) Error() string {
@@ -100,31 +102,45 @@ func still(path string, f interface{ Stat() (os.FileInfo, error) }) bool {
 }
 
 // StillHeld returns nil while the folder belongs to this process. If somebody has
-// removed the lock file, StillHeld creates and locks it again. If another process was
+// removed the lock file, or the whole folder, StillHeld creates it again and locks it. If another process was
 // faster, the folder belongs to that process, and the error is a *[LockedError].
 func (f *Folder) StillHeld() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	path := f.path("lock")
-	if still(path, f.lock) {
-		return nil
+	return f.kept(func() error { return nil })
+}
+
+// lockAgain creates the lock file again and locks it.
+func (f *Folder) lockAgain() error {
+	made, err := os.OpenFile(f.path("lock"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
 	}
-	made, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
-	if err == nil {
-		if err = lockMeant(f.dir, made); err != nil {
-			err = errors.Join(err, made.Close())
-		}
+	if err := lockMeant(f.dir, made); err != nil {
+		return errors.Join(err, made.Close())
 	}
-	switch {
-	case errors.Is(err, os.ErrExist):
-		return holder(f.dir)
-	case err != nil:
-		return fmt.Errorf("take the lock of %s again after its file was removed: %w", f.dir, err)
-	}
-	f.removals = append(f.removals, "lock was removed while the run held it: the file was created and locked again")
 	old := f.lock
 	f.lock = made
 	return old.Close()
+}
+
+// markEnded records in the lock file, for readers of the status, that the run has ended in a state.
+// It is for a disk so full that status.json cannot be replaced: the lock file is a few bytes in a
+// block that it already has, so it can still be written in place.
+func (f *Folder) markEnded(s State) error {
+	host, _ := os.Hostname() // a name for people
+	text, err := json.Marshal(LockedError{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second), Ended: s})
+	if err != nil {
+		return err
+	}
+	text = append(text, '\n')
+	if info, err := f.lock.Stat(); err == nil && info.Size() > int64(len(text)) {
+		text = append(text, bytes.Repeat([]byte(" "), int(info.Size())-len(text))...)
+	}
+	if _, err := f.lock.WriteAt(text, 0); err != nil {
+		return fmt.Errorf("write lock: %w", err)
+	}
+	return f.lock.Sync()
 }
 
 func holder(dir string) *LockedError {

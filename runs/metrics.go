@@ -49,7 +49,7 @@ type ProcessStep struct {
 func (f *Folder) AddProcessStep(s ProcessStep) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return errors.Join(f.metrics.add(s), f.metrics.flush(false))
+	return errors.Join(f.metrics.add(s), f.flushMetrics(false))
 }
 
 // ReadProcessSteps is [ReadMetrics] for the run of a wrapped command.
@@ -95,14 +95,18 @@ func (f *Folder) AddStep(s StepReport) error {
 func (f *Folder) Flush(durable bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return errors.Join(f.metrics.flush(durable), f.writeJournal(true))
+	return errors.Join(f.flushMetrics(durable), f.writeJournal(true))
 }
 
 // FlushMetrics is [Folder.Flush] for the metrics alone.
 func (f *Folder) FlushMetrics(durable bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.metrics.flush(durable)
+	return f.flushMetrics(durable)
+}
+
+func (f *Folder) flushMetrics(durable bool) error {
+	return f.kept(func() error { return f.metrics.flush(durable) })
 }
 
 // CutMetrics drops the lines of all steps after step. A run that continues from there
@@ -111,7 +115,7 @@ func (f *Folder) CutMetrics(step int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	l := f.metrics
-	if err := l.flush(false); err != nil {
+	if err := f.flushMetrics(false); err != nil {
 		return err
 	}
 	keep := int64(0)

@@ -23,8 +23,10 @@ type Output struct {
 
 // Output opens an attempt's output for appending. The caller closes it.
 func (f *Folder) Output(attempt int) (*Output, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	o := &Output{base: f.path("logs", fmt.Sprintf("output-%03d", attempt)), part: outputPart}
-	return o, o.open()
+	return o, f.kept(o.open)
 }
 
 func (o *Output) open() error {

@@ -73,11 +73,11 @@ func (f *Folder) releaseOldest() (step int, ok bool) {
 }
 
 func (f *Folder) saveOnce(c Checkpoint, save func(io.Writer) error) (saved Checkpoint, err error) {
-	if err := f.disk.Mkdir(f.path("checkpoints")); err != nil { // somebody may have removed it
-		return c, err
-	}
 	f.mu.Lock()
-	err = f.settle()
+	err = f.kept(func() error { return f.disk.Mkdir(f.path("checkpoints")) }) // somebody may have removed it
+	if err == nil {
+		err = f.settle()
+	}
 	f.mu.Unlock()
 	if err != nil {
 		return c, err

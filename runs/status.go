@@ -1,7 +1,9 @@
 package runs
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,7 +59,8 @@ type Process struct {
 }
 
 // SetStatus replaces status.json. Once the run has ended, its status survives a power
-// loss.
+// loss. If the status of a run that has ended cannot be written, its state alone is kept elsewhere,
+// if possible (see [Folder.EndRecorded]).
 func (f *Folder) SetStatus(s Status) error {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -66,17 +69,35 @@ func (f *Folder) SetStatus(s Status) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s.State == StateRunning {
-		return writeFile(f.disk, f.path("status.json"), append(text, '\n'), false)
+		return f.kept(func() error { return writeFile(f.disk, f.path("status.json"), append(text, '\n'), false) })
 	}
-	return f.replace("status.json", append(text, '\n'))
+	err = f.kept(func() error { return f.replace("status.json", append(text, '\n')) })
+	if err != nil {
+		f.ended = f.markEnded(s.State) == nil
+	}
+	return err
+}
+
+// EndRecorded reports whether readers will know the state in which the run has ended although
+// SetStatus failed.
+func (f *Folder) EndRecorded() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ended
 }
 
 // ReadStatus reads the status of the run in dir. It needs no lock. If the status says
-// that the run is running, but no process holds the folder, the state is [StateStale].
+// that the run is running, but no process holds the folder, the state is [StateStale], unless the run
+// ended and only its status could not be written.
 // If there is no status yet, the error wraps [os.ErrNotExist].
 func ReadStatus(dir string) (Status, error) {
 	var s Status
 	text, err := os.ReadFile(filepath.Join(dir, "status.json"))
+	if errors.Is(err, os.ErrNotExist) && !alive(dir) {
+		if s.State = holder(dir).Ended; s.State != "" {
+			return s, nil
+		}
+	}
 	if err != nil {
 		return s, fmt.Errorf("read status: %w", err)
 	}
@@ -89,7 +110,7 @@ func ReadStatus(dir string) (Status, error) {
 	}
 	s.DeviceGone = max(s.DeviceGone, old.Losses)
 	if s.State == StateRunning && !alive(dir) {
-		s.State = StateStale
+		s.State = cmp.Or(holder(dir).Ended, StateStale)
 	}
 	return s, nil
 }

@@ -1,0 +1,72 @@
+package runs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// kept does something in the folder. If somebody has removed the folder or part of it, kept makes it
+// again, with the files that nothing else would write again: the run goes on, and may still have to
+// record much. If another process has made a folder of this name since, kept does nothing and
+// returns a *[LockedError]. The caller holds f.mu.
+func (f *Folder) kept(do func() error) error {
+	if !still(f.path("lock"), f.lock) {
+		if err := f.again(); err != nil {
+			return err
+		}
+	}
+	err := do()
+	if errors.Is(err, fs.ErrNotExist) && f.inner() == nil {
+		return do()
+	}
+	return err
+}
+
+// again makes what is missing of a folder without its lock file. The error is a *[LockedError] if
+// another process has the folder by now.
+func (f *Folder) again() error {
+	if err := os.MkdirAll(filepath.Clean(f.dir), 0o755); err != nil {
+		return err
+	}
+	_, gone := os.Stat(f.path("logs"))
+	err := f.lockAgain() // the process that makes the lock file has the folder
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return holder(f.dir)
+	case err != nil:
+		return fmt.Errorf("take the lock of %s again after its file was removed: %w", f.dir, err)
+	case gone == nil: // only the lock file was removed, or a few files
+		f.removals = append(f.removals, "lock was removed while the run held it: the file was created and locked again")
+		return nil
+	}
+	f.removals = append(f.removals, "the run's folder was removed while the run was using it, and was made again: what it held until then is missing from reports")
+	f.unsynced = slices.DeleteFunc(f.unsynced, func(path string) bool { return path != f.dir })
+	if !slices.Contains(f.unsynced, f.dir) {
+		f.unsynced = append(f.unsynced, f.dir)
+	}
+	err = f.inner()
+	for name, text := range map[string][]byte{"run.yaml": f.config, "learned.json": f.learned} {
+		if text != nil {
+			err = errors.Join(err, writeFile(f.disk, f.path(name), text, false))
+		}
+	}
+	if f.first != nil { // when the run began tells its checkpoints from those of others
+		line, _ := json.Marshal(f.first) // it was written before
+		f.journal.pending = slices.Concat(line, []byte("\n"), f.journal.pending)
+	}
+	for _, l := range []*lines{f.journal, f.metrics} {
+		err = errors.Join(err, l.follow())
+		l.removed = false // the sentence about the folder says so
+	}
+	return err
+}
+
+// inner makes the inner folders.
+func (f *Folder) inner() error {
+	return errors.Join(f.disk.Mkdir(f.path("checkpoints")), f.disk.Mkdir(f.path("logs")))
+}
