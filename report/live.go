@@ -91,7 +91,7 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "this page is read-only", http.StatusMethodNotAllowed)
 		return
-	case !ownName(q.Host):
+	case !OwnName(q.Host):
 		http.Error(w, "open this page at 127.0.0.1 or localhost", http.StatusForbidden)
 		return
 	case subtle.ConstantTimeCompare([]byte(q.URL.Query().Get("token")), []byte(l.Token)) != 1:
@@ -146,8 +146,8 @@ func (l *Live) now(last bool) (page []byte, tag string, err error) {
 	return l.page, fmt.Sprintf("%q", l.nonce[:8]+"-"+l.stamp), nil
 }
 
-// ownName reports whether the host of a request names the loopback interface.
-func ownName(host string) bool {
+// OwnName reports whether the host of a request names the loopback interface, as in "localhost:80".
+func OwnName(host string) bool {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {
 		name = host

@@ -5,9 +5,14 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
+	"net/netip"
+	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -27,6 +32,7 @@ func webFlags() []cli.Flag {
 // ask for it. The zero value serves nothing.
 type web struct {
 	page, metrics net.Listener
+	given         string // the value of --metrics
 	servers       []*http.Server
 	live          *report.Live // nil if the page is not served
 }
@@ -42,6 +48,7 @@ func openWeb(c *cli.Context) (w *web, err error) {
 		if w.metrics, err = listen(address); err != nil {
 			return nil, wrongValue("metrics", address, noAddress(err))
 		}
+		w.given = address
 	}
 	if c.Bool("web") {
 		if w.page, err = listen("127.0.0.1:0"); err != nil {
@@ -62,15 +69,102 @@ func (w *web) serve(u *ui, dir string) {
 		u.line(plain, fmt.Sprintf("live page: http://%s/?token=%s", w.page.Addr(), w.live.Token))
 	}
 	if w.metrics != nil {
-		w.start(w.metrics, http.HandlerFunc(func(to http.ResponseWriter, q *http.Request) { answerMetrics(to, q, dir) }))
+		hostname, _ := os.Hostname() // without one, no name is taken for this machine's
+		w.start(w.metrics, http.HandlerFunc(func(to http.ResponseWriter, q *http.Request) {
+			if !admitted(q.Host, w.given, w.metrics.Addr(), hostname) {
+				http.Error(to, "this is no name of this machine; to use it, give it to headroom, as in --metrics NAME:9408", http.StatusForbidden)
+				return
+			}
+			answerMetrics(to, q, dir)
+		}))
 		u.line(plain, fmt.Sprintf("metrics: http://%s/metrics", w.metrics.Addr()))
 	}
 }
 
 func (w *web) start(l net.Listener, h http.Handler) {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+		ErrorLog: log.New(io.Discard, "", 0)} // the terminal belongs to the command
 	w.servers = append(w.servers, s)
-	go func() { _ = s.Serve(l) }() // returns when w is closed
+	go func() { _ = s.Serve(bound(l)) }() // returns when w is closed
+}
+
+// connectionsMost is how many connections each of the two servers has at once. Others wait in the
+// system, where they cost no descriptors: the command needs some for every start.
+const connectionsMost = 16
+
+// bounded is a listener with at most connectionsMost open connections.
+type bounded struct {
+	net.Listener
+	room chan struct{}
+	once sync.Once
+	done chan struct{} // closed when the listener is
+}
+
+func bound(l net.Listener) *bounded {
+	return &bounded{Listener: l, room: make(chan struct{}, connectionsMost), done: make(chan struct{})}
+}
+
+// Accept implements [net.Listener].
+func (l *bounded) Accept() (net.Conn, error) {
+	select {
+	case l.room <- struct{}{}:
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.room
+		return nil, err
+	}
+	return &counted{Conn: c, room: l.room}, nil
+}
+
+// Close implements [net.Listener].
+func (l *bounded) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return l.Listener.Close()
+}
+
+// counted is a connection that makes room for another one when it is closed.
+type counted struct {
+	net.Conn
+	room chan struct{}
+	once sync.Once
+}
+
+// Close implements [net.Conn].
+func (c *counted) Close() error {
+	c.once.Do(func() { <-c.room })
+	return c.Conn.Close()
+}
+
+// admitted reports whether a request for the metrics may have a host. It prevents DNS rebinding,
+// with which a web page from elsewhere could read the metrics through a name of its own that
+// resolves to this machine. An address is no such name. Neither is a name without a dot, since
+// nobody can register one; nor this machine's name; nor the name that the user gave in --metrics.
+// If the metrics are served on the loopback interface, only its names count, and the given one.
+func admitted(host, given string, at net.Addr, hostname string) bool {
+	name := nameOf(host)
+	if report.OwnName(host) || name != "" && name == nameOf(given) {
+		return true
+	}
+	if own, ok := at.(*net.TCPAddr); !ok || own.IP.IsLoopback() {
+		return false
+	}
+	machine, _, _ := strings.Cut(strings.ToLower(hostname), ".")
+	first, _, dotted := strings.Cut(name, ".")
+	_, err := netip.ParseAddr(name)
+	return err == nil || name != "" && (!dotted || first == machine)
+}
+
+// nameOf returns the name in a host such as "Node7.example:9408", in lower case, or the address in
+// one such as "[::1]:80".
+func nameOf(host string) string {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = strings.Trim(host, "[]")
+	}
+	return strings.ToLower(strings.TrimSuffix(name, "."))
 }
 
 // lastLook is how long the viewers of a run are given to fetch its last state.

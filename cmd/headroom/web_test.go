@@ -80,6 +80,17 @@ func TestRunIsLookedAt(t *testing.T) {
 		if status, text := read(t, metrics); status != 200 || !strings.Contains(text, "headroom_run_running{run=\"wait-run\"} 1\n") {
 			t.Errorf("%d\n%s", status, text)
 		}
+		if status, text := read(t, strings.Replace(metrics, "127.0.0.1", "localhost", 1)); status != 200 {
+			t.Errorf("by the name localhost: %d\n%s", status, text)
+		}
+		rebound, err := http.NewRequest(http.MethodGet, metrics, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rebound.Host = "evil.example:80"
+		if answer, err := http.DefaultClient.Do(rebound); err != nil || answer.StatusCode != 403 || answer.Body.Close() != nil {
+			t.Errorf("by somebody else's name: %+v, %v", answer, err)
+		}
 		if status, _ := read(t, strings.TrimSuffix(metrics, "metrics")); status != 404 {
 			t.Errorf("%d beside the metrics", status)
 		}
@@ -97,6 +108,85 @@ func TestRunIsLookedAt(t *testing.T) {
 				t.Errorf("%s still answers", url)
 			}
 		}
+	}
+}
+
+// TestAdmitted checks by which names the metrics can be read.
+func TestAdmitted(t *testing.T) {
+	loopback, everywhere := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9408}, &net.TCPAddr{IP: net.IPv6unspecified, Port: 9408}
+	for _, c := range []struct {
+		host, given string
+		at          net.Addr
+		want        bool
+	}{
+		{"127.0.0.1:9408", "127.0.0.1:9408", loopback, true},
+		{"localhost", "127.0.0.1:9408", loopback, true},
+		{"[::1]:9408", "127.0.0.1:9408", loopback, true},
+		{"evil.example:9408", "127.0.0.1:9408", loopback, false},
+		{"node7:9408", "127.0.0.1:9408", loopback, false},
+		{"10.0.0.7:9408", "127.0.0.1:9408", loopback, false},
+		{"", "127.0.0.1:9408", loopback, false},
+		{"Train.Local:9408", "train.local:9408", loopback, true},
+		{"10.0.0.7:9408", ":9408", everywhere, true},
+		{"[fe80::7]:9408", "0.0.0.0:9408", everywhere, true},
+		{"trainer:9408", "0.0.0.0:9408", everywhere, true},
+		{"Node7.cluster.example.:9408", "0.0.0.0:9408", everywhere, true},
+		{"node8.cluster.example:9408", "0.0.0.0:9408", everywhere, false},
+		{"evil.example", "0.0.0.0:9408", everywhere, false},
+		{"", ":9408", everywhere, false},
+		{"gpu.example:9408", "gpu.example:9408", everywhere, true},
+	} {
+		if got := admitted(c.host, c.given, c.at, "node7.local"); got != c.want {
+			t.Errorf("%q with --metrics %s: %v, want %v", c.host, c.given, got, c.want)
+		}
+	}
+}
+
+// TestHalfOpenConnections checks that a command is started again although somebody has opened more
+// connections than the process may have files, and sends no request on them.
+func TestHalfOpenConnections(t *testing.T) {
+	inEmptyFolder(t, "oom.txt", `Traceback (most recent call last):
+  File "/work/train.py", line 14, in forward
+    return self.fc(x)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.10 GiB is free. Process 71 has 78.14 GiB memory in use. Of the allocated memory 77.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.
+`)
+	if err := os.WriteFile("train", []byte("#!/bin/sh\n[ $2 -le 32 ] && exit 0\nwhile ! [ -e flooded ]; do sleep 0.05; done; cat oom.txt >&2; exit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("sh", "-c", `ulimit -n 128; exec headroom run --web --metrics 127.0.0.1:0 --name flooded --trust --knob micro=--bs --knob accumulation=--accum -- ./train --bs 64 --accum 1`)
+	said, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	lines := bufio.NewScanner(said)
+	for range 2 { // the two addresses
+		if !lines.Scan() {
+			t.Fatal("it says no address")
+		}
+		address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(lines.Text())
+		for range 150 {
+			open, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatalf("%s: %v", lines.Text(), err)
+			}
+			defer open.Close() //nolint:errcheck // of a test
+			if _, err := open.Write([]byte("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-a: ")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.WriteFile("flooded", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+		text.WriteString(lines.Text() + "\n")
+	}
+	if err := c.Wait(); err != nil || !strings.Contains(text.String(), "micro-batch 64 → 32") {
+		t.Errorf("%v\n%s", err, text.String())
 	}
 }
 
