@@ -123,6 +123,8 @@ func (m *Match) resumable(r Resume, s, next step) error {
 		return refuse("%s needs %s %s or later to resume, but the installed version is not known", p.Name, need.Package, need.Version)
 	case need.Package != "" && olderThan(have, need.Version):
 		return refuse("%s needs %s %s or later to resume, but %s is installed", p.Name, need.Package, need.Version, have)
+	case p.Unit == Micros && before != next.perMicro && p.Name == "plain":
+		return refuse("the checkpoint counts micro-batches (--knob unit=micro-batch), so with micro-batch %d instead of %d the command would skip or repeat samples; let the script count optimizer steps or samples", next.perMicro, before)
 	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
 		return refuse("%s records its position in micro-batches, and this checkpoint may be from the middle of an epoch: the command would resume at a different position with micro-batch %d instead of %d; save only at the ends of epochs, and give the training's length in epochs", p.Name, next.perMicro, before)
 	}

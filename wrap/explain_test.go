@@ -71,7 +71,7 @@ func TestExplainGoesOn(t *testing.T) {
 	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(wholeZip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
 		t.Errorf("checkpoints %+v", s)
 	}
-	if s := e.Smaller; s == nil || !s.Trusted || len(s.Prove) != 3 || s.Diff == "" {
+	if s := e.Smaller; s == nil || !s.Trusted || len(s.Prove) != 4 || s.Diff == "" {
 		t.Errorf("smaller %+v", s)
 	}
 	for _, w := range e.Warnings {

@@ -84,9 +84,27 @@ func Over(first, then []Profile) []Profile {
 	return all
 }
 
-// nameable lists the names that --knob accepts: those of knobs, and "checkpoints", which
-// says where the checkpoints are.
-var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resume", "output", "checkpoints"}
+// nameable lists the names that --knob accepts: those of knobs, "checkpoints", which says
+// where the checkpoints are, and "unit", which says what they count in.
+var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resume", "output", "checkpoints", "unit"}
+
+// units lists the values of --knob unit.
+var units = []string{string(Steps), string(Samples), string(Epochs), string(Micros)}
+
+// KnobWords returns what can follow --knob: each name with its equals sign, and the values
+// of those names that allow only certain values.
+func KnobWords() []string {
+	var words []string
+	for _, name := range nameable {
+		if name != "unit" {
+			words = append(words, name+"=")
+		}
+	}
+	for _, unit := range units {
+		words = append(words, "unit="+unit)
+	}
+	return words
+}
 
 // Plain returns a profile for a script that no other profile fits. It is made from the
 // knobs that the user named, in these forms:
@@ -96,10 +114,14 @@ var nameable = []string{micro, accumulation, global, rampup, eval, steps, "resum
 //	micro=$BATCH            a variable of the environment
 //	micro=--batch@total     counted over all ranks; also @device, and @rank, which is the default
 //	checkpoints=out/*.pt    which files are checkpoints; the newest is the one written last
+//	unit=step               what a checkpoint counts in: step, sample, epoch or micro-batch
+//
+// Without a unit, the profile's Unit is "": a change then needs the user's word that the
+// checkpoints do not count micro-batches.
 //
 // The error joins a [*ProfileError] for every problem with the knobs.
 func Plain(knobs []string) (Profile, error) {
-	p := Profile{Name: "plain", Version: language, Style: SpaceStyle, Knobs: map[string]Knob{}, Normalised: Prove, Coupling: ByNothing, Unit: Steps,
+	p := Profile{Name: "plain", Version: language, Style: SpaceStyle, Knobs: map[string]Knob{}, Normalised: Prove, Coupling: ByNothing,
 		Config: ConfigFile{Flags: []string{"--config", "-c", "--config-file", "--config_file", "--cfg"}},
 		Resume: Continuation{Mode: "none"}}
 	p, err := p.withKnobs(knobs)
@@ -138,7 +160,11 @@ func (p Profile) withKnobs(knobs []string) (Profile, error) {
 		case seen[name]:
 			problems = append(problems, &ProfileError{"--knob", name, place, "named twice"})
 		case name == "checkpoints":
-			p.Checkpoints = Layout{Root: path.Dir(place), Glob: path.Base(place), Time: true}
+			p.Checkpoints = layoutOf(place)
+		case name == "unit" && !slices.Contains(units, place):
+			problems = append(problems, &ProfileError{"--knob", name, place, "must be one of " + strings.Join(units, ", ")})
+		case name == "unit":
+			p.Unit = Unit(place)
 		default:
 			k, err := p.Knobs[name].at(name, place)
 			problems = append(problems, err)
@@ -151,6 +177,18 @@ func (p Profile) withKnobs(knobs []string) (Profile, error) {
 	}
 	p.Trial = p.Trial.named(seen, p.Name == "plain")
 	return p, errors.Join(problems...)
+}
+
+// layoutOf returns the layout of the checkpoints that match the pattern place. Its root is
+// the longest beginning of place that has no wildcard, without the last element.
+func layoutOf(place string) Layout {
+	root, glob := path.Split(path.Clean(place))
+	for strings.ContainsAny(root, `*?[\`) {
+		var last string
+		root, last = path.Split(path.Clean(root))
+		glob = path.Join(last, glob)
+	}
+	return Layout{Root: path.Clean(root), Glob: glob, Time: true}
 }
 
 // at returns the knob k, called name, with place as the only place where a command can set

@@ -99,6 +99,8 @@ func TestPlainKnobs(t *testing.T) {
 		{"accumulation=--accum", "micro: missing"},
 		{"micro", "write NAME=FLAG"},
 		{"micro=--bs micro=--b", "named twice"},
+		{"micro=--bs unit=sample", ""},
+		{"micro=--bs unit=batch", "unit: batch: must be one of step, sample, epoch, micro-batch"},
 		{"micor=--bs", "did you mean micro?"},
 		{"micro=--bs@all", "must be device, rank or total"},
 		{"micro=--", "must be a flag, a key or a $VARIABLE"},

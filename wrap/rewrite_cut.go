@@ -38,6 +38,9 @@ func (w *rewriter) cut(s, next step) error {
 	}
 	if m.Profile.Name == "plain" {
 		w.prove("the learning rate does not depend on the micro-batch alone")
+		if m.Profile.Unit == "" && m.Profile.Resume.Mode != "none" {
+			w.prove("a checkpoint counts optimizer steps, samples or epochs, not micro-batches (--knob unit=step says so, --knob unit=micro-batch the opposite)")
+		}
 	}
 	if err := w.length(); err != nil {
 		return err

@@ -72,7 +72,10 @@ func (m *Match) saving(w *warnings) {
 			w.add(about, "%s can resume from a checkpoint only with %s %s or later, but %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
 		}
 	}
-	if p.Unit == Micros && !m.atEpochs() {
+	switch {
+	case p.Unit == Micros && p.Name == "plain":
+		w.add(about, "they count micro-batches (--knob unit=micro-batch): the command can resume from one only with the same micro-batch")
+	case p.Unit == Micros && !m.atEpochs():
 		w.add(about, "%s counts in micro-batches, and saves or resumes within epochs: from a checkpoint within an epoch it can resume only with the same micro-batch", p.Name)
 	}
 }

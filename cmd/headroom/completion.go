@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"headroom/configs"
+	"headroom/wrap"
 )
 
 // completeFlag is the flag by which a completion script asks the binary itself how the
@@ -225,6 +226,8 @@ func flagValues(flag, word string) []string {
 	switch flag {
 	case "format":
 		return []string{"html", "md"}
+	case "knob":
+		return wrap.KnobWords()
 	case "output", "o":
 		return []string{anyFile}
 	case "profile":

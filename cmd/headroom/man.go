@@ -110,7 +110,7 @@ CONFIG is a file, or the name of a preset. The same command line, given again af
 continues the run, or does nothing if the run is finished. If the device is lost, headroom replaces its own process with a new one, which continues from the newest checkpoint.
 
 For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and stops; the second one stops at once. COMMAND receives such signals itself.`,
-	"--knob":            "; NAME is micro, accumulation or another knob listed in docs/profiles.md; may be repeated",
+	"--knob":            "; NAME is micro, accumulation or another knob listed in docs/profiles.md, such as checkpoints=PATTERN and unit=step; may be repeated",
 	"--trust":           ", such as that it divides the loss by the accumulation",
 	"--hang":            "; a sign of life is output, GPU work or a new checkpoint",
 	"--observe":         "; a step that runs out of memory is left to COMMAND",
