@@ -20,6 +20,7 @@ import (
 //	checkpoints/step-000200/
 //	logs/attempt-001.log
 //	learned.json            a [Learned] that may not be in any checkpoint yet
+//	known.json              a [Known], for a wrapped command
 //	status.json             a [Status], replaced atomically
 //	report.html report.md   generated from the files above
 //	lock

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"headroom/memory"
+	"headroom/runs"
 )
 
 // Checkpoint is one checkpoint on disk.
@@ -20,13 +21,25 @@ type Checkpoint struct {
 	Time    time.Time    `json:"time"`              // when its newest file was last written
 	Size    memory.Bytes `json:"size"`              // total size of its files
 	Problem string       `json:"problem,omitempty"` // why it cannot be used; "" if it is complete
+
+	inode   uint64   // of the file or folder; 0 if it is not known
+	device  uint64   // that the inode is on
+	link    bool     // it is a link to the file or folder
+	parts   []string // if it is a folder: the names of its files, with # for each number
+	settles bool     // Problem is only that it may still be being written
+}
+
+// mark returns what c looks like now.
+func (c Checkpoint) mark() runs.Mark {
+	return runs.Mark{Path: c.Path, File: c.inode, Size: c.Size, Time: c.Time}
 }
 
 // Checkpoints lists a command's checkpoints.
 type Checkpoints struct {
 	Root   string       // the folder that holds them, spelled as in the command
 	Newest *Checkpoint  // the newest complete one; nil if there is none
-	All    []Checkpoint // newest first
+	All    []Checkpoint // those of this run, newest first
+	Others []Checkpoint // those that are not of this run; Problem says why
 	auto   bool         // the framework chooses by itself which one to resume from
 }
 
@@ -37,42 +50,54 @@ type Checkpoints struct {
 const settled = 2 * time.Second
 
 // Checkpoints finds the checkpoints that the command has left on disk. now is the current
-// time. A checkpoint older than since, the start of the run, belongs to another training
-// run and is not listed.
-func (m *Match) Checkpoints(now, since time.Time) (Checkpoints, error) {
+// time. past tells which of them belong to this run.
+func (m *Match) Checkpoints(now time.Time, past Past) (Checkpoints, error) {
 	layout := m.Profile.Checkpoints
-	if layout.Glob == "" {
-		return Checkpoints{}, &ResumeError{m.Profile.Name + " does not say where checkpoints are; name them with --knob checkpoints=GLOB"}
-	}
-	root, err := m.root()
-	if err != nil {
-		return Checkpoints{}, err
-	}
-	found := Checkpoints{Root: root, auto: m.Profile.Resume.Mode == "auto"}
-	if m.given.Files == nil {
-		return found, nil
-	}
-	files, err := fs.Sub(m.given.Files, m.Command.abs(root))
-	if err != nil {
-		return Checkpoints{}, fmt.Errorf("look for checkpoints: %w", err)
-	}
-	names, err := fs.Glob(files, layout.Glob)
-	if err != nil {
-		return Checkpoints{}, fmt.Errorf("look for checkpoints: %w", err)
+	found, files, names, err := m.candidates(layout)
+	if err != nil || files == nil {
+		return found, err
 	}
 	for _, name := range names {
-		if strings.HasPrefix(path.Base(name), ".headroom-") {
+		c := look(files, found.Root, name, layout)
+		switch why := past.foreign(c); {
+		case why != "":
+			c.Problem = why
+			found.Others = append(found.Others, c)
 			continue
+		case c.Problem == "":
+			c.Problem, c.settles = past.unfinished(c, now)
 		}
-		c := look(files, name, layout, now)
-		if c.Time.Before(since) {
-			continue
-		}
-		c.Path = path.Join(root, name)
 		found.All = append(found.All, c)
 	}
-	found.sort(layout, pointed(files, layout))
+	found.All = unlinked(found.All)
+	if len(layout.Complete) == 0 {
+		partial(found.All)
+	}
+	found.strangers(past, now)
+	found.sort(layout, pointed(files, layout), past.credible(found.All, now))
+	found.unsure(layout)
 	return found, nil
+}
+
+// candidates returns the names in the folder of the checkpoints, files, that match the
+// pattern of checkpoints. files is nil if no files can be read.
+func (m *Match) candidates(layout Layout) (found Checkpoints, files fs.FS, names []string, err error) {
+	if layout.Glob == "" {
+		return found, nil, nil, &ResumeError{m.Profile.Name + " does not say where checkpoints are; name them with --knob checkpoints=GLOB"}
+	}
+	if found.Root, err = m.root(); err != nil {
+		return found, nil, nil, err
+	}
+	found.auto = m.Profile.Resume.Mode == "auto"
+	if m.given.Files == nil {
+		return found, nil, nil, nil
+	}
+	files = folder{m.given.Files, m.Command.abs(found.Root)}
+	if names, err = fs.Glob(files, layout.Glob); err != nil {
+		return found, nil, nil, fmt.Errorf("look for checkpoints: %w", err)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(path.Base(name), ".headroom-") })
+	return found, files, names, nil
 }
 
 // Where returns the pattern of the paths at which headroom looks for the command's
@@ -111,19 +136,24 @@ func (m *Match) root() (string, error) {
 // sort orders the checkpoints from newest to oldest and finds the newest complete one.
 // named is the checkpoint that the framework's pointer file names. If the framework has
 // such a file, any checkpoint newer than named counts as unfinished.
-func (c *Checkpoints) sort(layout Layout, named string) {
-	slices.SortStableFunc(c.All, func(a, b Checkpoint) int {
-		if d := cmp.Compare(b.Number, a.Number); d != 0 && !layout.Time {
+//
+// If the order is that of time, but the times cannot be believed, the numbers decide.
+func (c *Checkpoints) sort(layout Layout, named string, credible bool) {
+	newer := func(a, b Checkpoint) int {
+		if d := cmp.Compare(b.Number, a.Number); d != 0 && (!layout.Time || !credible) {
 			return d
 		}
 		return b.Time.Compare(a.Time)
-	})
+	}
+	slices.SortStableFunc(c.All, newer)
+	slices.SortStableFunc(c.Others, func(a, b Checkpoint) int { return cmp.Or(cmp.Compare(b.Number, a.Number), newer(a, b)) })
 	named = path.Join(c.Root, named)
 	count, err := strconv.ParseInt(path.Base(named), 10, 64) // a checkpoint's name may be padded with zeros while the pointer is not
 	at := slices.IndexFunc(c.All, func(one Checkpoint) bool { return one.Path == named || err == nil && one.Number == count })
 	for i := range max(0, at) {
 		if layout.Pointer != "" && c.All[i].Problem == "" {
 			c.All[i].Problem = layout.Pointer + " does not name it yet"
+			c.All[i].settles = false
 		}
 	}
 	for i := range c.All {
@@ -140,7 +170,7 @@ func pointed(files fs.FS, layout Layout) string {
 	if layout.Pointer == "" {
 		return ""
 	}
-	content, err := fs.ReadFile(files, layout.Pointer)
+	content, err := readFile(files, layout.Pointer, maxDocument)
 	name := strings.TrimSpace(string(content))
 	if err != nil || name == "" {
 		return ""
@@ -155,12 +185,36 @@ var integer = lazily(`\d+`)
 
 // look examines the checkpoint called name. If the checkpoint cannot be used, its Problem
 // says why.
-func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
-	var c Checkpoint
+func look(files fs.FS, root, name string, layout Layout) Checkpoint {
+	c, mode := glance(files, root, name)
+	if c.Problem != "" {
+		return c
+	}
+	if what := special(mode); what != "" {
+		c.Problem = "it " + what
+	} else {
+		c.Problem = incomplete(files, name, mode.IsDir(), c.parts, layout)
+	}
+	return c
+}
+
+// glance returns the checkpoint called name, as far as it can be seen without opening a file,
+// and its mode. root is put in front of its path.
+func glance(files fs.FS, root, name string) (Checkpoint, fs.FileMode) {
+	c := Checkpoint{Path: path.Join(root, name)}
 	if all := integer().FindAllString(path.Base(name), -1); len(all) > 0 {
 		c.Number, _ = strconv.ParseInt(all[len(all)-1], 10, 64) // a number that is too large becomes the largest int64
 	}
-	err := fs.WalkDir(files, name, func(_ string, d fs.DirEntry, err error) error {
+	info, err := fs.Stat(files, name)
+	if err != nil {
+		c.Problem = err.Error()
+		return c, 0
+	}
+	c.inode, c.device = fileID(info)
+	if itself, err := fs.Lstat(files, name); err == nil {
+		c.link = itself.Mode()&fs.ModeSymlink != 0
+	}
+	err = fs.WalkDir(files, name, func(at string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -170,39 +224,48 @@ func look(files fs.FS, name string, layout Layout, now time.Time) Checkpoint {
 		}
 		if err == nil && !d.IsDir() {
 			c.Size += memory.Bytes(info.Size())
+			if part := strings.TrimPrefix(at, name); part != "" {
+				c.parts = append(c.parts, part)
+			}
 		}
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		c.Problem = err.Error()
-	case c.Time.After(now.Add(-settled)):
-		c.Problem = "only just written, perhaps not complete yet"
-	default:
-		c.Problem = incomplete(files, name, layout)
 	}
-	return c
+	return c, info.Mode()
 }
 
 // incomplete says what is missing or broken in a checkpoint. It returns "" if nothing is.
-func incomplete(files fs.FS, name string, layout Layout) string {
-	info, err := fs.Stat(files, name)
-	if err != nil {
-		return err.Error()
-	}
-	if !info.IsDir() {
+// parts are the files in the checkpoint, if it is a folder.
+func incomplete(files fs.FS, name string, isDir bool, parts []string, layout Layout) string {
+	if !isDir {
 		return broken(files, name)
 	}
-	inside, err := fs.Sub(files, name)
-	if err != nil {
-		return err.Error()
-	}
 	for _, patterns := range layout.Complete {
-		if problem := oneIs(inside, patterns); problem != "" {
+		if problem := oneIs(folder{files, name}, patterns); problem != "" {
+			return problem
+		}
+	}
+	switch {
+	case len(layout.Complete) > 0:
+		return ""
+	case len(parts) == 0:
+		return "it has no files"
+	}
+	for _, part := range parts {
+		if problem := broken(files, name+part); problem != "" && !marker(files, name+part) {
 			return problem
 		}
 	}
 	return ""
+}
+
+// marker reports whether an empty file may be meant to be empty: its name has no ending, as
+// in DONE, _SUCCESS or .is_checkpoint.
+func marker(files fs.FS, name string) bool {
+	info, err := fs.Stat(files, name)
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0 && path.Ext(strings.TrimLeft(path.Base(name), "._")) == ""
 }
 
 // oneIs checks that at least one file matches one of the patterns, and that every

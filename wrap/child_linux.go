@@ -127,7 +127,7 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 	c.witness.dismiss()
 	var left []process
 	if !c.o.Leave {
-		c.tree.end(c.o.Grace, c.killing, whole)
+		c.tree.end(c.o.Grace, c.killing, everyProcess)
 	} else if left = c.tree.settle(settling); len(left) > 0 && c.asked.Load() {
 		c.tree.end(c.o.Grace, c.killing, c.inGroup) // an interrupt ends the job, as a terminal's does
 		left = c.tree.left()
@@ -269,7 +269,7 @@ func (c *Child) kill() {
 		_ = syscall.Kill(-c.process.Pid, syscall.SIGKILL)
 	}
 	_ = c.process.Kill()
-	which := whole
+	which := everyProcess
 	if c.o.Leave {
 		which = c.inGroup
 	}

@@ -177,7 +177,7 @@ func outcome(t *testing.T, archive *txtar.Archive) string {
 // newest returns the newest complete checkpoint to resume from, and writes a list of all
 // checkpoints to b.
 func newest(b *strings.Builder, m *Match, s scenario) Resume {
-	found, err := m.Checkpoints(now, start)
+	found, err := m.Checkpoints(now, Past{Begun: start})
 	if err != nil {
 		fmt.Fprintln(b, err)
 	}

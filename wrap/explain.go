@@ -201,7 +201,7 @@ func (w *Wrapped) smaller() *Smaller {
 // about that disk to warn.
 func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
 	s := &SavedAt{Mode: m.Profile.Resume.Mode}
-	found, err := m.Checkpoints(look.Now, time.Time{})
+	found, err := m.Checkpoints(look.Now, Past{})
 	if err != nil {
 		s.Refused = err.Error()
 		return s

@@ -50,6 +50,8 @@ type Wrapped struct {
 	Trouble func(error)                               // receives problems around the command, and warnings that it may hang or leak
 	Said    func(Rewritten)                           // receives each changed command before its start; may be nil
 	Started func(runs.Process)                        // called after each start, when the command is already running; may be nil
+	Skipped func(string)                              // receives, before a later life begins, why newer checkpoints are not used; may be nil
+	Keep    func(runs.Known)                          // receives what is known of the checkpoints when that has changed; may be nil
 
 	// Inside prepares to watch a life from inside its processes. It returns the command
 	// to start in place of the given one, and a function to call once the life has ended.
@@ -60,6 +62,14 @@ type Wrapped struct {
 
 	child   atomic.Pointer[Child]      // of the newest life
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
+	known   runs.Known                 // of the checkpoints
+	listed  bool                       // known.Before is complete
+	listing chan []runs.Mark           // receives known.Before when List has found it; nil if it has been received
+	skipped []string                   // why checkpoints that seem newer than the one from which the next life resumes are not used
+	lived   bool                       // a life of this run has ended, in this process or in an earlier one
+	doubted []runs.Mark                // the command could not resume from these, for whatever reason
+	ran     bool                       // the same, in this process
+	seen    []runs.Mark                // the checkpoints that complete found last
 	aside   []Rename                   // of incomplete checkpoints that the next life would otherwise choose
 	decides bool                       // the newest life ended in a way after which another life may resume from a checkpoint
 	behind  behind                     // what lives have left running
@@ -88,32 +98,11 @@ func (e *MixedError) Error() string {
 	return "a smaller micro-batch would train something else, even with accumulation: " + e.Why + "; if that is acceptable, give the command a smaller batch yourself"
 }
 
-// Newest returns the newest complete checkpoint of this run, or nil if there is none.
-func (w *Wrapped) Newest() (*Saved, error) {
-	if w.Match == nil {
-		return nil, nil
-	}
-	now := time.Now()
-	if !w.decides { // the result is only reported, so it is not worth waiting for
-		now = now.Add(settled)
-	}
-	found, err := w.Match.Checkpoints(now, w.Begun)
-	if err == nil && w.decides && len(found.All) > 0 && now.Sub(found.All[0].Time) < settled {
-		time.Sleep(settled) // the writer is dead, so nothing changes the checkpoint meanwhile
-		found, err = w.Match.Checkpoints(time.Now(), w.Begun)
-	}
-	if errors.As(err, new(*ResumeError)) || errors.As(err, new(*KnobError)) {
-		return nil, nil // it is not known where checkpoints are, which must not keep the command from being run
-	}
-	w.aside = found.Aside()
-	if err != nil || found.Newest == nil {
-		return nil, err
-	}
-	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, checkpoint: found.Newest}, nil
-}
-
 // Resumes reports whether headroom can make the command resume from a checkpoint.
 func (w *Wrapped) Resumes() bool { return w.Match != nil && w.Match.Profile.Resume.Mode != "none" }
+
+// Chooses reports whether headroom, and not the command, chooses the checkpoint to resume from.
+func (w *Wrapped) Chooses() bool { return w.Match != nil && w.Match.Profile.Resume.Mode == "path" }
 
 // Prepare returns the command to start with a plan, from a checkpoint or, if from is
 // nil, from the beginning. If nothing has to change, that is the user's own command. An
@@ -158,6 +147,12 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 	if err != nil {
 		return Outcome{}, Exit{}, err
 	}
+	if w.lived && w.Skipped != nil {
+		for _, why := range w.skipped {
+			w.Skipped(why)
+		}
+	}
+	w.lived, w.ran = true, true
 	if w.Said != nil && len(next.Changes) > 0 {
 		w.Said(next)
 	}
@@ -344,7 +339,7 @@ func (w *Wrapped) places() (all []string) {
 	if place := w.Match.Place(); place != "" && place != resolved(w.Command.Dir) {
 		return append(all, place)
 	}
-	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
+	found, err := w.Match.Checkpoints(time.Now(), w.past())
 	if err != nil {
 		return all // it is not known where they are
 	}
@@ -437,7 +432,7 @@ func (w *Wrapped) lastSaved() time.Time {
 	if w.Match == nil {
 		return time.Time{}
 	}
-	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
+	found, err := w.Match.Checkpoints(time.Now(), w.past())
 	if err != nil || len(found.All) == 0 {
 		return time.Time{}
 	}
@@ -446,10 +441,13 @@ func (w *Wrapped) lastSaved() time.Time {
 
 // complete returns when each complete checkpoint was written, newest first.
 func (w *Wrapped) complete() (all []time.Time) {
-	found, err := w.Match.Checkpoints(time.Now(), w.Begun)
+	past := w.past()
+	past.still = w.seen
+	found, err := w.Match.Checkpoints(time.Now(), past)
 	if err != nil {
 		return nil
 	}
+	w.seen = found.marks()
 	for _, c := range found.All {
 		if c.Problem == "" {
 			all = append(all, c.Time)

@@ -43,7 +43,7 @@ func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
 
 func readRankError(logs fs.FS, name string) (RankError, error) {
 	r := RankError{Rank: -1}
-	text, err := fs.ReadFile(logs, name)
+	text, err := readFile(logs, name, maxDocument)
 	if err != nil {
 		return r, err
 	}

@@ -40,16 +40,28 @@ func (m *Match) read(name string) ([]byte, error) {
 	if m.given.Files == nil {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
-	f, err := m.given.Files.Open(m.Command.abs(name))
+	content, err := readFile(m.given.Files, m.Command.abs(name), maxDocument)
+	if errors.Is(err, errTooLarge) {
+		return nil, fmt.Errorf("%s: larger than %d bytes: not a configuration", name, maxDocument)
+	}
+	return content, err
+}
+
+var errTooLarge = errors.New("too large")
+
+// readFile returns the content of a file that is not special and has at most most bytes. So
+// a pipe keeps its content for the command that is to read it.
+func readFile(files fs.FS, name string, most int64) ([]byte, error) {
+	f, _, err := openFile(files, name)
 	if err != nil {
 		return nil, err
 	}
-	content, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
+	content, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	if len(content) > maxDocument {
-		return nil, fmt.Errorf("%s: larger than %d bytes: not a configuration", name, maxDocument)
+	if int64(len(content)) > most {
+		return nil, errTooLarge
 	}
 	return content, nil
 }

@@ -45,6 +45,15 @@ type RunOptions struct {
 	// called when the run has ended, and may be nil.
 	Left func() string
 
+	// Made returns how many optimizer steps the newest life made, or -1 if that is not known.
+	// The function itself is nil if it is never known.
+	Made func() int
+	// Reject makes Newest return checkpoints other than the given one, from which the command
+	// could not resume. Judge says later whether that was the fault of the checkpoints that
+	// were rejected. Both are nil if other checkpoints are not to be tried.
+	Reject func(*Saved)
+	Judge  func(bad bool)
+
 	Sleep func(ctx context.Context, d time.Duration) error // harness.Sleep, if nil
 }
 
@@ -102,6 +111,8 @@ type runner struct {
 	last   Exit            // of the newest life
 	waits  time.Duration   // how long to wait before the next life, for other processes to free memory
 	lives  []time.Duration // how long each life lasted
+	doubts int             // how many checkpoints in a row have been rejected
+	reason string          // why the last of them was, without numbers
 }
 
 // Run starts one life of the command after another, until one finishes or nothing is left
@@ -162,6 +173,7 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 	if err := r.progress(); err != nil {
 		return exit, false, err
 	}
+	r.judge(outcome)
 	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: describe(outcome, exit), Seconds: exit.Seconds})
 	if again, err = r.follow(ctx, outcome, exit); again {
 		again, err = r.clear(ctx)
@@ -266,7 +278,7 @@ func (r *runner) progress() error {
 	case newest.after(known):
 		newest.Micro, r.beyond = r.s.Running().Largest(), 0
 		if !newest.Time.IsZero() {
-			r.beyond = r.last.Began.Add(life(r.last)).Sub(newest.Time)
+			r.beyond = max(0, r.last.Began.Add(life(r.last)).Sub(newest.Time)) // below 0 if the file system's clock is ahead
 		}
 		return r.s.Reached(newest.Step, newest.Path)
 	case newest.Path == known.Path:
@@ -307,6 +319,10 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 			return err == nil, err
 		}
 		return false, &ExitError{Code: exit.Code, Why: d.Reason}
+	case Failed:
+		if again, err := r.olderOne(o, exit); again || err != nil {
+			return again, err
+		}
 	}
 	e := &ExitError{Code: exit.Code, Why: describe(o, exit), How: ending(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
 	var verdict memory.Verdict
@@ -355,7 +371,65 @@ func (r *runner) resumed(o Outcome) string {
 	if o.Kind != Failed || r.from == nil || r.progressed() {
 		return ""
 	}
+	if r.doubts > 0 {
+		return "the command failed after each of the checkpoints that it resumed from, so they are probably not the reason"
+	}
 	return fmt.Sprintf("the command had resumed from %s and written no newer checkpoint; if that checkpoint cannot be loaded, move it elsewhere and start again from the one before", r.from.Path)
+}
+
+const (
+	// mostDoubts is how many checkpoints in a row may be rejected.
+	mostDoubts = 3
+	// longestLoad is how long a life may have taken to fail without a step so that the
+	// checkpoint may be the reason.
+	longestLoad = 30 * time.Minute
+)
+
+// olderOne rejects the checkpoint that the newest life resumed from, if that life failed
+// before it made a step. again reports whether there is an older checkpoint to resume from
+// instead. Nothing else about the command changes, and each checkpoint is tried once.
+func (r *runner) olderOne(o Outcome, exit Exit) (again bool, err error) {
+	if r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
+		return false, nil
+	}
+	reason := integer().ReplaceAllString(strings.Join(o.Reasons, "; "), "#")
+	if r.doubts > 0 && reason == r.reason {
+		return false, nil // the same with two checkpoints: then neither of them is the reason
+	}
+	bad := r.from
+	r.reason = reason
+	r.Reject(bad)
+	r.doubts++
+	older, err := r.look()
+	if err != nil || older == nil {
+		return false, err
+	}
+	if older.Micro == 0 {
+		older.Micro = bad.Micro
+	}
+	r.newest = older
+	r.s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("%s; before its first step after it had resumed from %s, which perhaps cannot be loaded: it resumes from %s", describe(o, exit), bad.Path, older.Path)})
+	return true, nil
+}
+
+// noStep reports whether the newest life seems to have ended before its first step.
+func (r *runner) noStep(exit Exit) bool {
+	if r.Made != nil {
+		if made := r.Made(); made >= 0 {
+			return made == 0 && life(exit) < longestLoad
+		}
+	}
+	return life(exit) < YoungDeath
+}
+
+// judge decides about the checkpoints that have been rejected. If the newest life, which
+// resumed from an older one, made a step, they were the reason why earlier lives failed. If
+// the run ends first, that remains unknown, and a later process tries them again.
+func (r *runner) judge(o Outcome) {
+	if r.doubts > 0 && (o.Kind == Done || r.progressed() || r.Made != nil && r.Made() > 0) {
+		r.Judge(true)
+		r.doubts = 0
+	}
 }
 
 // mayPass reports whether memory that ran out during loading may suffice next time. That
@@ -414,7 +488,7 @@ func (r *runner) lost() time.Duration {
 	case !r.Recover: // it is not known where such a command continues if the user starts it again
 		return 0
 	case r.Resumes && r.progressed():
-		return max(0, r.beyond)
+		return r.beyond
 	}
 	return life(r.last)
 }

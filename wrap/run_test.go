@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,11 @@ type toyCommand struct {
 	grows        bool                        // a worker inside saw the memory in use grow from step to step
 	leaks        int                         // steps after which a life is ended because it leaks; 0 if it does not leak
 	resume       func(life int) memory.Phase // phase in which resuming from a checkpoint runs out of memory; "" if it works
+	unloadable   []string                    // paths of checkpoints from which the command fails to resume
+	differ       int                         // 1 if each of them fails for another reason, or 0
+	rejected     []string                    // paths that Run has rejected
+	judged       string                      // what Run has said about them, in order
+	older        []Saved                     // checkpoints before saved, newest last
 	trace        []string
 	made         map[int]int // step → number of samples when it was last trained
 }
@@ -60,6 +66,10 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 			return o, c.exit(1, c.young), nil
 		}
 	}
+	if from != nil && slices.Contains(c.unloadable, from.Path) {
+		c.trace = append(c.trace, name+"?")
+		return Outcome{Kind: Failed, Reasons: []string{"KeyError", "EOFError", "ValueError"}[len(c.rejected)*c.differ:][:1]}, c.exit(3, c.young), nil
+	}
 	for step := begin + 1; step <= c.steps; step++ {
 		if c.leaks > 0 && step > begin+c.leaks {
 			c.trace = append(c.trace, name+"~")
@@ -71,6 +81,7 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 		}
 		c.made[step] = plan.Largest() * plan.Accumulation()
 		if step%c.every == 0 {
+			c.older = append(c.older, c.saved)
 			c.saved = Saved{Path: fmt.Sprintf("step-%d", step), Step: step, Time: time.Date(2026, 1, 1, 2, step, 0, 0, time.UTC)}
 		}
 	}
@@ -89,9 +100,17 @@ func (c *toyCommand) newest() (*Saved, error) {
 	if c.saved.Path == "" {
 		return nil, nil
 	}
-	found := c.saved
-	return &found, nil
+	for _, found := range slices.Backward(append(slices.Clone(c.older), c.saved)) {
+		if found.Path != "" && !slices.Contains(c.rejected, found.Path) {
+			return &found, nil
+		}
+	}
+	return nil, nil
 }
+
+func (c *toyCommand) reject(saved *Saved) { c.rejected = append(c.rejected, saved.Path) }
+
+func (c *toyCommand) judge(bad bool) { c.judged += fmt.Sprint(len(c.rejected), bad, " ") }
 
 func (c *toyCommand) ranOut() Outcome {
 	stats := memory.Stats{Capacity: 24 * memory.GiB, Reserved: 23 * memory.GiB, Allocated: 22 * memory.GiB}
@@ -547,6 +566,47 @@ func TestResuming(t *testing.T) {
 		}
 		if err := folder.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestOlderCheckpoint checks that a command which fails before its first step after it has
+// resumed is started again from the checkpoint before, a few times at most, and that the
+// checkpoints are blamed only once it has made a step from another one.
+func TestOlderCheckpoint(t *testing.T) {
+	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
+	made := func(n int) func(o *RunOptions) { return func(o *RunOptions) { o.Made = func() int { return n } } }
+	for _, c := range []struct {
+		name       string
+		unloadable []string
+		change     func(o *RunOptions)
+		want       string
+		judged     string
+	}{
+		{"the newest cannot be loaded", []string{"step-12"}, nil, "64×1@0! 32×2@12(64)? wait 32×2@8(64)", "1 true "},
+		{"nor can the one before", []string{"step-12", "step-8"}, nil, "64×1@0! 32×2@12(64)? wait 32×2@8(64)? wait 32×2@4(64)", "2 true "},
+		{"both fail alike: then it is not the checkpoints", []string{"step-12", "step-8"}, nil, "64×1@0! 32×2@12(64)? wait 32×2@8(64)?", ""},
+		{"none can: that may not be the checkpoints' fault", []string{"step-12", "step-8", "step-4"}, nil, "64×1@0! 32×2@12(64)? wait 32×2@8(64)? wait 32×2@4(64)?", ""},
+		{"it had made a step", []string{"step-12"}, made(1), "64×1@0! 32×2@12(64)?", ""},
+		{"it was seen to make no step", []string{"step-12"}, made(0), "64×1@0! 32×2@12(64)? wait 32×2@8(64)", "1 true "},
+		{"it lived for long, and may have made steps", []string{"step-12"}, func(o *RunOptions) { o.Made = func() int { return -1 } }, "64×1@0! 32×2@12(64)?", ""},
+		{"nothing may be changed", []string{"step-12"}, func(o *RunOptions) { o.Reject = nil }, "64×1@0! 32×2@12(64)?", ""},
+	} {
+		toy := &toyCommand{steps: 20, every: 4, young: 2, unloadable: c.unloadable, fits: func(step int) int { return 64 >> (step / 14) }}
+		if toy.differ = 1; strings.HasPrefix(c.name, "both") {
+			toy.differ = 0
+		}
+		if strings.HasPrefix(c.name, "it lived") {
+			toy.young = 60
+		}
+		got, code, err := wrapped(t, toy, plan, recovery.Policy{}, func(o *RunOptions) {
+			o.Reject, o.Judge = toy.reject, toy.judge
+			if c.change != nil {
+				c.change(o)
+			}
+		})
+		if got != c.want || toy.judged != c.judged || (err == nil) != (c.judged != "") || (code == 0) != (err == nil) {
+			t.Errorf("%s: %s, judged %q, status %d, %v; want %s, judged %q", c.name, got, toy.judged, code, err, c.want, c.judged)
 		}
 	}
 }

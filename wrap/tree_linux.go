@@ -177,8 +177,8 @@ func (t *tree) signal(s syscall.Signal, which func(process) bool) {
 	send(slices.DeleteFunc(t.left(), func(p process) bool { return !which(p) }), s)
 }
 
-// whole is true for all processes.
-func whole(process) bool { return true }
+// everyProcess is true for all processes.
+func everyProcess(process) bool { return true }
 
 func send(to []process, s syscall.Signal) {
 	for _, p := range to {

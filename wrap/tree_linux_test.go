@@ -240,7 +240,7 @@ func TestAListWithAGap(t *testing.T) {
 		return listProcesses()
 	}
 	tree.rest()
-	tree.end(time.Minute, nil, whole)
+	tree.end(time.Minute, nil, everyProcess)
 	if !gone(strconv.Itoa(c.Process.Pid)) {
 		t.Errorf("it is left after %d lists", lists)
 		_ = c.Process.Kill()

@@ -20,6 +20,7 @@ import (
 type books struct {
 	mu sync.Mutex
 	*harness.Session
+	made int // most optimizer steps that a process has made in this life
 }
 
 // Note is [harness.Session.Note], under the lock.
@@ -40,6 +41,7 @@ func (b *books) Survived(e runs.Entry) {
 func (b *books) Stepped(s runs.ProcessStep) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.made = max(b.made, s.Made)
 	b.Session.Stepped(s)
 }
 
@@ -97,6 +99,7 @@ type inside struct {
 	allow []string
 	ready *worker.Standby // the worker's folder for the first life; may be nil
 	life  atomic.Pointer[worker.Life]
+	blind bool // it is not known how many steps the newest life has made
 }
 
 // mode returns how much the worker may do.
@@ -111,6 +114,7 @@ func (w *wrapped) mode() worker.Mode {
 // without it.
 func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
 	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
+	i.blind, i.books.made = true, 0
 	if err != nil {
 		return c, func(o wrap.Outcome) wrap.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
 	}
@@ -123,8 +127,17 @@ func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Ou
 		if err != nil {
 			i.u.warn("the worker's folder is left behind: %v", err)
 		}
+		i.blind = !seen.Attached && !seen.Torch
 		return i.ended(c, o, seen)
 	}
+}
+
+// stepsMade implements [wrap.RunOptions].Made.
+func (i *inside) stepsMade() int {
+	if i.blind {
+		return -1
+	}
+	return i.books.made
 }
 
 // runsOut implements [wrap.Wrapped].RunsOut.

@@ -70,7 +70,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return asUsage(err)
 	}
-	if err := errors.Join(alone(dir, true), w.earlier(dir)); err != nil { // once more, now that nobody else can start it
+	if err := errors.Join(alone(dir, true), w.earlier(folder)); err != nil { // once more, now that nobody else can start it
 		return errors.Join(err, folder.Close())
 	}
 	if err := w.own(dir); err != nil {
@@ -138,7 +138,8 @@ func readKept(dir string) (request, error) {
 
 // earlier reads into w what the run's earlier processes recorded. It returns a usage error if
 // the run is finished.
-func (w *wrapped) earlier(dir string) error {
+func (w *wrapped) earlier(folder *runs.Folder) error {
+	dir := folder.Dir()
 	err := finished(dir, w.Command.Args) // once more, now that this process holds the folder
 	if err != nil {
 		return err
@@ -149,6 +150,11 @@ func (w *wrapped) earlier(dir string) error {
 	if len(w.before) > 0 {
 		w.Begun = w.before[0].Time
 	}
+	known, err := folder.Known()
+	if err != nil {
+		return fmt.Errorf("resume: %w", err)
+	}
+	w.Recall(known)
 	for _, e := range w.before {
 		w.Mixed = cmp.Or(e.Mixed, w.Mixed)
 	}
@@ -184,7 +190,7 @@ func (w *wrapped) own(dir string) error {
 		return nil
 	}
 	newest, err := w.Newest()
-	if err != nil || newest == nil || newest.Time.Before(last.Add(margin)) {
+	if err != nil || newest == nil || w.Wrote(newest) || newest.Time.Before(last.Add(margin)) {
 		return nil // the checkpoint is looked for again when the command is started
 	}
 	return usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command",

@@ -71,17 +71,18 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 // wrapped is a command together with what headroom knows about it.
 type wrapped struct {
 	wrap.Wrapped
-	request request
-	policy  recovery.Policy
-	seen    *wrap.Match  // what the command was recognised as, even if Match is nil
-	why     error        // why Match is nil; nil if there is a Match
-	before  []runs.Entry // journal of the run's earlier processes
-	made    bool         // the run's folder is new
-	verbose bool
-	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
-	again   bool                     // the attempt ended with the failure in refused, which has been reported
-	never   string                   // the script or module that Python could not open, so that nothing has run; else ""
-	ready   *worker.Standby          // the worker's folder; if nil, it is made when it is needed
+	request   request
+	policy    recovery.Policy
+	seen      *wrap.Match  // what the command was recognised as, even if Match is nil
+	why       error        // why Match is nil; nil if there is a Match
+	before    []runs.Entry // journal of the run's earlier processes
+	made      bool         // the run's folder is new
+	verbose   bool
+	refused   *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
+	again     bool                     // the attempt ended with the failure in refused, which has been reported
+	never     string                   // the script or module that Python could not open, so that nothing has run; else ""
+	stepsMade func() int               // see wrap.RunOptions.Made
+	ready     *worker.Standby          // the worker's folder; if nil, it is made when it is needed
 }
 
 // recognised finds out what is known about the command of r. It is not an error if nothing
@@ -300,8 +301,11 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		return harness.Result{}, 1, err
 	}
 	w.Run, w.Folder, w.Number = name, folder.Dir(), session.Number
+	w.Keep = func(k runs.Known) { _ = folder.SetKnown(k) } // without it, the times of checkpoints decide after a resume
 	if w.Begun.IsZero() {
 		w.Begun = u.now()
+		w.List()
+		defer w.Wait() // it writes to the folder
 	}
 	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
 	w.Trouble = func(err error) { u.warn("%v", err) }
@@ -309,6 +313,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	w.Said = func(r wrap.Rewritten) {
 		books.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
+	w.Skipped = func(why string) { books.Note(runs.Entry{Kind: runs.KindWarning, Text: why}) }
 	place := ""
 	if w.seen != nil {
 		place = w.seen.Place()
@@ -329,6 +334,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		within := &inside{u: u, books: books, mode: w.mode(), ready: w.ready}
 		within.allow, _ = w.request.allowances()
 		w.Inside, w.RunsOut = within.begin, within.runsOut
+		w.stepsMade = within.stepsMade
 	}
 	why := ""
 	if w.why != nil {
@@ -349,7 +355,11 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		}
 		return o, exit, err
 	}
-	return wrap.Run(ctx, session, wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check, Clear: w.Clear, Left: w.LeftText})
+	o := wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check, Made: w.stepsMade, Clear: w.Clear, Left: w.LeftText}
+	if w.Chooses() {
+		o.Reject, o.Judge = w.Reject, w.Judge
+	}
+	return wrap.Run(ctx, session, o)
 }
 
 // lead carries out the run in its folder, closes the folder and reports the outcome.

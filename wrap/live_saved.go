@@ -1,0 +1,157 @@
+package wrap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"headroom/runs"
+)
+
+// List records which checkpoints there are before the command is started for the first time:
+// those are not of this run. It looks for their names at once, and reads them while the
+// command starts.
+func (w *Wrapped) List() {
+	if w.Match == nil || w.Match.Profile.Checkpoints.Glob == "" {
+		return
+	}
+	found, files, names, err := w.Match.candidates(w.Match.Profile.Checkpoints)
+	if err != nil || files == nil {
+		return // then their times decide
+	}
+	w.listing = make(chan []runs.Mark, 1)
+	keep := w.Keep
+	go func() {
+		before := []runs.Mark{}
+		for _, name := range names {
+			c, _ := glance(files, found.Root, name)
+			before = append(before, c.mark())
+		}
+		if keep != nil {
+			keep(runs.Known{Before: before})
+		}
+		w.listing <- before
+	}()
+}
+
+// Recall is [Wrapped.List] for a run that is continued. known is what the run's earlier
+// processes have kept, or nil if they have kept nothing.
+func (w *Wrapped) Recall(known *runs.Known) {
+	w.lived = true
+	if known != nil {
+		w.known, w.listed = *known, true
+	}
+}
+
+// Wait waits until List has read the checkpoints and called Keep.
+func (w *Wrapped) Wait() { w.past() }
+
+// past returns what is known about the checkpoints.
+func (w *Wrapped) past() Past {
+	if w.listing != nil {
+		w.known.Before, w.listed, w.listing = <-w.listing, true, nil
+	}
+	past := Past{Known: w.known, Begun: w.Begun, Listed: w.listed}
+	past.Failed = slices.Concat(past.Failed, w.doubted)
+	return past
+}
+
+// Newest returns the newest complete checkpoint of this run, or nil if there is none.
+func (w *Wrapped) Newest() (*Saved, error) {
+	if w.Match == nil || w.listing != nil && !w.lived { // nothing has been started, so nothing has been saved
+		return nil, nil
+	}
+	past := w.past()
+	past.over = !w.decides // if the result is only reported, it is not worth waiting for
+	found, err := w.Match.Checkpoints(time.Now(), past)
+	if err == nil && slices.ContainsFunc(found.All, func(c Checkpoint) bool { return c.settles }) {
+		past.still = found.marks()
+		time.Sleep(settled) // the writer is dead, so nothing changes the checkpoint meanwhile
+		found, err = w.Match.Checkpoints(time.Now(), past)
+	}
+	if errors.As(err, new(*ResumeError)) || errors.As(err, new(*KnobError)) {
+		return nil, nil // it is not known where checkpoints are, which must not keep the command from being run
+	}
+	w.aside, w.skipped = found.Aside(), found.skipped()
+	if err != nil {
+		return nil, err
+	}
+	w.saved(found)
+	if found.Newest == nil {
+		return nil, nil
+	}
+	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, checkpoint: found.Newest}, nil
+}
+
+// saved keeps the checkpoints that this run has written. Before this process has started the
+// command, they may be those of somebody else.
+func (w *Wrapped) saved(found Checkpoints) {
+	if !w.ran || len(found.All) == 0 {
+		return
+	}
+	w.known.Saved = found.marks()
+	w.keep()
+}
+
+func (w *Wrapped) keep() {
+	if w.Keep != nil && w.listed {
+		w.Keep(w.known)
+	}
+}
+
+// Wrote reports whether an earlier process of this run has seen the checkpoint c, as it is
+// now, as one of the run.
+func (w *Wrapped) Wrote(c *Saved) bool {
+	return slices.ContainsFunc(w.known.Saved, func(m runs.Mark) bool { return m.Same(c.checkpoint.mark()) })
+}
+
+// Reject makes Newest return checkpoints other than c, from which the command could not
+// resume, until [Wrapped.Judge] is called.
+func (w *Wrapped) Reject(c *Saved) { w.doubted = append(w.doubted, c.checkpoint.mark()) }
+
+// Judge ends the doubts about the checkpoints that were rejected. If bad is true, they are not
+// chosen again in this run as long as they stay as they are; if not, they were not the reason.
+func (w *Wrapped) Judge(bad bool) {
+	if bad {
+		w.known.Failed = append(w.known.Failed, w.doubted...)
+		w.keep()
+	}
+	w.doubted = nil
+}
+
+// marks returns what the checkpoints of this run look like.
+func (c Checkpoints) marks() []runs.Mark {
+	marks := make([]runs.Mark, len(c.All))
+	for i, one := range c.All {
+		marks[i] = one.mark()
+	}
+	return marks
+}
+
+// skipped says of each checkpoint that seems to be newer than the newest complete one why it
+// is not used: in a sentence for each reason.
+func (c Checkpoints) skipped() (why []string) {
+	seems := func(one Checkpoint) bool {
+		return c.Newest == nil || one.Number > c.Newest.Number || one.Time.After(c.Newest.Time) || one.Time.IsZero()
+	}
+	var reasons []string
+	paths := map[string][]string{}
+	for _, one := range slices.Concat(c.All, c.Others) {
+		if one.Problem == "" || !seems(one) {
+			continue
+		}
+		if len(paths[one.Problem]) == 0 {
+			reasons = append(reasons, one.Problem)
+		}
+		paths[one.Problem] = append(paths[one.Problem], one.Path)
+	}
+	for _, reason := range reasons {
+		more := ""
+		if n := len(paths[reason]); n > 1 {
+			more = fmt.Sprintf(" (and %d more)", n-1)
+		}
+		why = append(why, fmt.Sprintf("not used: %s%s: %s", paths[reason][0], more, reason))
+	}
+	return why
+}
