@@ -32,6 +32,13 @@ type Known struct {
 	Before []Mark `json:"before"`           // were there before the run began
 	Saved  []Mark `json:"saved,omitempty"`  // were saved during the run
 	Failed []Mark `json:"failed,omitempty"` // the command could not resume from them
+
+	// Shared is another run that has begun to keep its checkpoints in the same place, or "".
+	// Certain has the checkpoints that were there before it did. Strange has those of earlier
+	// processes of this run that such a run may have written.
+	Shared  string `json:"shared,omitempty"`
+	Certain []Mark `json:"certain,omitempty"`
+	Strange []Mark `json:"strange,omitempty"`
 }
 
 // SetKnown replaces known.json, whole or not at all.

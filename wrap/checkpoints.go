@@ -26,6 +26,7 @@ type Checkpoint struct {
 	device  uint64   // that the inode is on
 	link    bool     // it is a link to the file or folder
 	parts   []string // if it is a folder: the names of its files, with # for each number
+	perhaps bool     // it is complete, and may be of this run; Problem says why that is not certain
 	settles bool     // Problem is only that it may still be being written
 }
 
@@ -37,7 +38,7 @@ func (c Checkpoint) mark() runs.Mark {
 // Checkpoints lists a command's checkpoints.
 type Checkpoints struct {
 	Root   string       // the folder that holds them, spelled as in the command
-	Newest *Checkpoint  // the newest complete one; nil if there is none
+	Newest *Checkpoint  // the newest complete one; nil if there is none. It may have a problem because of which the command cannot resume from it
 	All    []Checkpoint // those of this run, newest first
 	Others []Checkpoint // those that are not of this run; Problem says why
 	auto   bool         // the framework chooses by itself which one to resume from
@@ -59,8 +60,9 @@ func (m *Match) Checkpoints(now time.Time, past Past) (Checkpoints, error) {
 	}
 	for _, name := range names {
 		c := look(files, found.Root, name, layout)
-		switch why := past.foreign(c); {
+		switch why, perhaps := past.foreign(c); {
 		case why != "":
+			c.perhaps = perhaps && c.Problem == ""
 			c.Problem = why
 			found.Others = append(found.Others, c)
 			continue
@@ -76,6 +78,7 @@ func (m *Match) Checkpoints(now time.Time, past Past) (Checkpoints, error) {
 	found.strangers(past, now)
 	found.sort(layout, pointed(files, layout), past.credible(found.All, now))
 	found.unsure(layout)
+	found.refuse()
 	return found, nil
 }
 

@@ -26,20 +26,40 @@ type Past struct {
 const clockError = 5 * time.Second
 
 // foreign says why a checkpoint is not of this run, or must not be used in it. It returns ""
-// if nothing speaks against it.
-func (p Past) foreign(c Checkpoint) string {
+// if nothing speaks against it. perhaps reports that the checkpoint may be of this run all the
+// same.
+func (p Past) foreign(c Checkpoint) (why string, perhaps bool) {
 	is := func(m runs.Mark) bool { return m.Same(c.mark()) }
 	switch {
 	case c.Time.IsZero() || p.Begun.IsZero(): // it cannot be read, which is a problem of its own
-		return ""
+		return "", false
 	case slices.ContainsFunc(p.Before, is):
-		return "there before this run began"
+		return "there before this run began", false
 	case (!p.Listed || c.link) && c.Time.Before(p.Begun):
-		return "written before this run began, at " + c.Time.Local().Format(time.DateTime)
+		return "written before this run began, at " + c.Time.Local().Format(time.DateTime), false
 	case slices.ContainsFunc(p.Failed, is):
-		return "the command could not resume from it"
+		return "the command could not resume from it", false
+	case slices.ContainsFunc(p.Strange, is):
+		return "perhaps written by another run, which kept its checkpoints in the same place", true
+	case p.Shared != "" && !slices.ContainsFunc(p.Certain, is):
+		return fmt.Sprintf("perhaps written by %s, which keeps its checkpoints in the same place", p.Shared), true
 	}
-	return ""
+	return "", false
+}
+
+// refuse makes the newest of the checkpoints that may or may not be of this run the newest one
+// of all, if there is no other: with its problem, so that the command does not resume from it,
+// and does not start over either.
+func (c *Checkpoints) refuse() {
+	if c.Newest != nil {
+		return
+	}
+	for i := range c.Others {
+		if c.Others[i].perhaps {
+			c.Newest = &c.Others[i]
+			return
+		}
+	}
 }
 
 // unfinished says that a checkpoint may still be being written, or returns "".

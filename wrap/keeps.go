@@ -1,43 +1,152 @@
 package wrap
 
 import (
-	"crypto/sha256"
-	"errors"
+	"cmp"
 	"fmt"
-	"io"
-	"net"
-	"syscall"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
 )
 
 // KeptElsewhereError says that another headroom process runs a command that keeps its
 // checkpoints in the same place. The checkpoints cannot be told apart, so either command
 // might resume from a checkpoint of the other.
-type KeptElsewhereError struct{ Place string }
-
-func (e *KeptElsewhereError) Error() string {
-	return fmt.Sprintf("another headroom run keeps its checkpoints in %s, too; give each command an output folder of its own", e.Place)
+type KeptElsewhereError struct {
+	Place string // as in the command
+	By    string // the other run
 }
 
-// Claim reserves the place of m's checkpoints for this process, until the claim is closed
-// or the process ends. The claim is nil if m has no checkpoints, or if their place cannot
-// be determined or reserved. If another process on this machine has reserved the place,
-// the error is a *[KeptElsewhereError]. No file is written: the claim is a Unix socket
-// with an abstract name.
-func (m *Match) Claim() (io.Closer, error) {
-	if m.Profile.Checkpoints.Glob == "" {
-		return nil, nil
+func (e *KeptElsewhereError) Error() string {
+	return fmt.Sprintf("%s keeps its checkpoints in %s, too; give each command an output folder of its own", e.By, e.Place)
+}
+
+// keeps says where a run keeps its checkpoints, in a form that does not depend on the names by
+// which the command reaches that place.
+type keeps struct {
+	PID   int
+	Run   string
+	Since int64 // when it was claimed, in Unix nanoseconds; 0 if it has not been yet
+
+	// In has the folder of the checkpoints and the folders above it, as far as they exist. If
+	// the folder is reached by several paths, it has those of each.
+	In   []placed
+	File []fileKey // the file that has all checkpoints, if there is just one name; it may have other names
+}
+
+// placed is a folder, and the pattern of the checkpoints below it.
+type placed struct {
+	Folder  fileKey
+	Pattern string
+}
+
+// fileKey identifies a file or a folder, whatever its names.
+type fileKey struct{ Device, Inode uint64 }
+
+// meet reports whether the two places may have a file in common. has reports whether one of
+// k's checkpoints is one of the given files.
+func (k keeps) meet(other keeps, has func([]fileKey) bool) bool {
+	for _, a := range k.In {
+		for _, b := range other.In {
+			if a.Folder == b.Folder && patternsMeet(a.Pattern, b.Pattern) {
+				return true
+			}
+		}
 	}
+	return len(other.File) > 0 && has(other.File)
+}
+
+func (k keeps) who() string {
+	return fmt.Sprintf("another headroom run (%s, process %d)", k.Run, k.PID)
+}
+
+// place returns where m's checkpoints are. It returns false if that is not known.
+func (m *Match) place() (k keeps, ok bool) {
+	layout := m.Profile.Checkpoints
 	root, err := m.root()
-	if err != nil {
-		return nil, nil // if the place is not known, no checkpoints are looked for either
+	if layout.Glob == "" || err != nil || m.given.Files == nil {
+		return k, false
 	}
-	place := "/" + m.Command.abs(root) + "/" + m.Profile.Checkpoints.Glob
-	claim, err := net.Listen("unix", fmt.Sprintf("@headroom-%x", sha256.Sum256([]byte(place))))
-	switch {
-	case err == nil:
-		return claim, nil
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, &KeptElsewhereError{root}
+	folder, pattern := m.Command.abs(root), layout.Glob
+	k.In = m.above(folder, pattern)
+	if strings.ContainsAny(pattern, `*?[\`) {
+		return k, len(k.In) > 0
 	}
-	return nil, nil // this system has no such sockets: continue without a claim
+	whole := path.Join(folder, pattern)
+	if info, err := fs.Stat(m.given.Files, whole); err == nil {
+		if key := keyOf(info); key.Inode > 0 {
+			k.File = []fileKey{key}
+		}
+		if real, err := filepath.EvalSymlinks("/" + whole); err == nil { // it may be a link into another folder
+			k.In = append(k.In, m.above(strings.TrimPrefix(path.Dir(real), "/"), escaped(path.Base(real)))...)
+		}
+	}
+	return k, len(k.In) > 0
+}
+
+// above returns the folders from the one that has the checkpoints up to the root. A folder
+// that does not exist yet is left out: the command will make it.
+func (m *Match) above(folder, pattern string) (all []placed) {
+	at := resolved("/" + folder)
+	for {
+		if info, err := fs.Stat(m.given.Files, cmp.Or(strings.TrimPrefix(at, "/"), ".")); err == nil && info.IsDir() {
+			if key := keyOf(info); key.Inode > 0 {
+				all = append(all, placed{key, pattern})
+			}
+		}
+		if at == "/" {
+			return all
+		}
+		pattern = path.Join(escaped(path.Base(at)), pattern)
+		at = path.Dir(at)
+	}
+}
+
+// resolved returns the absolute path without the symbolic links in it, as /proc shows paths, even if not all of it exists.
+func resolved(at string) string {
+	if whole, err := filepath.Abs(at); err == nil {
+		at = whole
+	}
+	rest := ""
+	for range 255 { // more links than the kernel follows
+		real, err := filepath.EvalSymlinks(at)
+		if err == nil {
+			return path.Join(real, rest)
+		}
+		if to, err := filepath.EvalSymlinks(path.Dir(at)); err == nil { // a link that leads nowhere yet
+			if link, err := os.Readlink(path.Join(to, path.Base(at))); err == nil {
+				if at = link; !path.IsAbs(link) {
+					at = path.Join(to, link)
+				}
+				continue
+			}
+		}
+		rest = path.Join(path.Base(at), rest)
+		at = path.Dir(at)
+	}
+	return path.Join(at, rest)
+}
+
+// escaped returns a pattern that matches only the given name.
+func escaped(name string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(name)
+}
+
+func keyOf(info fs.FileInfo) fileKey {
+	inode, device := fileID(info)
+	return fileKey{device, inode}
+}
+
+// has reports whether one of m's checkpoints is one of the files.
+func (m *Match) has(keys []fileKey) bool {
+	_, files, names, err := m.candidates(m.Profile.Checkpoints)
+	if err != nil || files == nil {
+		return false
+	}
+	return slices.ContainsFunc(names, func(name string) bool {
+		info, err := fs.Stat(files, name)
+		return err == nil && slices.Contains(keys, keyOf(info))
+	})
 }

@@ -2,46 +2,163 @@ package wrap
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"headroom/runs"
 )
 
-// TestClaim checks that only one command at a time can claim a place for its checkpoints.
+// keepsAt recognises a script that keeps its checkpoints at the pattern, seen from dir.
+func keepsAt(t *testing.T, dir, pattern string) *Match {
+	t.Helper()
+	return scriptMatch(t, os.DirFS("/"), dir, pattern)
+}
+
+// TestClaim checks that one run at a time can claim a place for its checkpoints, by whatever
+// name it reaches the place, and that the run which came first hears of the other.
 func TestClaim(t *testing.T) {
-	at := func(words, dir string) *Match {
-		m, err := Recognise(Command{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 " + words), Dir: dir}, Builtin(), Given{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
-	}
-	dir := t.TempDir()
-	first, err := at("--output_dir out", dir).Claim()
-	if err != nil || first == nil {
-		t.Fatal(first, err)
-	}
 	for _, c := range []struct {
-		words, dir string
-		taken      bool
+		name          string
+		first, second string // patterns, in the folder that make has filled
+		make          func(dir string) error
+		meet          bool
 	}{
-		{"--output_dir out", dir, true},
-		{"--output_dir " + dir + "/x/../out/", "/", true},
-		{"--output_dir other", dir, false},
-		{"--output_dir out", dir + "/x", false},
+		{"the same", "out/*.json", "out/*.json", nil, true},
+		{"other folders", "out/*.json", "other/*.json", nil, false},
+		{"another glob", "out/*.json", "out/B-*.json", nil, true},
+		{"globs that never match the same", "out/A-*.json", "out/B-*.json", nil, false},
+		{"a glob for folders", "out/*.json", "*/B-*.json", nil, true},
+		{"files in the other's checkpoints", "out/step-*", "out/step-*/model.json", nil, true},
+		{"by way of another folder", "out/*.json", "x/../out/*.json", nil, true},
+		{"a link to the folder", "out/*.json", "link/*.json", func(dir string) error { return os.Symlink("out", filepath.Join(dir, "link")) }, true},
+		{"a link to a folder that is not there yet", "new/*.json", "link/*.json", func(dir string) error { return os.Symlink("new", filepath.Join(dir, "link")) }, true},
+		{"a link to a folder above", "out/deep/*.json", "link/deep/*.json", func(dir string) error { return os.Symlink("out", filepath.Join(dir, "link")) }, true},
+		{"a folder that is not there yet", "new/*.json", "new/*.json", nil, true},
+		{"a link to the file", "out/last.pt", "other/last.pt", func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "out/last.pt"), nil, 0o600), os.Symlink("../out/last.pt", filepath.Join(dir, "other/last.pt")))
+		}, true},
+		{"a link to one of the other's files", "out/*.pt", "other/last.pt", func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "out/last.pt"), nil, 0o600), os.Symlink("../out/last.pt", filepath.Join(dir, "other/last.pt")))
+		}, true},
+		{"a hard link of the file", "out/last.pt", "other/last.pt", func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "out/last.pt"), nil, 0o600), os.Link(filepath.Join(dir, "out/last.pt"), filepath.Join(dir, "other/last.pt")))
+		}, true},
+		{"a hard link of one of the other's files", "out/*.pt", "other/last.pt", func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "out/last.pt"), nil, 0o600), os.Link(filepath.Join(dir, "out/last.pt"), filepath.Join(dir, "other/last.pt")))
+		}, true},
+		{"other files of the same name", "out/last.pt", "other/last.pt", func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "out/last.pt"), nil, 0o600), os.WriteFile(filepath.Join(dir, "other/last.pt"), nil, 0o600))
+		}, false},
 	} {
-		claim, err := at(c.words, c.dir).Claim()
-		var taken *KeptElsewhereError
-		if errors.As(err, &taken) != c.taken || (claim == nil) != c.taken {
-			t.Errorf("%+v: %v, %v", c, claim, err)
-		}
-		if claim != nil && claim.Close() != nil {
-			t.Error("close")
+		for _, turned := range []bool{false, true} {
+			dir := t.TempDir()
+			for _, made := range []string{"out", "other", "x"} {
+				if err := os.Mkdir(filepath.Join(dir, made), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.make != nil {
+				if err := c.make(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			one, two := c.first, c.second
+			if turned {
+				one, two = two, one
+			}
+			var heard []string
+			first, err := keepsAt(t, dir, one).Claim("runs/one", func(who string) { heard = append(heard, who) })
+			if err != nil || first == nil {
+				t.Fatal(c.name, first, err)
+			}
+			second, err := keepsAt(t, dir, two).Claim("runs/two", nil)
+			if taken := (*KeptElsewhereError)(nil); errors.As(err, &taken) != c.meet || second == nil || c.meet && !strings.HasPrefix(err.Error(), "another headroom run (runs/one, process ") {
+				t.Errorf("%s (%v): %v", c.name, turned, err)
+			}
+			if err := errors.Join(first.Close(), second.Close()); err != nil {
+				t.Error(err)
+			}
+			if (len(heard) == 1 && strings.HasPrefix(heard[0], "another headroom run (runs/two, process ")) != c.meet {
+				t.Errorf("%s (%v): the first has heard %q", c.name, turned, heard)
+			}
+			again, err := keepsAt(t, dir, one).Claim("runs/one", nil)
+			if err := errors.Join(err, again.Close()); err != nil {
+				t.Errorf("%s: it is free again: %v", c.name, err)
+			}
 		}
 	}
-	if err := first.Close(); err != nil {
+}
+
+// TestClaimOfAFolderThatIsMadeMeanwhile checks that a place is the same before and after the
+// command makes its folder.
+func TestClaimOfAFolderThatIsMadeMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	first, err := keepsAt(t, dir, "a/new/*.json").Claim("runs/one", nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := at("--output_dir out", dir).Claim(); err != nil || again.Close() != nil {
-		t.Errorf("it is free again: %v", err)
+	defer func() { _ = first.Close() }()
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/new"), 0o755), os.Symlink("a/new", filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	second, err := keepsAt(t, dir, "link/*.json").Claim("runs/two", nil)
+	if !errors.As(err, new(*KeptElsewhereError)) {
+		t.Error(err)
+	}
+	_ = second.Close()
+}
+
+// TestJoined checks which checkpoints a run uses after another run has begun to write to the
+// same place.
+func TestJoined(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string) {
+		t.Helper()
+		old := time.Now().Add(-settled)
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o600), os.Chtimes(filepath.Join(dir, name), old, old)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := keepsAt(t, dir, "s-*.json")
+	var kept runs.Known
+	w := &Wrapped{Match: m, Command: m.Command, Begun: time.Now().Add(-time.Hour), Keep: func(k runs.Known) { kept = k }}
+	w.List()
+	w.lived, w.ran, w.decides = true, true, true
+	write("s-1.json")
+	w.Joined(m, "another headroom run (x, process 1)")
+	write("s-2.json")
+	w.Joined(m, "a third one")
+	s, err := w.Newest()
+	if err != nil || s == nil || s.Path != "s-1.json" || s.Perhaps {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if why := strings.Join(w.skipped, "; "); why != "not used: s-2.json: perhaps written by another headroom run (x, process 1), which keeps its checkpoints in the same place" {
+		t.Error(why)
+	}
+	later := &Wrapped{Match: m, Command: m.Command, Begun: w.Begun}
+	later.Recall(&kept)
+	if s, err := later.Newest(); err != nil || s == nil || s.Path != "s-1.json" {
+		t.Errorf("later: %+v, %v", s, err)
+	}
+	write("s-3.json")
+	if s, err := later.Newest(); err != nil || s == nil || s.Path != "s-3.json" {
+		t.Errorf("saved later: %+v, %v", s, err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(dir, "s-1.json"))); err != nil {
+		t.Fatal(err)
+	}
+	s, err = w.Newest()
+	if err != nil || s == nil || !s.Perhaps {
+		t.Fatalf("no other is left: %+v, %v", s, err)
+	}
+	asked, err := m.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Prepare(asked.Plan, s); err == nil || !strings.Contains(err.Error(), "cannot resume: s-3.json: perhaps written by another") {
+		t.Error(err)
 	}
 }

@@ -3,7 +3,6 @@ package wrap
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,17 +118,6 @@ func writes(info string) bool {
 	word, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
 	flags, err := strconv.ParseInt(strings.TrimSpace(word), 8, 64)
 	return err == nil && flags&syscall.O_ACCMODE != syscall.O_RDONLY
-}
-
-// resolved returns the folder's path without symbolic links, as /proc shows paths.
-func resolved(folder string) string {
-	if path, err := filepath.EvalSymlinks(folder); err == nil {
-		folder = path
-	}
-	if path, err := filepath.Abs(folder); err == nil {
-		return path
-	}
-	return folder
 }
 
 // end asks processes to end, kills those that have not ended when the time grace has passed, and

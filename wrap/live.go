@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,6 +63,7 @@ type Wrapped struct {
 
 	child   atomic.Pointer[Child]      // of the newest life
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
+	mu      sync.Mutex                 // guards known, listed, listing and doubted
 	known   runs.Known                 // of the checkpoints
 	listed  bool                       // known.Before is complete
 	listing chan []runs.Mark           // receives known.Before when List has found it; nil if it has been received

@@ -3,6 +3,7 @@ package wrap
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -20,18 +21,16 @@ func (w *Wrapped) List() {
 	if err != nil || files == nil {
 		return // then their times decide
 	}
-	w.listing = make(chan []runs.Mark, 1)
-	keep := w.Keep
+	listing := make(chan []runs.Mark, 1)
+	w.mu.Lock()
+	w.listing = listing
+	w.mu.Unlock()
 	go func() {
-		before := []runs.Mark{}
-		for _, name := range names {
-			c, _ := glance(files, found.Root, name)
-			before = append(before, c.mark())
+		before := marksOf(files, found.Root, names)
+		if w.Keep != nil {
+			w.Keep(runs.Known{Before: before})
 		}
-		if keep != nil {
-			keep(runs.Known{Before: before})
-		}
-		w.listing <- before
+		listing <- before
 	}()
 }
 
@@ -39,19 +38,66 @@ func (w *Wrapped) List() {
 // processes have kept, or nil if they have kept nothing.
 func (w *Wrapped) Recall(known *runs.Known) {
 	w.lived = true
-	if known != nil {
-		w.known, w.listed = *known, true
+	if known == nil {
+		return
 	}
+	w.known, w.listed = *known, true
+	if known.Shared != "" && w.Match != nil { // what comes from now on is not that run's, or Joined is called again
+		for _, m := range w.Match.present() {
+			if !slices.ContainsFunc(known.Certain, m.Same) {
+				w.known.Strange = append(w.known.Strange, m)
+			}
+		}
+		w.known.Shared, w.known.Certain = "", nil
+	}
+}
+
+// Joined records that another run has come that keeps its checkpoints in the same place as m,
+// the match of this run: what is written from now on may be that run's. It is called before
+// that run starts its command, and may be called from any goroutine.
+func (w *Wrapped) Joined(m *Match, who string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.awaitList(); w.known.Shared != "" {
+		return
+	}
+	w.known.Shared, w.known.Certain = who, m.present()
+	w.keep()
+}
+
+// present returns what all the checkpoints look like that are there.
+func (m *Match) present() (all []runs.Mark) {
+	found, files, names, err := m.candidates(m.Profile.Checkpoints)
+	if err != nil || files == nil {
+		return nil
+	}
+	return marksOf(files, found.Root, names)
+}
+
+func marksOf(files fs.FS, root string, names []string) []runs.Mark {
+	marks := make([]runs.Mark, len(names))
+	for i, name := range names {
+		c, _ := glance(files, root, name)
+		marks[i] = c.mark()
+	}
+	return marks
 }
 
 // Wait waits until List has read the checkpoints and called Keep.
 func (w *Wrapped) Wait() { w.past() }
 
-// past returns what is known about the checkpoints.
-func (w *Wrapped) past() Past {
+// awaitList waits for what List has found. The caller holds w.mu.
+func (w *Wrapped) awaitList() {
 	if w.listing != nil {
 		w.known.Before, w.listed, w.listing = <-w.listing, true, nil
 	}
+}
+
+// past returns what is known about the checkpoints.
+func (w *Wrapped) past() Past {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.awaitList()
 	past := Past{Known: w.known, Begun: w.Begun, Listed: w.listed}
 	past.Failed = slices.Concat(past.Failed, w.doubted)
 	return past
@@ -59,7 +105,7 @@ func (w *Wrapped) past() Past {
 
 // Newest returns the newest complete checkpoint of this run, or nil if there is none.
 func (w *Wrapped) Newest() (*Saved, error) {
-	if w.Match == nil || w.listing != nil && !w.lived { // nothing has been started, so nothing has been saved
+	if w.Match == nil || !w.lived && !w.Begun.IsZero() { // nothing has been started, so nothing has been saved
 		return nil, nil
 	}
 	past := w.past()
@@ -81,7 +127,7 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	if found.Newest == nil {
 		return nil, nil
 	}
-	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, checkpoint: found.Newest}, nil
+	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, Perhaps: found.Newest.perhaps, checkpoint: found.Newest}, nil
 }
 
 // saved keeps the checkpoints that this run has written. Before this process has started the
@@ -90,10 +136,13 @@ func (w *Wrapped) saved(found Checkpoints) {
 	if !w.ran || len(found.All) == 0 {
 		return
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.known.Saved = found.marks()
 	w.keep()
 }
 
+// keep passes on what is known. The caller holds w.mu.
 func (w *Wrapped) keep() {
 	if w.Keep != nil && w.listed {
 		w.Keep(w.known)
@@ -103,16 +152,24 @@ func (w *Wrapped) keep() {
 // Wrote reports whether an earlier process of this run has seen the checkpoint c, as it is
 // now, as one of the run.
 func (w *Wrapped) Wrote(c *Saved) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.known.Saved, func(m runs.Mark) bool { return m.Same(c.checkpoint.mark()) })
 }
 
 // Reject makes Newest return checkpoints other than c, from which the command could not
 // resume, until [Wrapped.Judge] is called.
-func (w *Wrapped) Reject(c *Saved) { w.doubted = append(w.doubted, c.checkpoint.mark()) }
+func (w *Wrapped) Reject(c *Saved) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.doubted = append(w.doubted, c.checkpoint.mark())
+}
 
 // Judge ends the doubts about the checkpoints that were rejected. If bad is true, they are not
 // chosen again in this run as long as they stay as they are; if not, they were not the reason.
 func (w *Wrapped) Judge(bad bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if bad {
 		w.known.Failed = append(w.known.Failed, w.doubted...)
 		w.keep()

@@ -74,6 +74,10 @@ type Saved struct {
 	// known. Run fills it in, since a framework may resume only with the same micro-batch.
 	Micro int
 
+	// Perhaps says that the checkpoint may be another run's. The command cannot resume from
+	// it, but if there is no other, it does not start over either.
+	Perhaps bool
+
 	checkpoint *Checkpoint
 }
 
@@ -271,7 +275,7 @@ func (r *runner) look() (*Saved, error) {
 func (r *runner) progress() error {
 	known := r.newest
 	newest, err := r.look()
-	if r.newest = newest; err != nil || newest == nil {
+	if r.newest = newest; err != nil || newest == nil || newest.Perhaps {
 		return err
 	}
 	switch {

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// within fails the test if f has not returned after a while, which it does unless it is
+// unblocked fails the test if f has not returned after a while, which it does unless it is
 // blocked.
-func within(t *testing.T, what string, f func()) {
+func unblocked(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
@@ -52,7 +52,7 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 		"deep/*/w.pt":     "",
 	} {
 		m := scriptMatch(t, files, dir, pattern)
-		within(t, pattern, func() {
+		unblocked(t, pattern, func() {
 			found, err := m.Checkpoints(time.Now().Add(time.Hour), Past{})
 			if err != nil {
 				t.Error(err)
@@ -66,7 +66,7 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 			if got := strings.Join(all, "; "); got != problems {
 				t.Errorf("%s: %s", pattern, got)
 			}
-			if claim, err := m.Claim(); err != nil {
+			if claim, err := m.Claim("run", nil); err != nil {
 				t.Error(err)
 			} else if claim != nil {
 				_ = claim.Close()
@@ -76,18 +76,18 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 			w.past()
 		})
 	}
-	within(t, "a configuration", func() {
+	unblocked(t, "a configuration", func() {
 		m := scriptMatch(t, files, dir, "out/*")
 		if _, err := m.read("config.yaml"); err == nil || !strings.Contains(err.Error(), "is a named pipe") {
 			t.Error(err)
 		}
 	})
-	within(t, "a pointer", func() {
+	unblocked(t, "a pointer", func() {
 		if name := pointed(folder{files, strings.TrimPrefix(at("out"), "/")}, Layout{Pointer: "latest.txt"}); name != "" {
 			t.Error(name)
 		}
 	})
-	within(t, "an index of shards", func() {
+	unblocked(t, "an index of shards", func() {
 		if err := os.WriteFile(at("y.index.json"), []byte(`{"weight_map": {"a": "out/x.index.json"}}`), 0o600); err != nil {
 			t.Error(err)
 		}
@@ -95,7 +95,7 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 			t.Error(problem)
 		}
 	})
-	within(t, "a launcher's error file", func() {
+	unblocked(t, "a launcher's error file", func() {
 		if err := syscall.Mkfifo(at("error.json"), 0o600); err != nil {
 			t.Error(err)
 		}

@@ -287,7 +287,8 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		ctx, stop = signal.NotifyContext(ctx, ends...)
 		defer stop()
 	}
-	release, err := w.claim(u)
+	w.Keep = func(k runs.Known) { _ = folder.SetKnown(k) } // without it, the times of checkpoints decide after a resume
+	release, err := w.claim(u, name)
 	if err != nil {
 		return harness.Result{}, 0, err
 	}
@@ -301,7 +302,6 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		return harness.Result{}, 1, err
 	}
 	w.Run, w.Folder, w.Number = name, folder.Dir(), session.Number
-	w.Keep = func(k runs.Known) { _ = folder.SetKnown(k) } // without it, the times of checkpoints decide after a resume
 	if w.Begun.IsZero() {
 		w.Begun = u.now()
 		w.List()
@@ -372,23 +372,28 @@ func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name str
 	return w.ended(u, folder.Dir(), result, code, err)
 }
 
-// claim keeps other headroom processes away from the command's checkpoints, until release is
-// called. If another process has already claimed them, claim returns a usage error for a
-// resume; any other run goes on, but is only watched and never started again.
-func (w *wrapped) claim(u *ui) (release func(), err error) {
+// claim tells other headroom processes where the command of the run with the given name keeps its
+// checkpoints, until release is called. If another process has already claimed that place, claim
+// returns a usage error for a resume; any other run goes on, but is only watched and never started
+// again. A process that comes later is noted: what is written from then on may be its own.
+func (w *wrapped) claim(u *ui, run string) (release func(), err error) {
 	release = func() {}
-	if w.Match == nil {
+	match := w.Match
+	if match == nil {
+		match = w.seen // it is not started again, but it writes
+	}
+	if match == nil {
 		return release, nil
 	}
-	held, err := w.Match.Claim()
+	held, err := match.Claim(run, func(who string) { w.Joined(match, who) })
+	release = func() { _ = held.Close() } // the claim ends with the process in any case
 	switch {
 	case err != nil && w.before != nil:
+		release()
 		return nil, asUsage(err)
-	case err != nil:
+	case err != nil && w.Match != nil:
 		u.warn("%v; this run is only watched, and will not be started again if it fails", err)
 		w.Match, w.why = nil, err
-	case held != nil:
-		release = func() { _ = held.Close() } // the claim ends with the process in any case
 	}
 	return release, nil
 }

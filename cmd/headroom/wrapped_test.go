@@ -301,7 +301,7 @@ func TestTwoRunsOfOneOutput(t *testing.T) {
 		t.Fatal(first.stderr.String())
 	}
 	said, err := wrap("two").CombinedOutput()
-	if err != nil || !strings.Contains(string(said), "another headroom run keeps its checkpoints in out, too") {
+	if err != nil || !strings.Contains(string(said), fmt.Sprintf("another headroom run (one, process %d) keeps its checkpoints in out, too", first.cmd.Process.Pid)) {
 		t.Errorf("%v: %s", err, said)
 	}
 	if said, err := wrap("one").CombinedOutput(); err == nil || !strings.Contains(string(said), fmt.Sprintf("there is already a run runs/one, and process %d is working in it", first.cmd.Process.Pid)) {
