@@ -22,12 +22,13 @@ type Checkpoint struct {
 	Size    memory.Bytes `json:"size"`              // total size of its files
 	Problem string       `json:"problem,omitempty"` // why it cannot be used; "" if it is complete
 
-	inode   uint64   // of the file or folder; 0 if it is not known
-	device  uint64   // that the inode is on
-	link    bool     // it is a link to the file or folder
-	parts   []string // if it is a folder: the names of its files, with # for each number
-	perhaps bool     // it is complete, and may be of this run; Problem says why that is not certain
-	settles bool     // Problem is only that it may still be being written
+	inode   uint64    // of the file or folder; 0 if it is not known
+	device  uint64    // that the inode is on
+	link    bool      // it is a link to the file or folder
+	parts   []string  // if it is a folder: the paths of its files in it, each with a slash in front
+	keys    []fileKey // its files
+	perhaps bool      // it is complete, and may be of this run; Problem says why that is not certain
+	settles bool      // Problem is only that it may still be being written
 }
 
 // mark returns what c looks like now.
@@ -76,8 +77,10 @@ func (m *Match) Checkpoints(now time.Time, past Past) (Checkpoints, error) {
 		partial(found.All)
 	}
 	found.strangers(past, now)
+	found.beyond(past)
 	found.sort(layout, pointed(files, layout), past.credible(found.All, now))
 	found.unsure(layout)
+	found.elsewhere(past)
 	found.refuse()
 	return found, nil
 }
@@ -227,6 +230,7 @@ func glance(files fs.FS, root, name string) (Checkpoint, fs.FileMode) {
 		}
 		if err == nil && !d.IsDir() {
 			c.Size += memory.Bytes(info.Size())
+			c.keys = append(c.keys, keyOf(info))
 			if part := strings.TrimPrefix(at, name); part != "" {
 				c.parts = append(c.parts, part)
 			}

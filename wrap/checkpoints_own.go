@@ -17,6 +17,14 @@ type Past struct {
 	Begun  time.Time // when the run began; zero if every checkpoint counts as its own
 	Listed bool      // Before is known; if not, a checkpoint older than Begun is not of this run
 
+	// Most is the largest number of a checkpoint that fits the steps which the run has reported,
+	// with a wide margin; 0 if that is not known, or if the numbers may not be those of steps.
+	Most int64
+	// Writer says which process was seen to write a file: one of the command, or the one with the
+	// PID other. It may be nil.
+	Writer func(fileKey) (own bool, other int)
+
+	open  []opened    // the files that other processes have open for writing
 	still []runs.Mark // what the checkpoints looked like some time ago, after the command had ended
 	over  bool        // no checkpoint is being written, or that does not matter
 }
@@ -39,12 +47,103 @@ func (p Past) foreign(c Checkpoint) (why string, perhaps bool) {
 		return "written before this run began, at " + c.Time.Local().Format(time.DateTime), false
 	case slices.ContainsFunc(p.Failed, is):
 		return "the command could not resume from it", false
+	}
+	if own, other := p.writer(c); own {
+		return "", false
+	} else if other > 0 {
+		return fmt.Sprintf("written by process %d, which is not of this run", other), false
+	}
+	switch {
 	case slices.ContainsFunc(p.Strange, is):
 		return "perhaps written by another run, which kept its checkpoints in the same place", true
 	case p.Shared != "" && !slices.ContainsFunc(p.Certain, is):
 		return fmt.Sprintf("perhaps written by %s, which keeps its checkpoints in the same place", p.Shared), true
 	}
 	return "", false
+}
+
+// writer returns who was seen to write a checkpoint: a process of the command, or another one.
+func (p Past) writer(c Checkpoint) (own bool, other int) {
+	if p.Writer == nil {
+		return false, 0
+	}
+	for _, key := range c.keys {
+		mine, foreign := p.Writer(key)
+		if foreign > 0 {
+			return false, foreign
+		}
+		own = own || mine
+	}
+	return own, 0
+}
+
+// series is what the names of the checkpoints of one training have in common. Two trainings
+// may write to one folder, but then under different names.
+type series struct{ folder, stem string }
+
+func (c Checkpoint) series() series {
+	s := series{folder: path.Dir(c.Path)}
+	if name := path.Base(c.Path); integer().MatchString(name) {
+		s.stem = integer().ReplaceAllString(name, "#")
+	}
+	return s
+}
+
+// apart reports whether two checkpoints seem to be of two trainings: they are in different
+// folders, or both have a number, in names that differ in more than that. A name without a
+// number, such as best, may belong to any.
+func (s series) apart(other series) bool {
+	return s.folder != other.folder || s.stem != "" && other.stem != "" && s.stem != other.stem
+}
+
+// beyond moves a checkpoint whose number is larger than any that this run can have reached
+// from All to Others, if another number in the same series fits: then they do count steps.
+func (c *Checkpoints) beyond(p Past) {
+	fits := func(one Checkpoint) bool { return one.Number > 0 && one.Number <= p.Most }
+	own := slices.Clone(c.All)
+	c.All = slices.DeleteFunc(c.All, func(one Checkpoint) bool {
+		another := func(other Checkpoint) bool { return fits(other) && other.series() == one.series() }
+		if written, _ := p.writer(one); p.Most == 0 || written || one.Number <= p.Most || !slices.ContainsFunc(own, another) {
+			return false
+		}
+		one.perhaps = one.Problem == ""
+		one.Problem = "this run has not got that far, so it seems to be of another one"
+		c.Others = append(c.Others, one)
+		return true
+	})
+}
+
+// elsewhere finds out whether the newest checkpoint may be of another training, which has
+// written to the same place in this run's time. If another one was seen to be written by the
+// command, that is the newest instead; else the newest gets a problem that names both.
+func (c *Checkpoints) elsewhere(p Past) {
+	seen := func(s series) bool {
+		return slices.ContainsFunc(c.All, func(one Checkpoint) bool { own, _ := p.writer(one); return own && one.series() == s })
+	}
+	saved := func(one Checkpoint) bool {
+		return slices.ContainsFunc(p.Saved, func(m runs.Mark) bool { return m.Same(one.mark()) })
+	}
+	if p.Begun.IsZero() || c.Newest == nil || c.Newest.Problem != "" || saved(*c.Newest) || seen(c.Newest.series()) {
+		return
+	}
+	newest := *c.Newest
+	for i, other := range c.All {
+		if other.Problem != "" || saved(other) || !newest.series().apart(other.series()) {
+			continue
+		}
+		if seen(other.series()) {
+			for j := range i {
+				if c.All[j].Problem == "" && c.All[j].series().apart(other.series()) {
+					c.All[j].Problem = fmt.Sprintf("not seen to be written by this run, unlike %s", other.Path)
+				}
+			}
+			c.Newest = &c.All[slices.IndexFunc(c.All, func(one Checkpoint) bool { return one.Problem == "" })]
+			return
+		}
+		c.Newest.perhaps = true
+		c.Newest.Problem = fmt.Sprintf("%s was written during this run, too, and it is not known which of them is this run's; name its checkpoints alone with --knob checkpoints=PATTERN", other.Path)
+		return
+	}
 }
 
 // refuse makes the newest of the checkpoints that may or may not be of this run the newest one
@@ -64,6 +163,11 @@ func (c *Checkpoints) refuse() {
 
 // unfinished says that a checkpoint may still be being written, or returns "".
 func (p Past) unfinished(c Checkpoint, now time.Time) (why string, settles bool) {
+	for _, o := range p.open {
+		if slices.Contains(c.keys, o.key) {
+			return fmt.Sprintf("process %d has it open for writing", o.pid), false
+		}
+	}
 	is := func(m runs.Mark) bool { return m.Same(c.mark()) }
 	if p.over || !c.Time.After(now.Add(-settled)) || slices.ContainsFunc(p.still, is) {
 		return "", false

@@ -54,6 +54,10 @@ type Wrapped struct {
 	Skipped func(string)                              // receives, before a later life begins, why newer checkpoints are not used; may be nil
 	Keep    func(runs.Known)                          // receives what is known of the checkpoints when that has changed; may be nil
 
+	// Made returns how many optimizer steps the newest life has made, or -1 if that is not
+	// known. It may be nil.
+	Made func() int
+
 	// Inside prepares to watch a life from inside its processes. It returns the command
 	// to start in place of the given one, and a function to call once the life has ended.
 	// That function, ended, gets the outcome as seen from outside, or the
@@ -71,6 +75,8 @@ type Wrapped struct {
 	lived   bool                       // a life of this run has ended, in this process or in an earlier one
 	doubted []runs.Mark                // the command could not resume from these, for whatever reason
 	ran     bool                       // the same, in this process
+	base    int                        // the step with which the newest life began; -1 if that is not known
+	writers *writers                   // who writes checkpoints, as far as it has been seen
 	seen    []runs.Mark                // the checkpoints that complete found last
 	aside   []Rename                   // of incomplete checkpoints that the next life would otherwise choose
 	decides bool                       // the newest life ended in a way after which another life may resume from a checkpoint
@@ -154,7 +160,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 			w.Skipped(why)
 		}
 	}
-	w.lived, w.ran = true, true
+	w.lived, w.ran, w.base = true, true, w.Match.baseOf(b.From)
 	if w.Said != nil && len(next.Changes) > 0 {
 		w.Said(next)
 	}
@@ -256,12 +262,18 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 		}
 		return nil
 	}
+	if w.Resumes() && w.writers == nil {
+		if root, glob := w.Match.absolute(); glob != "" {
+			w.writers = watchWriters(root, glob)
+		}
+	}
 	child, err := Start(c, ChildOptions{Leave: true, Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted, Standby: w.Standby})
 	w.Standby = nil
 	if err != nil {
 		return Exit{}, nil, err
 	}
 	w.child.Store(child)
+	w.writers.follow(child.Owns)
 	if w.Started != nil {
 		w.Started(child.Identity())
 	}

@@ -84,7 +84,11 @@ func marksOf(files fs.FS, root string, names []string) []runs.Mark {
 }
 
 // Wait waits until List has read the checkpoints and called Keep.
-func (w *Wrapped) Wait() { w.past() }
+func (w *Wrapped) Wait() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.awaitList()
+}
 
 // awaitList waits for what List has found. The caller holds w.mu.
 func (w *Wrapped) awaitList() {
@@ -100,7 +104,52 @@ func (w *Wrapped) past() Past {
 	w.awaitList()
 	past := Past{Known: w.known, Begun: w.Begun, Listed: w.listed}
 	past.Failed = slices.Concat(past.Failed, w.doubted)
+	past.Most = w.most()
+	if w.writers != nil {
+		past.Writer = w.writers.of
+	}
 	return past
+}
+
+// Unwatch ends what watches who writes checkpoints.
+func (w *Wrapped) Unwatch() { w.writers.close() }
+
+// absolute returns the folder of the checkpoints, as an absolute path, and their pattern in it.
+func (m *Match) absolute() (root, glob string) {
+	root, err := m.root()
+	if err != nil {
+		return "", ""
+	}
+	return "/" + m.Command.abs(root), m.Profile.Checkpoints.Glob
+}
+
+// most returns the Most of a [Past].
+func (w *Wrapped) most() int64 {
+	if w.Made == nil || w.Match == nil || w.Match.Profile.Unit != Steps || w.base < 0 {
+		return 0
+	}
+	made := w.Made()
+	if made <= 0 {
+		return 0
+	}
+	return int64(w.base) + 2*int64(made) + 100 // a framework may count steps that its optimizer skips
+}
+
+// baseOf returns the step with which a life begins that resumes from the given checkpoint, or
+// -1 if that is not known.
+func (m *Match) baseOf(from *Saved) int {
+	if from != nil && from.Step > 0 {
+		return from.Step
+	}
+	if from != nil || m == nil || m.Profile.Resume.Mode == "auto" {
+		return -1
+	}
+	for knob := range m.Profile.Resume.Set {
+		if given, err := m.givenOwn(knob); given || err != nil { // the user's own command resumes from somewhere
+			return -1
+		}
+	}
+	return 0
 }
 
 // Newest returns the newest complete checkpoint of this run, or nil if there is none.
@@ -109,6 +158,11 @@ func (w *Wrapped) Newest() (*Saved, error) {
 		return nil, nil
 	}
 	past := w.past()
+	if w.decides {
+		if root, glob := w.Match.absolute(); glob != "" {
+			past.open = openFor(resolved(root))
+		}
+	}
 	past.over = !w.decides // if the result is only reported, it is not worth waiting for
 	found, err := w.Match.Checkpoints(time.Now(), past)
 	if err == nil && slices.ContainsFunc(found.All, func(c Checkpoint) bool { return c.settles }) {
@@ -133,7 +187,7 @@ func (w *Wrapped) Newest() (*Saved, error) {
 // saved keeps the checkpoints that this run has written. Before this process has started the
 // command, they may be those of somebody else.
 func (w *Wrapped) saved(found Checkpoints) {
-	if !w.ran || len(found.All) == 0 {
+	if !w.ran || len(found.All) == 0 || found.Newest != nil && found.Newest.perhaps {
 		return
 	}
 	w.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // sharing is a script of which two runs save to one folder. The one called A saves, waits for the
@@ -31,6 +32,23 @@ print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. G
 sys.exit(5)
 `
 
+// sharingRun returns the command that runs the script under headroom.
+func sharingRun(name, checkpoints string, more ...string) *exec.Cmd {
+	return exec.Command("headroom", append([]string{"run", "--name", name, "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
+		"--knob", "checkpoints=" + checkpoints, "--", "python3", "train.py", "--bs", "8", "--acc", "1"}, more...)...)
+}
+
+// hear reads what the command prints, up to the given line.
+func (p *process) hear(line string) {
+	p.t.Helper()
+	for p.lines.Scan() {
+		if p.lines.Text() == line {
+			return
+		}
+	}
+	p.t.Fatalf("no %q\n%s", line, p.stderr.String())
+}
+
 // TestFolderSharedLater checks that a run does not resume from what another run may have written
 // that came later and reaches the same folder by another name.
 func TestFolderSharedLater(t *testing.T) {
@@ -39,27 +57,14 @@ func TestFolderSharedLater(t *testing.T) {
 		if err := os.Symlink("out", "link"); err != nil {
 			t.Fatal(err)
 		}
-		wrap := func(name, checkpoints string, more ...string) *exec.Cmd {
-			return exec.Command("headroom", append([]string{"run", "--name", name, "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--from",
-				"--knob", "checkpoints=" + checkpoints, "--", "python3", "train.py", "--bs", "8", "--acc", "1"}, more...)...)
-		}
-		until := func(p *process, text string) {
-			t.Helper()
-			for p.lines.Scan() {
-				if p.lines.Text() == text {
-					return
-				}
-			}
-			t.Fatalf("no %q\n%s", text, p.stderr.String())
-		}
-		a := begin(t, wrap("a", "out/*.json"))
-		until(a, "saved")
-		b := begin(t, wrap("b", pattern, "--who", "B"))
-		until(b, "saved")
+		a := begin(t, sharingRun("a", "out/*.json"))
+		a.hear("saved")
+		b := begin(t, sharingRun("b", pattern, "--who", "B"))
+		b.hear("saved")
 		if err := os.WriteFile("go", nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		until(a, "from out/A-1.json")
+		a.hear("from out/A-1.json")
 		if status := a.end(); status != 0 {
 			t.Errorf("status %d", status)
 		}
@@ -71,5 +76,47 @@ func TestFolderSharedLater(t *testing.T) {
 		if said := b.stderr.String(); !strings.Contains(said, "warning: another headroom run (a, process ") {
 			t.Errorf("%s", said)
 		}
+	}
+}
+
+// TestFileOfAnotherJob checks that a run does not resume from a file that another program has
+// written to its folder meanwhile; and that it does not resume at all if it is not known whose
+// the file is.
+func TestFileOfAnotherJob(t *testing.T) {
+	for _, open := range []bool{true, false} {
+		inEmptyFolder(t, "train.py", sharing)
+		a := begin(t, sharingRun("a", "out/*.json"))
+		a.hear("saved")
+		f, err := os.Create("out/C-9.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString("{}"); err != nil {
+			t.Fatal(err)
+		}
+		if !open {
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+			ahead := time.Now().Add(time.Second) // newer than what the script saves next
+			if err := os.Chtimes("out/C-9.json", ahead, ahead); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile("go", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want, status := "warning: not used: out/C-9.json: ", 0
+		if open {
+			a.hear("from out/A-2.json")
+		} else {
+			for a.lines.Scan() {
+			}
+			want, status = "headroom: ! cannot resume: out/C-9.json: out/A-2.json was written during this run, too, and it is not known which of them is this run's; name its checkpoints alone with --knob checkpoints=PATTERN", 5
+		}
+		if got := a.end(); got != status || !strings.Contains(a.stderr.String(), want) {
+			t.Errorf("open: %v: status %d\n%s", open, got, a.stderr.String())
+		}
+		_ = f.Close()
 	}
 }

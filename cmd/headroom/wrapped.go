@@ -71,18 +71,17 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 // wrapped is a command together with what headroom knows about it.
 type wrapped struct {
 	wrap.Wrapped
-	request   request
-	policy    recovery.Policy
-	seen      *wrap.Match  // what the command was recognised as, even if Match is nil
-	why       error        // why Match is nil; nil if there is a Match
-	before    []runs.Entry // journal of the run's earlier processes
-	made      bool         // the run's folder is new
-	verbose   bool
-	refused   *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
-	again     bool                     // the attempt ended with the failure in refused, which has been reported
-	never     string                   // the script or module that Python could not open, so that nothing has run; else ""
-	stepsMade func() int               // see wrap.RunOptions.Made
-	ready     *worker.Standby          // the worker's folder; if nil, it is made when it is needed
+	request request
+	policy  recovery.Policy
+	seen    *wrap.Match  // what the command was recognised as, even if Match is nil
+	why     error        // why Match is nil; nil if there is a Match
+	before  []runs.Entry // journal of the run's earlier processes
+	made    bool         // the run's folder is new
+	verbose bool
+	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
+	again   bool                     // the attempt ended with the failure in refused, which has been reported
+	never   string                   // the script or module that Python could not open, so that nothing has run; else ""
+	ready   *worker.Standby          // the worker's folder; if nil, it is made when it is needed
 }
 
 // recognised finds out what is known about the command of r. It is not an error if nothing
@@ -293,6 +292,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		return harness.Result{}, 0, err
 	}
 	defer release()
+	defer w.Unwatch()
 	plan, known := w.Asked, w.Match != nil
 	if !known {
 		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
@@ -334,7 +334,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		within := &inside{u: u, books: books, mode: w.mode(), ready: w.ready}
 		within.allow, _ = w.request.allowances()
 		w.Inside, w.RunsOut = within.begin, within.runsOut
-		w.stepsMade = within.stepsMade
+		w.Made = within.stepsMade
 	}
 	why := ""
 	if w.why != nil {
@@ -355,7 +355,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		}
 		return o, exit, err
 	}
-	o := wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check, Made: w.stepsMade, Clear: w.Clear, Left: w.LeftText}
+	o := wrap.RunOptions{Live: live, Newest: w.newest, Resumes: w.Resumes(), Recover: known, Why: why, Check: check, Made: w.Made, Clear: w.Clear, Left: w.LeftText}
 	if w.Chooses() {
 		o.Reject, o.Judge = w.Reject, w.Judge
 	}
