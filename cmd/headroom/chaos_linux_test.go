@@ -2,9 +2,9 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -141,17 +141,37 @@ type played struct {
 // play runs the round to its end.
 func (r round) play() (end played, err error) {
 	c := r.command()
-	var errs bytes.Buffer
-	c.Stderr = &errs
-	out, err := c.StdoutPipe()
-	if err == nil {
-		err = c.Start()
-	}
+	out, write, err := os.Pipe()
 	if err != nil {
 		return end, err
 	}
+	defer func() { _ = out.Close() }()
+	errs, writeErrs, err := os.Pipe()
+	if err != nil {
+		return end, errors.Join(err, write.Close())
+	}
+	defer func() { _ = errs.Close() }()
+	c.Stdout, c.Stderr = write, writeErrs // what the toy leaves behind holds them for longer than headroom lives
+	err = c.Start()
+	_, _ = write.Close(), writeErrs.Close()
+	if err != nil {
+		return end, err
+	}
+	said := make(chan string)
+	go func() {
+		text, _ := io.ReadAll(errs)
+		said <- string(text)
+	}()
 	late := time.AfterFunc(patience, func() { _ = c.Process.Kill() })
 	defer late.Stop()
+	ended := make(chan error)
+	go func() {
+		err := c.Wait()
+		for _, fd := range r.marked() { // what the toy has left behind holds the pipe
+			_ = unix.Close(fd)
+		}
+		ended <- err
+	}()
 	end.child = -1
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		line := lines.Text()
@@ -169,11 +189,11 @@ func (r round) play() (end played, err error) {
 			r.strike(c.Process, end.child)
 		}
 	}
-	err = c.Wait()
+	err = <-ended
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
 		err = nil
 	}
-	end.status, end.errs = c.ProcessState.ExitCode(), errs.String()
+	end.status, end.errs = c.ProcessState.ExitCode(), <-said
 	return end, err
 }
 
