@@ -32,12 +32,20 @@ _OWNERS = [vars(torch._C).get(n) for n in ("_VariableFunctions", "_nn", "_fft", 
 _BUILTINS: dict[Any, Any] = {  # functions written in C++, and where PyTorch looks them up when it hands them to a tensor's class
     f: owner for owner in _OWNERS if owner is not None for f in (getattr(owner, n) for n in dir(owner)) if isinstance(f, types.BuiltinFunctionType)
 }
+_MODULES = (torch.nn.functional, torch.functional, torch.nn.init, torch.autograd, torch._tensor, torch._tensor_str)
 _OF_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _ACCESS = {"__get__", "__set__", "__delete__"}
 
-_MODULES = (torch.Tensor, torch.nn.functional, torch.functional, torch.nn.init, torch.autograd, torch._tensor_str)
-_codes: dict[Any, Callable] = {f.__code__: f for m in _MODULES for f in vars(m).values() if isinstance(f, FunctionType)}
+
+def _functions(owner: Any) -> dict[str, Callable]:
+    """PyTorch's own functions in Python, by the names under which they stand in a module or class."""
+    return {n: f for n, f in vars(owner).items() if isinstance(f, FunctionType) and f.__code__.co_filename.startswith(_OF_TORCH)}
+
+
+_known = {id(vars(m)): _functions(m) for m in _MODULES}  # by the module's namespace
+_known_methods = _functions(torch.Tensor)
+_codes: dict[Any, Callable] = {}  # functions that were replaced before the worker was started, by their code
 _places: dict[int, tuple[Any, str, Any]] = {}  # replacements by id → where each stands, under which name, and in whose place
 
 
@@ -51,7 +59,7 @@ def asked(func: Any, frame: FrameType) -> Any:
     if kind is FunctionType:
         if frame.f_code is _HANDLE:
             body: Any = frame.f_back
-            return func if func.__code__ is body.f_code else _of_code(body) or func
+            return func if func.__code__ is body.f_code else _meant(func, body) or func
     elif kind in _C_METHODS:
         if getattr(torch.Tensor, func.__name__, None) is func:
             return func
@@ -66,8 +74,20 @@ def asked(func: Any, frame: FrameType) -> Any:
         found = _replaced(prop, frame)
         return func if found is None else getattr(found, func.__name__)
     if frame.f_code is _HANDLE:
-        return _of_code(frame.f_back) or func  # type: ignore[arg-type]
+        return _meant(func, frame.f_back) or func  # type: ignore[arg-type]
     return _replaced(func, frame) or func
+
+
+def _meant(func: Any, frame: FrameType) -> Optional[Callable]:
+    """The function of PyTorch's that ``frame``, which runs another one, has looked up by a name under which ``func``
+    now stands. A public function may leave the look-up to a private one, as ``torch.unique`` does."""
+    space = _known.get(id(frame.f_globals), {})
+    for name in frame.f_code.co_names:
+        if frame.f_globals.get(name) is func and name in space:
+            return space[name]
+        if getattr(torch.Tensor, name, None) is func and name in _known_methods:
+            return _known_methods[name]
+    return _of_code(frame)
 
 
 def _of_code(frame: FrameType) -> Optional[Callable]:

@@ -20,7 +20,7 @@ import torch
 
 from .again import confirm
 from .calm import rehearsal
-from .failure import Refused, bare, clean, patiently
+from .failure import Refused, bare, clean, is_out_of_memory, patiently
 from .genuine import set_aside
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
@@ -29,7 +29,7 @@ from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run
 from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 
-KEPT = 1 << 20  # the most elements of a result whose values are kept for the user
+NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU that has made them
 LEFT = -1  # the slot of a tensor that a module left behind
 
 
@@ -182,6 +182,33 @@ def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
     return any(within(node, spans) for node in walk(roots, most=1000))
 
 
+class Kept:
+    """Memory for the values of one result, which pieces fill in order. It is on the host if the result is large
+    and was made by a GPU. ``value`` is None if there is no memory."""
+
+    def __init__(self, known: Slot) -> None:
+        self._dim: int = known.dim  # type: ignore[assignment]
+        self._filled = 0
+        self.value: Optional[torch.Tensor] = None
+        near = known.device if math.prod(known.shape) <= NEAR else torch.device("cpu")
+        for device in dict.fromkeys((near, torch.device("cpu"))):
+            try:
+                self.value = torch.empty(known.shape, dtype=known.dtype, device=device)
+                return
+            except Exception as e:
+                if not is_out_of_memory(e):
+                    raise
+
+    def append(self, rows: torch.Tensor) -> None:
+        """Adds the values of the next rows."""
+        count = rows.shape[self._dim]
+        self.value.narrow(self._dim, self._filled, count).copy_(rows)  # type: ignore[union-attr]
+        self._filled += count
+
+    def complete(self) -> bool:
+        return self._filled == self.value.shape[self._dim]  # type: ignore[union-attr]
+
+
 class Late:
     """What is known about the late tensors of one tape."""
 
@@ -256,7 +283,7 @@ class Late:
             self.report.survived(self.tape.failure, how, NOTE if self.tape.approximate and not why else why)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
-        self._values.update({s: torch.cat(parts, self.plan.slots[s].dim) for s, parts in kept.items() if parts})
+        self._values.update({s: k.value for s, k in kept.items() if k.value is not None and k.complete()})
         value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
         self._values[slot] = value
         if not inputs.tensors:
@@ -272,18 +299,33 @@ class Late:
         if any(self.tape.entries[i].seen is not None for i in entries):
             patiently(again, "there is not enough memory for a trial on a few rows")
 
-    def _kept(self) -> dict[int, list]:
-        """The slots of results that are small enough to be saved while the pieces run, in case the user asks for
-        them after the weights have changed. Each slot maps to an empty list, which the pieces fill."""
+    def _held(self) -> list[int]:
+        """The slots of the late results that the script holds, and whose values are not known."""
         places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
         slots = {p.slot for p in places if p is not None and p.late and p.slot not in self._values}
-        known = {s: self.plan.slots[s] for s in slots if s in self.plan.slots}
-        return {s: [] for s, k in known.items() if k.dim is not None and math.prod(k.shape) <= KEPT}
+        return [s for s in slots if s in self.plan.slots and self.plan.slots[s].dim is not None]
+
+    def _kept(self) -> dict[int, Kept]:
+        """Memory, by slot, for the values of the results that the script holds. The pieces fill it, since the
+        script may ask for these values once the weights have changed."""
+        return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in self._held()) if kept.value is not None}
+
+    def settle(self) -> None:
+        """Called before weights change: computes the values of the results that the script holds, and that no replay
+        has kept. What cannot be computed is refused when the script asks for it."""
+        for slot in self._held():
+            if not self._has(slot):
+                try:
+                    self.value(slot)
+                except Refused:
+                    pass
 
     def value(self, slot: int) -> torch.Tensor:
         """A slot's values for the whole batch, without a graph."""
         if slot in self._values:
-            return self._values[slot]
+            found = self._values[slot]
+            device = self.plan.slots[slot].device if slot in self.plan.slots else found.device
+            return found if found.device == device else found.to(device)
         if slot in self.tape.scalars:
             return self.tape.scalars[slot]
         plan, tape = self.plan, self.tape

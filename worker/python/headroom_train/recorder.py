@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, wraps
@@ -38,6 +39,12 @@ from .rows import Plan, Slot, tensors_in
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state, unrecorded
 
 
+def place_late(args: tuple) -> bool:
+    """Whether the first argument is a tensor whose values are not in memory."""
+    place = place_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+    return place is not None and place.late
+
+
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
     """The versions of recorded tensors, which show whether the tensors have been written to."""
     with unrecorded():
@@ -54,6 +61,7 @@ class Recorder:
         self.busy = False  # inside a module, a replay, or a function of ours
         self.within = False  # inside an outermost module that is called without being recorded
         self.tape: Optional[Tape] = None
+        self.late: weakref.WeakSet[Tape] = weakref.WeakSet()  # tapes with late tensors, until weights change
         self.sizes = Sizes()
         self.evaluation = Sizes()  # of calls without gradients
         self.stepping = False  # in a function of headroom_train.step that is run for its gradients alone
@@ -75,6 +83,7 @@ class Recorder:
         guarded against failures."""
         if self.stepping:
             raise Refused("the optimizer's step is inside the function: call it after the function returns")
+        self._settle()
         self._close()
         self.report.phases.backward_ends()
         return not self.rest.resting
@@ -86,6 +95,16 @@ class Recorder:
         if self.sizes.failure is not None or self.evaluation.failure is not None:
             self.rest.failed()
         self.rest.step()
+
+    def _settle(self) -> None:
+        """Called before weights change: what the script still holds of steps that ran out of memory gets its values."""
+        for tape in [*self.late]:
+            self.late.discard(tape)
+            if tape.late is not None:
+                try:
+                    self._guarded(tape.late.settle)
+                except Refused:  # when the script asks for the values
+                    pass
 
     def _close(self) -> None:
         if self.tape is not None:
@@ -337,6 +356,7 @@ class Recorder:
 
     def _postponed(self, tape: Tape, late: Late, entry: Entry, leaves: Sequence, tree: Any) -> Any:
         result = tree_unflatten([self._made(tape, leaf) for leaf in leaves], tree)
+        self.late.add(tape)
         postpone(tape)
         tape.add(entry, result)
         late.plan.accept()
@@ -623,6 +643,8 @@ class Recorder:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
             if place is None or not place.late:
                 return t
+            if place.tape is not tape:
+                return place.tape.late.value(place.slot)
             if not late.is_scalar(place.slot):
                 return late.value(place.slot) if tape.done and not late.plan.slots[place.slot].requires_grad else t
             return late.scalar(place.slot)
@@ -630,6 +652,9 @@ class Recorder:
         if name == "backward" and kwargs.get("retain_graph"):
             tape.retain = True
         try:
+            if tape.done and not tape.retain and name != "backward" and (not changes(name) or not place_late(args[:1])):
+                # Its gradients have been handed back: there is nothing left to postpone.
+                return self._guarded(lambda: self._asked(late, func, args, kwargs))
             self._may(tape)
             if foreign(tape, tensors_in((args, kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
@@ -687,7 +712,7 @@ class Recorder:
     def _asked(late: Late, func: Callable, args: tuple, kwargs: dict) -> Any:
         def valued(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
-            return late.value(place.slot) if place is not None and place.late else t
+            return place.tape.late.value(place.slot) if place is not None and place.late else t
 
         args, kwargs = tree_map(valued, args), tree_map(valued, kwargs)
         with torch._C.DisableTorchFunctionSubclass(), in_place():

@@ -253,7 +253,7 @@ def gradients(
     size: Callable[[int], int],
     scale: float = 1.0,
     offload: bool = False,
-    keep: Optional[dict[int, list]] = None,
+    keep: Optional[dict[int, Any]] = None,
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
     """Computes the scalars in ``targets`` and the sum of their gradients, in pieces if there is a plan, otherwise
     for the whole batch. ``targets`` maps the slot of each scalar to (G, rule); its gradient is multiplied by G
@@ -319,7 +319,7 @@ def _piece(
     inputs: Inputs,
     scale: float,
     offload: bool,
-    keep: dict[int, list],
+    keep: dict[int, Any],
     rules: dict[int, Rule],
 ) -> Any:
     weights = {}

@@ -75,6 +75,31 @@ class NestedOutputs(Classifying):
 
 
 @shape()
+class UsedAfterTheStep(Classifying):
+    """Counts what was right, keeps predictions, and uses the outputs in other ways, all after the weights have changed."""
+
+    def build(self) -> None:
+        super().build()
+        self.right: Tensor | int = 0
+        self.seen: list[Tensor] = []
+
+    def step(self, i: int) -> list[float]:
+        x, y = vectors(self, i)
+        out = self.net(x)
+        loss = F.cross_entropy(out, y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.right = self.right + (out.argmax(1) == y).sum()
+        self.seen.append(out.detach().softmax(1))
+        shares = out.softmax(1).max(1).values
+        said = [loss.item(), float(shares.mean()), float(out[0, 0])]
+        if i % 2:  # as at the end of an epoch
+            said += [float(self.right), float(torch.cat(self.seen).sum()), float(self.seen[0].std())]
+        return said
+
+
+@shape()
 class IntegerOutputs(Classifying):
     container = "integers"
 
