@@ -133,8 +133,10 @@ func (e *OutOfMemoryError) Error() string {
 	if s == (Stats{}) || e.Assumed {
 		return fmt.Sprintf("out of memory%s: %s", where, e.asked())
 	}
-	text := fmt.Sprintf("out of memory%s: %s, %v free of %v, %v allocated, %v reserved",
-		where, e.asked(), s.Free, s.Capacity, s.Allocated, s.Reserved)
+	text := fmt.Sprintf("out of memory%s: %s, %v free of %v", where, e.asked(), s.Free, s.Capacity)
+	if s.Allocated > 0 || s.Reserved > 0 { // messages of frameworks do not always have these
+		text += fmt.Sprintf(", %v allocated, %v reserved", s.Allocated, s.Reserved)
+	}
 	if s.Foreign > 0 {
 		text += fmt.Sprintf(", %v held by other processes", s.Foreign)
 	}

@@ -138,11 +138,11 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	reason := source + c.sentence(x)
 	switch m := x.match; m.meaning {
 	case deviceMemory:
-		return c.memory(OutOfMemory, sure, x, reason)
+		return c.memory(OutOfMemory, sure, x, reason).quoting(reason)
 	case hostMemory:
-		return c.memory(OutOfHostMemory, sure, x, reason)
+		return c.memory(OutOfHostMemory, sure, x, reason).quoting(reason)
 	case sharedMemory:
-		return c.memory(OutOfSharedMemory, sure, x, reason)
+		return c.memory(OutOfSharedMemory, sure, x, reason).quoting(reason)
 	case ifLittleFree:
 		return c.ambiguous(x, reason)
 	case ifLimited:
@@ -165,6 +165,12 @@ func (c classifier) because(x fault, sure Confidence, source string) Outcome {
 	if n := c.exit.Kernel.GroupKills; n > 0 {
 		o.Reasons = append(o.Reasons, fmt.Sprintf("the kernel's OOM killer also killed %d of the processes in the command's control group, and this error does not explain that", n))
 	}
+	return o
+}
+
+// quoting returns o with reason as one of those that only quote what o has, too.
+func (o Outcome) quoting(reason string) Outcome {
+	o.quotes = append(slices.Clone(o.quotes), reason)
 	return o
 }
 

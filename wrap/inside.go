@@ -21,10 +21,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	if f.Stats.Capacity <= 0 || o.Kind != OutOfMemory && o.Kind != Failed {
 		return o
 	}
-	if where != "" {
-		where = " (" + where + ")"
-	}
-	reason := "the worker inside PyTorch saw the failure: " + f.Error() + where
+	reason := "the worker inside PyTorch saw the failure: " + f.Error() + bracketed(where)
 	f.Micro = 0 // the worker counts the rows of one call, not the command's micro-batch
 	evidence := memory.Evidence{Failure: f}
 	switch {
@@ -40,7 +37,8 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 		o.Kind, o.Confidence = OutOfMemory, Likely
 	}
 	evidence.Boundary, evidence.Every = seen.Boundary, seen.Every
-	o.Evidence, o.Reasons = &evidence, append([]string{reason}, o.Reasons...)
+	o.Evidence, o.Reasons, o.Where = &evidence, append([]string{reason}, o.Reasons...), cmp.Or(where, o.Where)
+	o = o.quoting(reason)
 	if verdict := memory.Diagnose(evidence); verdict.Cause == memory.Leak {
 		o.Hopeless, o.Reasons = "", append([]string{verdict.Why}, o.Reasons...)
 		o.Hint = cmp.Or(o.Hint, "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it")

@@ -85,7 +85,7 @@ func (c classifier) memory(k Kind, sure Confidence, x fault, reasons ...string) 
 	if n := c.found.allocator; k == OutOfMemory && a.requested == 0 && n != nil && !c.found.survived(*n) {
 		a = readAmounts(n.message)
 	}
-	o.Device = a.device
+	o.Device, o.Where = a.device, usersLine(x.frames)
 	o.Evidence = &memory.Evidence{Host: k != OutOfMemory, Failure: memory.OutOfMemoryError{
 		Requested: a.requested, Phase: x.phase(),
 	}}

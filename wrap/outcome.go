@@ -15,6 +15,9 @@ type Outcome struct {
 	Rank   int    `json:"rank"`            // rank that failed first; -1 if not known
 	Device int    `json:"device"`          // device, as that rank numbers its devices; -1 if not known
 	Error  string `json:"error,omitempty"` // text of the error that ended the life, shortened
+	Where  string `json:"where,omitempty"` // the user's line in which memory ran out, as FILE:LINE; "" if not known
+
+	quotes []string // those of Reasons that only quote what Evidence and Where have, too
 
 	// Hopeless says why no smaller batch will help, and what would; "" if one may help.
 	Hopeless string `json:"hopeless,omitempty"`

@@ -94,6 +94,7 @@ type ExitError struct {
 	Code int    // the command's exit status, which headroom should exit with
 	Why  string // what was seen, in a sentence
 	How  string // the beginning of that sentence, without the reasons; may be empty
+	What string // that sentence without quoting what the command itself has printed; "" if it says no more than Why
 	Hint string // what the user could do; may be empty
 
 	Memory bool // memory had run out, and headroom had no remedy for this command
@@ -328,7 +329,7 @@ func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, 
 			return again, err
 		}
 	}
-	e := &ExitError{Code: exit.Code, Why: describe(o, exit), How: ending(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
+	e := &ExitError{Code: exit.Code, Why: describe(o, exit), How: ending(o, exit), What: inShort(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
 	var verdict memory.Verdict
 	if o.OutOfMemory() && o.Evidence != nil {
 		verdict = memory.Diagnose(*o.Evidence)
@@ -511,6 +512,36 @@ func describe(o Outcome, exit Exit) string {
 		return lasted(exit) + ": " + why
 	}
 	return ending(o, exit) + ": " + why
+}
+
+// inShort says in one sentence how much memory was missing in a life, and where, in place of
+// the error that the command has printed. It returns "" if that is not known.
+func inShort(o Outcome, exit Exit) string {
+	if !o.Kind.Memory() || o.Evidence == nil || o.Evidence.Failure.Requested <= 0 {
+		return ""
+	}
+	f := o.Evidence.Failure.Measured()
+	f.Micro = 0 // what is known of it is in the hint
+	on := ""
+	if o.Rank != rankUnknown {
+		on = fmt.Sprintf(" on rank %d", o.Rank)
+	}
+	text := fmt.Sprintf("%s: %s%s%s%s", lasted(exit), o.Kind, on, strings.TrimPrefix(f.Error(), "out of memory"), bracketed(o.Where))
+	for _, reason := range o.Reasons {
+		if !slices.Contains(o.quotes, reason) {
+			text += "; " + reason
+		}
+	}
+	return text
+}
+
+// bracketed returns the user's line where something happened in a form that can follow a
+// sentence, or "" if where is "".
+func bracketed(where string) string {
+	if where == "" {
+		return ""
+	}
+	return " (" + where + ")"
 }
 
 // ending returns a text that says how a life ended, without the reasons.

@@ -511,8 +511,11 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 			return err
 		}
 		hint := w.hint(exit)
-		if exit != nil && exit.Memory && w.again {
+		switch {
+		case exit != nil && exit.Memory && w.again:
 			err = fmt.Errorf("%s: %s", exit.How, leftFailure)
+		case exit != nil && exit.What != "": // the command has printed its error itself
+			err = errors.New(exit.What)
 		}
 		return &childError{code: code, err: err, hint: hint, quiet: quiet}
 	case errors.As(err, new(*wrap.StartError)):
