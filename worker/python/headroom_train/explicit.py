@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
 from .calm import Calm, Sealed, Watched, rehearsal
-from .failure import Mixed, Refused, clean, is_out_of_memory, release_frames
+from .failure import Mixed, Refused, clean, is_out_of_memory, release_frames, unframed
 from .found import Found, Limits, found_of
 from .functions import recorded
 from .genuine import in_place
@@ -56,6 +56,13 @@ class Explicit:
         self._sizes.ask = recorder.report.ask
 
     def __call__(self, args: tuple, kwargs: dict) -> Any:
+        try:
+            return self._guarded(args, kwargs)
+        except BaseException as e:
+            unframed(e)
+            raise
+
+    def _guarded(self, args: tuple, kwargs: dict) -> Any:
         recorder = self._recorder
         if recorder.busy or not recorder.here() or not torch.is_grad_enabled() or recorded(args, kwargs):
             return self._function(*args, **kwargs)

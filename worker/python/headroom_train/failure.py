@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import traceback
 from typing import Any, Callable, ClassVar, Optional
@@ -10,6 +11,7 @@ from typing import Any, Callable, ClassVar, Optional
 import torch
 
 OutOfMemoryError = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError  # since 2.5
+_OURS = os.path.join(os.path.dirname(__file__), "")
 _TEXTS = re.compile(
     r"DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory"
     r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
@@ -78,6 +80,25 @@ def release_frames(error: Optional[BaseException]) -> None:
         seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
+
+
+def unframed(error: BaseException) -> None:
+    """Takes our own frames out of the traceback of an exception that goes on to the user's code. To
+    be called by the outermost of our functions, in ``except``, before ``raise``. From Python 3.11 on
+    that function's own frame goes, too; before, it stays."""
+    if os.environ.get("HEADROOM_DEBUG"):
+        return
+    head = trace = error.__traceback__
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept.append(trace)
+        trace = trace.tb_next
+    chain = kept if head is None or kept[:1] == [head] else [head, *kept]
+    for entry, following in zip(chain, [*chain[1:], None]):
+        if entry.tb_next is not following:
+            entry.tb_next = following
+    error.__traceback__ = kept[0] if kept else None
 
 
 def clean(error: Optional[BaseException] = None, thorough: bool = True) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from .calm import ANYWHERE, NEVER, Calm
-from .failure import is_out_of_memory
+from .failure import is_out_of_memory, unframed
 from .genuine import clone, detach, is_inference, set_aside
 from .held import Held, attributes, buffers, parameters, plain_reached, submodules, tensors
 from .rest import Known
@@ -73,6 +73,13 @@ class Found(Limits):
         return type(None), ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._call(args, kwargs)
+        except BaseException as e:
+            unframed(e)
+            raise
+
+    def _call(self, args: tuple, kwargs: dict) -> Any:
         module, recorder = self.module(), self.recorder
         call = self.inner or module._call_impl  # type: ignore[union-attr]
         if recorder.busy or not recorder.here():

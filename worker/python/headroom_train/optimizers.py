@@ -9,7 +9,7 @@ from typing import Any, Callable
 import torch
 
 from .crowded import KNOWN, one_by_one
-from .failure import clean, is_out_of_memory, release_frames
+from .failure import clean, is_out_of_memory, release_frames, unframed
 
 _inside = False  # whether a step is running: a wrapper around an optimizer calls that optimizer's step within its own
 
@@ -23,6 +23,13 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return _guarded(self, args, kwargs)
+        except BaseException as e:
+            unframed(e)
+            raise
+
+    def _guarded(self: torch.optim.Optimizer, args: tuple, kwargs: dict) -> Any:
         if _inside:
             return step(self, *args, **kwargs)
         if not args and not kwargs and not begins():

@@ -23,7 +23,7 @@ from .again import note, unsaved
 from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames
+from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
 from .genuine import in_place, is_backward, numel, set_aside
@@ -467,7 +467,11 @@ class Recorder:
         def compiled(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self.busy or not recorded(args, kwargs):
                 return call(*args, **kwargs)
-            return self.function(plainly, args, kwargs)
+            try:
+                return self.function(plainly, args, kwargs)
+            except BaseException as e:
+                unframed(e)
+                raise
 
         return compiled
 
@@ -498,9 +502,13 @@ class Recorder:
 
         @wraps(original.__func__)
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.busy or not recorded(args, kwargs):
-                return applied(kind, *args, **kwargs)
-            return opaque(kind)(*args, **kwargs)
+            try:
+                if self.busy or not recorded(args, kwargs):
+                    return applied(kind, *args, **kwargs)
+                return opaque(kind)(*args, **kwargs)
+            except BaseException as e:
+                unframed(e)
+                raise
 
         Change(torch.autograd.Function, "apply", classmethod(apply))
 

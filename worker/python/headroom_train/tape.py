@@ -22,7 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .failure import bare
+from .failure import bare, unframed
 from .genuine import asked, clone, detach, is_inference, numel
 from .graph import drop
 
@@ -260,7 +260,11 @@ class Recorded(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return Recorded.intercept(asked(func, sys._getframe(1)), args, kwargs or {})
+        try:
+            return Recorded.intercept(asked(func, sys._getframe(1)), args, kwargs or {})
+        except BaseException as e:
+            unframed(e)
+            raise
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # pickles contain nothing of ours
         return as_plain_copy(self).__reduce_ex__(protocol)

@@ -13,6 +13,7 @@ import io
 import os
 import pickle
 import resource
+import sys
 import traceback
 import weakref
 from collections.abc import Callable
@@ -185,6 +186,65 @@ def exceptions_keep_type_and_traceback(t: Training) -> str:
         return "a loss of wrong shapes was accepted"
     except ValueError as seen:
         return "" if "batch_size" in str(seen) else f"{seen}"
+
+
+def frames(error: BaseException) -> list[str]:
+    """The files and functions in an exception's traceback."""
+    return [f"{frame.filename}:{frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@check
+def tracebacks_are_the_users(t: Training) -> str:
+    """A traceback has the frames that it would have without headroom: from Python 3.11 on none of
+    ours, and before only those of our outermost functions."""
+    most = 0 if sys.version_info >= (3, 11) else 2
+
+    class Failing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> NoReturn:
+            raise ValueError("mine")
+
+    def together() -> None:  # relates the rows of the batch, so that it is refused
+        out = t.net(t.x)
+        (out @ out.T).exp().mean().backward()
+
+    def broken() -> None:
+        t.net.broken = ValueError("mine")
+        t.net(t.x)
+
+    def closed() -> None:
+        t.optimizer.step(lambda: F.cross_entropy(t.net(t.x), t.y[:3]))
+
+    def seen(work: Callable[[], Any], fault: Fault) -> list[str]:
+        t.net.broken = None
+        t.optimizer.zero_grad()
+        with Injector(fault) as injector:
+            injector.begin()
+            try:
+                work()
+            except Exception as error:
+                return frames(error)
+            finally:
+                injector.end()
+        return []
+
+    never = Fault("once", 1000, 7)
+    said, raised = [], 0
+    for work, faults in (
+        (together, [Fault("once", at, 7) for at in range(1, 30)]),
+        (t.step, [Fault("limit", elements=n) for n in (3, 10, 40)]),
+        (broken, [never]),
+        (closed, [never]),
+        (lambda: Failing.apply(t.x), [never]),
+        (lambda: Failing.apply(t.net(t.x)), [never]),
+        (lambda: F.cross_entropy(t.net(t.x), t.y[:3]), [never]),
+    ):
+        for fault in faults:
+            found = seen(work, fault)
+            raised += bool(found)
+            if sum("headroom_train" in f for f in found) > most or fault is never and not found:
+                said.append(f"{work.__name__} with {fault}: {found}")
+    return "; ".join(said) if raised > 12 else f"only {raised} failures"
 
 
 @check
