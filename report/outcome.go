@@ -118,7 +118,7 @@ type Attempt struct {
 	Made       int // optimizer steps that a worker saw in a wrapped command's process; 0 if not known
 	Begin, End time.Time
 	Start      float64 // seconds until the first step began, for a wrapped command; 0 if not known
-	Ended      string // the last thing that the journal says about the attempt's end; empty if it says nothing
+	Ended      string  // the last thing that the journal says about the attempt's end; empty if it says nothing
 }
 
 func attempts(in Input, seen []runs.ProcessStep) []Attempt {

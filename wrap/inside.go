@@ -36,6 +36,7 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 	case o.Kind == Failed:
 		o.Kind, o.Confidence = OutOfMemory, Likely
 	}
+	o.Gradless = f.Phase == memory.PhaseEval
 	evidence.Boundary, evidence.Every = seen.Boundary, seen.Every
 	o.Evidence, o.Reasons, o.Where = &evidence, append([]string{reason}, o.Reasons...), cmp.Or(where, o.Where)
 	o = o.quoting(reason)

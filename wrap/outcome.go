@@ -17,6 +17,10 @@ type Outcome struct {
 	Error  string `json:"error,omitempty"` // text of the error that ended the life, shortened
 	Where  string `json:"where,omitempty"` // the user's line in which memory ran out, as FILE:LINE; "" if not known
 
+	// Gradless says that the worker saw the failure in a call without gradients. That is an
+	// evaluation, or a part of a step, such as a teacher: the traceback does not say which.
+	Gradless bool `json:"gradless,omitempty"`
+
 	quotes []string // those of Reasons that only quote what Evidence and Where have, too
 
 	// Hopeless says why no smaller batch will help, and what would; "" if one may help.

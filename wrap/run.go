@@ -450,6 +450,9 @@ func (r *runner) mayPass(o Outcome) bool {
 func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
 	evidence := *o.Evidence
 	evidence.Host = o.Kind != OutOfMemory
+	if o.Gradless && evidence.Failure.Phase.SizedByMicro() && r.s.Running().Eval > 1 {
+		evidence.Failure.Phase = memory.PhaseEval // of the two batches, its size is the one that changes no training
+	}
 	evidence.Resuming = r.resuming(evidence.Failure.Phase, life(exit))
 	e := recovery.Event{OOM: &evidence}
 	if evidence.Failure.Phase == memory.PhaseLoad {

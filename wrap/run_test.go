@@ -343,6 +343,46 @@ func TestRunInEvaluation(t *testing.T) {
 	}
 }
 
+// TestRunWithoutGradients checks what Run does about a failure in a call without gradients, of
+// which no frame says that it is an evaluation: first the evaluation batch becomes smaller, if it
+// can be set, and then the micro-batch.
+func TestRunWithoutGradients(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		eval      int
+		fitsEval  int
+		fitsMicro int
+		want      string
+	}{
+		{"an evaluation", 64, 20, 64, "64×1@0! 64×1@4(64)! 64×1@4(64)"},
+		{"a teacher", 4, 0, 32, "64×1@0! 64×1@4(64)! 64×1@4(64)! 32×2@4(64)"},
+		{"no knob", 0, 0, 32, "64×1@0! 32×2@4(64)"},
+	} {
+		command := &toyCommand{steps: 20, every: 4, young: 60}
+		plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true, Eval: c.eval}
+		trace, code, err := wrapped(t, command, plan, recovery.Policy{Able: recovery.Able{Eval: c.eval > 0}}, func(o *RunOptions) {
+			o.Live = func(ctx context.Context, b Beginning) (Outcome, Exit, error) {
+				command.fits = func(step int) int {
+					if step > 4 && (b.Plan.Largest() > c.fitsMicro || c.fitsEval > 0 && b.Plan.Eval > c.fitsEval) {
+						return 0
+					}
+					return 64
+				}
+				out, exit, err := command.live(ctx, b)
+				if out.Kind == OutOfMemory {
+					seen := out.Evidence.Failure
+					seen.Phase = memory.PhaseEval
+					out = out.FromInside(memory.Evidence{Failure: seen}, "")
+				}
+				return out, exit, err
+			}
+		})
+		if trace != c.want || code != 0 || err != nil {
+			t.Errorf("%s: got %s, status %d, %v; want %s", c.name, trace, code, err, c.want)
+		}
+	}
+}
+
 // TestRunIsStopped checks that nothing is started again after the user has asked to stop,
 // however the command ended.
 func TestRunIsStopped(t *testing.T) {
