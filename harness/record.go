@@ -23,12 +23,27 @@ const statusEvery = time.Second
 // the journal can be written again.
 func (s *Session) Note(e runs.Entry) {
 	e.Time, e.Attempt, e.Step = s.o.Now(), s.attempt, s.step
+	e = s.scrubbed(e)
 	err := s.f.Record(e)
 	if s.o.OnEntry != nil {
 		s.o.OnEntry(e)
 	}
 	s.log.Log(levelOf(e.Kind), e.Text, zap.String("kind", string(e.Kind)), zap.Int("step", e.Step), zap.Int("attempt", e.Attempt))
 	s.journalState(err)
+}
+
+// scrubbed returns e without secrets in its texts.
+func (s *Session) scrubbed(e runs.Entry) runs.Entry {
+	if s.o.Scrub == nil {
+		return e
+	}
+	e.Text = s.o.Scrub(e.Text)
+	if e.Decision != nil {
+		d := *e.Decision
+		d.Reason, d.Hint = s.o.Scrub(d.Reason), s.o.Scrub(d.Hint)
+		e.Decision = &d
+	}
+	return e
 }
 
 // journalState reports when the journal can no longer be written, and when it can
@@ -87,6 +102,9 @@ func (s *Session) tick() error {
 func (s *Session) setStatus(state runs.State, reason string) {
 	tally := s.f.Tally()
 	now, last, to := s.o.Now(), s.result.Last, &s.status
+	if s.o.Scrub != nil {
+		reason = s.o.Scrub(reason)
+	}
 	to.State, to.Reason, to.Started, to.Updated = state, reason, s.started, now
 	to.PID, to.Host = os.Getpid(), s.host
 	to.Attempt, to.Step, to.Steps, to.Failures, to.DeviceGone = s.attempt, s.step, s.o.Steps, tally.Failures, tally.Gone

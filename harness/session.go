@@ -26,6 +26,7 @@ type SessionOptions struct {
 
 	Version string // version of headroom, for the journal
 
+	Scrub   func(string) string   // removes secrets from a text that is about to be recorded; nil if there are none
 	OnEntry func(runs.Entry)      // called with every journal entry, as it is written
 	OnStep  func(runs.StepReport) // called with every finished step
 	Log     *zap.Logger           // nil logs nothing

@@ -64,7 +64,8 @@ func command(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the command in run.yaml: %w", err)
 	}
-	return runs.Shell(kept.Command...), nil
+	masked, _ := runs.Masked(kept.Command) // earlier versions wrote secrets into run.yaml
+	return runs.Shell(masked...), nil
 }
 
 // torn records in Problems that a file could be read only in part. It reports whether

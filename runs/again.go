@@ -55,6 +55,9 @@ func (f *Folder) again() error {
 			err = errors.Join(err, writeFile(f.disk, f.path(name), text, false))
 		}
 	}
+	if f.secrets != nil {
+		err = errors.Join(err, f.writeSecrets())
+	}
 	if f.first != nil { // when the run began tells its checkpoints from those of others
 		line, _ := json.Marshal(f.first) // it was written before
 		f.journal.pending = slices.Concat(line, []byte("\n"), f.journal.pending)

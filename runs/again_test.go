@@ -51,7 +51,7 @@ func TestRemovedFolderIsMadeAgain(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = errors.Join(f.FirstConfig([]byte("command: [train]\n")), f.Record(Entry{Kind: KindRun, Text: "begun"}), f.SetLearned(Learned{Pieces: 5, Learned: recovery.Learned{Micro: 8}}))
+				err = errors.Join(f.KeepSecrets([]string{"train", "--key", "a"}, []string{"train", "--key", Hidden}), f.FirstConfig([]byte("command: [train]\n")), f.Record(Entry{Kind: KindRun, Text: "begun"}), f.SetLearned(Learned{Pieces: 5, Learned: recovery.Learned{Micro: 8}}))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -76,6 +76,9 @@ func TestRemovedFolderIsMadeAgain(t *testing.T) {
 				config, err := os.ReadFile(filepath.Join(dir, "run.yaml"))
 				if err != nil || string(config) != "command: [train]\n" {
 					t.Errorf("run.yaml: %q, %v", config, err)
+				}
+				if words, err := Unmasked(dir, []string{"train", "--key", Hidden}); err != nil || words[2] != "a" {
+					t.Errorf("the command's secrets: %q, %v", words, err)
 				}
 				again, err := Open(dir)
 				if err != nil {

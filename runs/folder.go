@@ -15,6 +15,7 @@ import (
 // Folder is a run's folder, held by this process until Close:
 //
 //	run.yaml                the resolved configuration
+//	secrets.json            the command with its secrets, if it has any; run.yaml has "***" in their place
 //	journal.jsonl           one [Entry] per line, fsynced (see [Folder.Record])
 //	metrics.jsonl           one [StepReport] per line; for a wrapped command, one [ProcessStep]
 //	checkpoints/step-000200/
@@ -34,6 +35,7 @@ type Folder struct {
 	mu       sync.Mutex // guards the fields below, and lock
 	config   []byte     // content of run.yaml; nil if there is none
 	learned  []byte     // content of learned.json; nil if there is none
+	secrets  []byte     // content of secrets.json; nil if there is none
 	first    *Entry     // the first entry of the journal; nil if there is none
 	journal  *lines
 	metrics  *lines
@@ -127,6 +129,7 @@ func (f *Folder) open() error {
 	}
 	f.config, _ = f.Config() // whoever needs them reports that they cannot be read
 	f.learned, _ = os.ReadFile(f.path("learned.json"))
+	f.secrets, _ = os.ReadFile(f.path(secretsFile))
 	if err := errors.Join(f.clear(f.dir), f.clear(f.path("checkpoints"))); err != nil {
 		return err
 	}

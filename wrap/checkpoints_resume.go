@@ -236,7 +236,7 @@ func (m *Match) amounts(s step, gpus int) amounts {
 // headroom wrote earlier, and leaves the user's files alone.
 func (r Rewritten) Write() error {
 	for _, c := range r.Copies {
-		if err := replace(below(r.Command.Dir, c.Path), c.Content); err != nil {
+		if err := replace(below(r.Command.Dir, c.Path), c.Content, below(r.Command.Dir, c.From)); err != nil {
 			return fmt.Errorf("write a copy of %s: %w", c.From, err)
 		}
 	}
@@ -259,14 +259,19 @@ func (r Rewritten) Remove() error {
 }
 
 // replace writes content to a temporary file in the same folder and renames that file to
-// name, so that no reader ever sees half a file.
-func replace(name string, content []byte) error {
+// name, so that no reader ever sees half a file. Who may read it is as with the file from: a
+// configuration may hold secrets.
+func replace(name string, content []byte, from string) error {
+	mode := os.FileMode(0o644)
+	if info, err := os.Stat(from); err == nil {
+		mode = info.Mode().Perm() | 0o600
+	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".headroom-*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	err = errors.Join(err, f.Chmod(mode), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), name)
 	}
@@ -292,7 +297,7 @@ func (c *Clone) write(dir string) error {
 	}
 	for _, e := range entries {
 		if content, differs := c.Files[e.Name()]; differs {
-			err = replace(filepath.Join(to, e.Name()), content)
+			err = replace(filepath.Join(to, e.Name()), content, filepath.Join(from, e.Name()))
 		} else {
 			err = os.Symlink(filepath.Join("..", filepath.Base(from), e.Name()), filepath.Join(to, e.Name()))
 		}

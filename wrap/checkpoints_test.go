@@ -231,3 +231,22 @@ func TestWriteAndSetAside(t *testing.T) {
 		t.Errorf("set aside over another: %v", err)
 	}
 }
+
+// TestCopiesKeepTheirReaders checks that a copy of a file, which may hold secrets, can be read by
+// those who can read the original, and by nobody else.
+func TestCopiesKeepTheirReaders(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"private.yaml": 0o600, "group.yaml": 0o640, "public.yaml": 0o644} {
+		from := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(from, []byte("api_key: abc\n"), 0o600), os.Chmod(from, mode)); err != nil {
+			t.Fatal(err)
+		}
+		r := Rewritten{Command: Command{Dir: dir}, Copies: []Copy{{Path: "." + name, From: name, Content: []byte("api_key: abc\n")}}}
+		if err := r.Write(); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, "."+name)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+}

@@ -120,4 +120,10 @@ type GPU struct {
 }
 
 // String returns the command as one would type it into a shell.
-func (c Command) String() string { return runs.Shell(c.Args...) }
+func (c Command) String() string { return runs.Shell(c.Masked()...) }
+
+// Masked returns the words of c for people to read: without secrets.
+func (c Command) Masked() []string {
+	masked, _ := runs.Masked(c.Args)
+	return masked
+}

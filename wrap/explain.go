@@ -82,7 +82,7 @@ type Look struct {
 // command, or nil if there was none. If why is not nil, w.Match must be nil. Explain
 // starts no process and writes no file.
 func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
-	e := Explanation{Command: w.Command.Args, Missing: w.Command.Missing()}
+	e := Explanation{Command: w.Command.Masked(), Missing: w.Command.Missing()}
 	if m == nil {
 		m = e.unrecognised(w.Command, why, look)
 	} else {

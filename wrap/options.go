@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"headroom/runs"
 )
 
 // ChildOptions say how a child is started and ended. The zero value is usable.
@@ -62,7 +64,10 @@ type StartError struct {
 	Err     error
 }
 
-func (e *StartError) Error() string { return "start " + e.Program + ": " + e.Err.Error() }
+func (e *StartError) Error() string {
+	program, _ := runs.Masked([]string{e.Program}) // as in API_KEY=… python, which needs a shell or env
+	return "start " + program[0] + ": " + e.Err.Error()
+}
 func (e *StartError) Unwrap() error { return e.Err }
 
 // withDefaults returns o with defaults for the fields that are not set.

@@ -40,11 +40,12 @@ func lines(c, other Command) []string {
 	var all []string
 	for _, entry := range c.Env {
 		if !slices.Contains(other.Env, entry) {
-			all = append(all, runs.Shell(entry)+"\n")
+			all = append(all, Command{Args: []string{entry}}.String()+"\n")
 		}
 	}
-	for i, arg := range c.Args {
-		option := i > 0 && strings.HasPrefix(c.Args[i-1], "-") && !strings.Contains(c.Args[i-1], "=") && !strings.HasPrefix(arg, "-")
+	words := c.Masked()
+	for i, arg := range words {
+		option := i > 0 && strings.HasPrefix(words[i-1], "-") && !strings.Contains(words[i-1], "=") && !strings.HasPrefix(arg, "-")
 		if option {
 			all[len(all)-1] = strings.TrimSuffix(all[len(all)-1], "\n") + " " + runs.Shell(arg) + "\n"
 			continue

@@ -54,7 +54,7 @@ func checkAction(u *ui, c *cli.Context) error {
 		return err
 	}
 	command := wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
-	answer := checked{Command: r.Args}
+	answer := checked{Command: command.Masked()}
 	answer.Found, answer.Why, err = looked(c.Context, u, command)
 	if err != nil {
 		return err

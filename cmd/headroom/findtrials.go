@@ -166,7 +166,7 @@ func (f *foundMicro) rewritten(w *wrapped) error {
 	if err != nil {
 		return fmt.Errorf("find: the command for %v: %w", f.Recommended, err)
 	}
-	f.Command, f.Diff = next.Command.Args, next.Diff(w.Command)
+	f.Command, f.Diff = next.Command.Masked(), next.Diff(w.Command)
 	if !w.Trust {
 		f.Prove = next.Prove
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"headroom/configs"
+	"headroom/runs"
 )
 
 // initFile is the file that headroom init writes unless told otherwise.
@@ -52,7 +53,11 @@ func initAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return asUsage(err)
 	}
-	if err := writeNew(path, text, c.Bool("force")); err != nil {
+	mode := os.FileMode(0o644)
+	if _, secrets := runs.Masked(r.Args); len(secrets) > 0 { // the command has to have them
+		mode = 0o600
+	}
+	if err := writeNew(path, text, c.Bool("force"), mode); err != nil {
 		return err
 	}
 	u.say("written: %s", path)
@@ -112,13 +117,13 @@ func (e explanation) recognisedBy() string {
 	return fmt.Sprintf("Treated as %s.", e.Profile)
 }
 
-// writeNew writes a new file or, with force, overwrites an existing one.
-func writeNew(path string, text []byte, force bool) error {
+// writeNew writes a new file or, with force, overwrites an existing one, which keeps its mode.
+func writeNew(path string, text []byte, force bool, mode os.FileMode) error {
 	how := os.O_CREATE | os.O_EXCL | os.O_WRONLY
 	if force {
 		how = os.O_CREATE | os.O_TRUNC | os.O_WRONLY
 	}
-	f, err := os.OpenFile(path, how, 0o644)
+	f, err := os.OpenFile(path, how, mode)
 	if errors.Is(err, os.ErrExist) {
 		return usagef("--force overwrites it, --output FILE writes a different file", "%s already exists", path)
 	}

@@ -129,6 +129,9 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 			return r, true, asUsage(err)
 		}
 		r.Command = *read
+		if r.Args, err = runs.Unmasked(filepath.Dir(r.file), read.Args); err != nil { // it may be a run's run.yaml
+			return r, true, usagef("put the secret back into the file, or give the command after --", "%s: %w", r.file, err)
+		}
 	default:
 		return r, false, nil
 	}

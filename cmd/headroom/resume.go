@@ -133,6 +133,11 @@ func readKept(dir string) (request, error) {
 	case err != nil:
 		return request{}, asUsage(err)
 	}
+	words, err := runs.Unmasked(dir, kept.Args)
+	if err != nil {
+		return request{}, usagef("headroom run -- "+kept.Args[0]+" … starts the command again", "resume %s: %w", dir, err)
+	}
+	kept.Args = words
 	return request{Command: *kept, file: path}, nil
 }
 

@@ -185,7 +185,7 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 		return nil, "", usagef("give a different --name, or none", "%w", err)
 	}
 	if err != nil { // nothing was started, and so nothing of it is left behind
-		for _, made := range []string{"run.yaml", "checkpoints", "logs", "journal.jsonl", "metrics.jsonl", "lock", ""} {
+		for _, made := range []string{"run.yaml", "secrets.json", "checkpoints", "logs", "journal.jsonl", "metrics.jsonl", "lock", ""} {
 			_ = os.Remove(filepath.Join(dir, name, made)) // removes no folder with anything in it
 		}
 		return nil, "", usagef("make room, or set HEADROOM_RUNS_DIR to a folder on another disk", "%w", err)
@@ -201,9 +201,10 @@ func (w *wrapped) begun(path string) (*runs.Folder, error) {
 	}
 	kept := w.request.Command
 	kept.Name = "" // the folder has the name; running this file makes another run
+	kept.Args = w.Command.Masked()
 	text, err := kept.YAML()
 	if err == nil {
-		err = folder.FirstConfig(text)
+		err = errors.Join(folder.KeepSecrets(w.Command.Args, kept.Args), folder.FirstConfig(text))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
@@ -297,7 +298,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	if !known {
 		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
 	}
-	session, err := harness.Begin(folder, harness.SessionOptions{Plan: plan, Version: readBuild().named(), OnEntry: w.entry(u), Policy: w.policy})
+	session, err := harness.Begin(folder, harness.SessionOptions{Plan: plan, Version: readBuild().named(), OnEntry: w.entry(u), Policy: w.policy, Scrub: scrub(w.Command)})
 	if err != nil {
 		return harness.Result{}, 1, err
 	}
@@ -360,6 +361,14 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		o.Reject, o.Judge = w.Reject, w.Judge
 	}
 	return wrap.Run(ctx, session, o)
+}
+
+// scrub returns a function that removes the command's secrets from a text, or nil if it has none.
+func scrub(c wrap.Command) func(string) string {
+	if _, secrets := runs.Masked(c.Args); len(secrets) > 0 {
+		return runs.Scrub(secrets)
+	}
+	return nil
 }
 
 // lead carries out the run in its folder, closes the folder and reports the outcome.

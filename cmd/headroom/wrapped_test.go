@@ -92,6 +92,50 @@ func TestWrappedCommandIsSignalled(t *testing.T) {
 	}
 }
 
+// TestSecrets checks that a command's secrets are in no file of its run but one, which only the user
+// may read, although the command prints them in its error, and that the run can be continued.
+func TestSecrets(t *testing.T) {
+	inEmptyFolder(t, "train.py", "")
+	if err := os.WriteFile("train", []byte("#!/bin/sh\necho start \"$DB_PASSWORD\" \"$6\" >>starts\n[ $(grep -c . starts) = 2 ] && exit 0\necho \"ValueError: bad key $6\" >&2; exit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	run := []string{"run", "--name", "s", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--accum", "--verbose", "--", "env", "DB_PASSWORD=pw_SECRET", "./train", "--bs", "8", "--accum", "1", "--wandb-key", "SECRETARG"}
+	said, _ := exec.Command("headroom", run...).CombinedOutput()
+	dir := filepath.Join("runs", "s")
+	for _, words := range [][]string{{"report", "s"}, {"explain", "--json", filepath.Join(dir, "run.yaml")}, {"explain", filepath.Join(dir, "run.yaml")}, {"status", "--json", "s"}} {
+		text, err := exec.Command("headroom", words...).CombinedOutput()
+		if err != nil || strings.Contains(string(text), "SECRET") {
+			t.Errorf("%q: %v\n%s", words, err, text)
+		}
+	}
+	found := 0
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || strings.HasPrefix(e.Name(), "output-") { // the command's own
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if !strings.Contains(string(text), "SECRET") {
+			return err
+		}
+		found++
+		if info, err := e.Info(); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has a secret: %v, %v", path, info.Mode(), err)
+		}
+		return err
+	})
+	if err != nil || found != 1 {
+		t.Errorf("%d files with secrets, %v\n%s", found, err, said)
+	}
+	if said, err := exec.Command("headroom", "resume", "s").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+	if starts, _ := os.ReadFile("starts"); string(starts) != strings.Repeat("start pw_SECRET SECRETARG\n", 2) {
+		t.Errorf("it was started as %q", starts)
+	}
+}
+
 // TestRunsRemoved checks that a command is started again after a failure although the folder of all
 // runs was removed in the meantime, and that its run can be continued.
 func TestRunsRemoved(t *testing.T) {

@@ -1,0 +1,187 @@
+package runs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Hidden stands for a secret in everything that is written for people.
+const Hidden = "***"
+
+// patterns recognise secrets by the names that they are given to: names that end in key, token,
+// password or secret. They are compiled when they are first needed, since most starts never do.
+var patterns = sync.OnceValue(func() (p struct{ flag, given, within, userinfo *regexp.Regexp }) {
+	const name = `[\w.+-]*(?:key|token|password|secret)`
+	p.flag = regexp.MustCompile(`(?i)^--?` + name + `$`)
+	p.given = regexp.MustCompile(`(?is)^(` + name + `=)(.+)$`)
+	p.within = regexp.MustCompile(`(?i)(` + name + `["']?\s*[=:]\s*|--` + name + `\s+)("[^"]*"|'[^']*'|[^\s;&|,}"']+)`)
+	p.userinfo = regexp.MustCompile(`(://[^/\s:@]+:)([^/\s@]+)(@)`)
+	return p
+})
+
+// Masked returns the words of a command with [Hidden] in place of each secret: the value of a
+// flag such as --wandb-key or --api_key=, of a variable or setting such as HF_TOKEN=, the same inside
+// a word that is a script or JSON, and the password in a URL. It also returns the secrets.
+// If there are none, the words themselves are returned.
+func Masked(words []string) (masked, secrets []string) {
+	hint := func(w string) bool { // spares nearly all words the regular expressions
+		w = strings.ToLower(w)
+		return slices.ContainsFunc([]string{"key", "token", "password", "secret", "://"}, func(end string) bool { return strings.Contains(w, end) })
+	}
+	if !slices.ContainsFunc(words, hint) {
+		return words, nil
+	}
+	p := patterns()
+	masked = slices.Clone(words)
+	hide := func(secret string) string {
+		secrets = append(secrets, strings.Trim(secret, `"'`))
+		return Hidden
+	}
+	for i, word := range words {
+		switch given := p.given.FindStringSubmatch(word); {
+		case i > 0 && p.flag.MatchString(words[i-1]) && !strings.HasPrefix(word, "-"):
+			masked[i] = hide(word)
+		case given != nil:
+			masked[i] = given[1] + hide(given[2])
+		case hint(word):
+			masked[i] = p.within.ReplaceAllStringFunc(word, func(found string) string {
+				parts := p.within.FindStringSubmatch(found)
+				return parts[1] + hide(parts[2])
+			})
+			masked[i] = p.userinfo.ReplaceAllStringFunc(masked[i], func(found string) string {
+				parts := p.userinfo.FindStringSubmatch(found)
+				return parts[1] + hide(parts[2]) + parts[3]
+			})
+		}
+	}
+	return masked, secrets
+}
+
+// scrubbed is the shortest secret that Scrub removes, in bytes: anything shorter could be a number or a
+// word of the text.
+const scrubbed = 8
+
+// Scrub returns a function that puts [Hidden] in place of the given secrets in a text, such as an error
+// of the command that quotes them.
+func Scrub(secrets []string) func(string) string {
+	var pairs []string
+	for _, s := range secrets {
+		if len(s) >= scrubbed {
+			pairs = append(pairs, s, Hidden)
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace
+}
+
+// secretsFile is the only file of a run that holds the secrets of its command. Nobody else may
+// read it.
+const secretsFile = "secrets.json"
+
+// command is a command as it was given, and as run.yaml has it. It is what secretsFile holds.
+type command struct {
+	Words  []string `json:"words"`
+	Masked []string `json:"masked"`
+}
+
+// KeepSecrets keeps words, the run's command, for a later process, in a file that only this user may
+// read, if masked has not all of it.
+func (f *Folder) KeepSecrets(words, masked []string) error {
+	if slices.Equal(words, masked) {
+		return nil
+	}
+	text, err := json.Marshal(command{words, masked})
+	if err != nil {
+		return fmt.Errorf("write %s: %w", secretsFile, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.secrets = append(text, '\n')
+	return f.writeSecrets()
+}
+
+func (f *Folder) writeSecrets() error {
+	path := f.path(secretsFile)
+	beside := filepath.Join(f.dir, "."+secretsFile+".tmp")
+	file, err := os.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(f.secrets)
+	if err = errors.Join(err, file.Chmod(0o600), file.Close()); err == nil {
+		err = os.Rename(beside, path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", secretsFile, errors.Join(err, os.Remove(beside)))
+	}
+	f.unsynced = append([]string{path}, f.unsynced...)
+	return nil
+}
+
+// place returns the index in c of the word at i, which comes after the same word in both, or -1 if
+// there is none. Somebody may have added or removed words since.
+func (c command) place(words []string, i int) int {
+	found := -1
+	for at := range min(len(c.Masked), len(c.Words)) {
+		if c.Masked[at] != words[i] || at > 0 && (i == 0 || c.Masked[at-1] != words[i-1]) {
+			continue
+		}
+		if at == i {
+			return at
+		}
+		if found < 0 {
+			found = at
+		}
+	}
+	return found
+}
+
+// SecretError says that a word of a command has no secret any more, but only [Hidden] in its place.
+type SecretError struct {
+	Word string
+	Err  error // why the secret is not known
+}
+
+func (e *SecretError) Error() string {
+	return fmt.Sprintf("the command has %s in place of a secret, in %q: %v", Hidden, e.Word, e.Err)
+}
+
+func (e *SecretError) Unwrap() error { return e.Err }
+
+// Unmasked returns the command that was kept in dir as the given words, with its secrets. The error
+// is a *[SecretError] if a secret is missing.
+func Unmasked(dir string, words []string) ([]string, error) {
+	if _, secrets := Masked(words); !slices.Contains(secrets, Hidden) {
+		return words, nil
+	}
+	var kept command
+	text, err := os.ReadFile(filepath.Join(dir, secretsFile))
+	if err == nil {
+		err = json.Unmarshal(text, &kept)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("there is no %s beside it", secretsFile)
+	}
+	whole := slices.Clone(words)
+	for i, word := range words {
+		if !strings.Contains(word, Hidden) {
+			continue
+		}
+		at := kept.place(words, i)
+		if at < 0 {
+			if err == nil { // the file is another command's, or the word was edited
+				err = fmt.Errorf("%s has no such word", secretsFile)
+			}
+			return nil, &SecretError{word, err}
+		}
+		whole[i] = kept.Words[at]
+	}
+	return whole, nil
+}
