@@ -266,7 +266,7 @@ func TestASignalToTheGroup(t *testing.T) {
 		p := onPipes(t, command(wrapped, "sh", "-c", `
 heard() { echo "$1 heard $2."; }
 sh -c 'for s in INT TERM USR1; do trap "echo second heard $s." $s; done; trap "exit 0" IO; echo second ready; while :; do sleep 0.01; done' &
-for s in INT TERM USR1; do trap "heard first $s" $s; done; trap 'kill -IO $second; exit 6' IO
+for s in INT TERM USR1; do trap "heard first $s" $s; done; trap 'kill -IO $second; wait $second; exit 6' IO
 second=$!; echo first $$.; while :; do sleep 0.01; done`))
 		p.out.await(t, "second ready")
 		p.out.await(t, "first ")
