@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -21,7 +22,7 @@ func leave(all []process) []Left {
 		if p.parent == os.Getpid() {
 			go func() {
 				for {
-					if _, err := syscall.Wait4(p.pid, nil, 0, nil); err != syscall.EINTR { //nolint:errorlint // an errno
+					if _, err := syscall.Wait4(p.pid, nil, 0, nil); !errors.Is(err, syscall.EINTR) {
 						return
 					}
 				}

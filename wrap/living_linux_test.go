@@ -1,7 +1,6 @@
 package wrap
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,7 +106,7 @@ func TestPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.TrimPrefix(strings.TrimPrefix(m.Place(), dir), "/"); got != c.want {
-			t.Error(fmt.Sprintf("%s: %q, want %q", c.glob, got, c.want))
+			t.Errorf("%s: %q, want %q", c.glob, got, c.want)
 		}
 	}
 }
