@@ -9,7 +9,7 @@ import (
 // are not known.
 func fileID(info fs.FileInfo) (inode, device uint64) {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		return s.Ino, uint64(s.Dev)
+		return s.Ino, s.Dev
 	}
 	return 0, 0
 }

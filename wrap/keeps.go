@@ -79,8 +79,8 @@ func (m *Match) place() (k keeps, ok bool) {
 		if key := keyOf(info); key.Inode > 0 {
 			k.File = []fileKey{key}
 		}
-		if real, err := filepath.EvalSymlinks("/" + whole); err == nil { // it may be a link into another folder
-			k.In = append(k.In, m.above(strings.TrimPrefix(path.Dir(real), "/"), escaped(path.Base(real)))...)
+		if found, err := filepath.EvalSymlinks("/" + whole); err == nil { // it may be a link into another folder
+			k.In = append(k.In, m.above(strings.TrimPrefix(path.Dir(found), "/"), escaped(path.Base(found)))...)
 		}
 	}
 	return k, len(k.In) > 0
@@ -111,9 +111,9 @@ func resolved(at string) string {
 	}
 	rest := ""
 	for range 255 { // more links than the kernel follows
-		real, err := filepath.EvalSymlinks(at)
+		found, err := filepath.EvalSymlinks(at)
 		if err == nil {
-			return path.Join(real, rest)
+			return path.Join(found, rest)
 		}
 		if to, err := filepath.EvalSymlinks(path.Dir(at)); err == nil { // a link that leads nowhere yet
 			if link, err := os.Readlink(path.Join(to, path.Base(at))); err == nil {

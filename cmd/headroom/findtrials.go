@@ -98,7 +98,7 @@ func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
 	switch {
 	case r.Profile != "":
 		return nil
-	case err != nil && !(errors.As(err, &problem) && problem.Key == "micro" && problem.Value == ""):
+	case err != nil && (!errors.As(err, &problem) || problem.Key != "micro" || problem.Value != ""):
 		return nil
 	case err == nil && w.Match == nil && !errors.As(w.why, new(*wrap.NotRecognisedError)):
 		return nil

@@ -217,6 +217,24 @@ class Late:
         self._scalars: dict[int, torch.Tensor] = {}
         self._begun: Optional[RandomState] = None  # the random state before the first replay, so that every scalar is computed with the same draws
         self._values: dict[int, torch.Tensor] = {}
+        self._used: set[int] = set()  # slots whose graph is part of that of a scalar which has been handed back
+
+    def _graph(self, slot: int) -> set[int]:
+        """The slots of the tensors in the graph of a slot's tensor, itself included; empty if it has no graph."""
+        found: set[int] = set()
+        todo = [slot]
+        while todo:
+            s = todo.pop()
+            if s not in found and s in self.plan.slots and self.plan.slots[s].requires_grad:
+                found.add(s)
+                todo += self.maker(s).references()[0]
+        return found
+
+    def differentiable(self, slot: int) -> bool:
+        """Whether a slot's tensor has a graph that is still whole, once the gradients of a scalar have been handed
+        back."""
+        graph = self._graph(slot)
+        return bool(graph) and not graph & self._used
 
     def maker(self, slot: int) -> Entry:
         for entry in self.tape.entries:
@@ -286,6 +304,7 @@ class Late:
         self._values.update({s: k.value for s, k in kept.items() if k.value is not None and k.complete()})
         value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
         self._values[slot] = value
+        self._used |= self._graph(slot)
         if not inputs.tensors:
             return value
         with torch.enable_grad():

@@ -39,10 +39,17 @@ from .rows import Plan, Slot, tensors_in
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state, unrecorded
 
 
-def place_late(args: tuple) -> bool:
-    """Whether the first argument is a tensor whose values are not in memory."""
-    place = place_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+def changes_late(name: str, args: tuple) -> bool:
+    """Whether a function changes a tensor whose values are not in memory."""
+    place = place_of(args[0]) if changes(name) and args and isinstance(args[0], torch.Tensor) else None
     return place is not None and place.late
+
+
+def needs_gradient(t: torch.Tensor) -> bool:
+    """Whether what a function makes of a late tensor may still be differentiated: its graph has not been used by a
+    backward pass."""
+    place: Any = place_of(t)
+    return torch.is_grad_enabled() and (not place.late or place.slot == LEFT or place.tape.late.differentiable(place.slot))
 
 
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -660,8 +667,7 @@ class Recorder:
         if name == "backward" and kwargs.get("retain_graph"):
             tape.retain = True
         try:
-            if tape.done and not tape.retain and name != "backward" and (not changes(name) or not place_late(args[:1])):
-                # Its gradients have been handed back: there is nothing left to postpone.
+            if tape.done and not changes_late(name, args) and not any(needs_gradient(t) for t in recorded(args, kwargs)):
                 return self._guarded(lambda: self._asked(late, func, args, kwargs))
             self._may(tape)
             if foreign(tape, tensors_in((args, kwargs))):
