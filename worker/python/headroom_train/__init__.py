@@ -2,7 +2,7 @@
 
 ``headroom run -- python train.py`` makes this package available automatically. A program that is
 started in another way must import it and call :func:`attach`, or be started by ``python -m
-headroom``. In a process that does not run under headroom, the package does nothing. Importing it
+headroom_train``. In a process that does not run under headroom, the package does nothing. Importing it
 imports no other package.
 """
 

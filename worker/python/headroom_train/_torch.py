@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import optimizers
+from . import genuine, optimizers
 from .found import Found
 from .held import parameters
 from .hooks import Change
@@ -91,6 +91,7 @@ def install() -> None:
     Change(torch, "compile", compile)
     recorder.watch_functions()
     Change(optimizer, "add_param_group", add_param_group)
+    genuine.remember()
     register_optimizer_step_post_hook(lambda *_: finder.step())
     register_optimizer_step_post_hook(lambda *_: recorder.step_ends())
     register_optimizer_step_post_hook(report.step)

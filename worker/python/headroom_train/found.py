@@ -24,7 +24,7 @@ _NORMS = torch.nn.modules.batchnorm._NormBase  # modules that keep running stati
 
 class Limits:
     """What is known about how large a call of a module may be. Sizes are kept as costs: see
-    :mod:`headroom.pieces`."""
+    :mod:`headroom_train.pieces`."""
 
     def __init__(self) -> None:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
@@ -48,7 +48,7 @@ class Found(Limits):
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
         self.half = False  # a trial has seen half precision in the module
-        self.draws: Optional[int] = None  # where trials have seen the module draw random numbers: see :class:`headroom.calm.Calm`; None before the first trial
+        self.draws: Optional[int] = None  # where trials have seen it draw random numbers: see :class:`headroom_train.calm.Calm`; None before the first trial
         self.whole = False  # kept has the values of all changing buffers
         self.number = next(_NUMBERS)  # never reused, unlike an id
         self.still: Optional[Held] = None  # what those modules hold whose attributes no call has changed; None until a call has succeeded
@@ -211,7 +211,7 @@ def found_of(module: Any) -> Optional[Found]:
 
 
 def draws_of(module: Any) -> int:
-    """Where trials have seen a module draw random numbers, as in :class:`headroom.calm.Calm`;
+    """Where trials have seen a module draw random numbers, as in :class:`headroom_train.calm.Calm`;
     ``ANYWHERE`` if there has been no trial."""
     found = found_of(module)
     return ANYWHERE if found is None or found.draws is None else found.draws

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType, FunctionType
 from typing import Any, Callable, Optional
@@ -137,38 +137,42 @@ _BACKWARD = {torch._tensor.__file__, torch.autograd.__file__}
 
 
 class _Originals:
-    """What stood under each name of a module or class when the worker was started."""
+    """What stood under each name of a module or class when the worker was started. ``inherited`` has the names under
+    which a replacement hides what the class inherits."""
 
-    def __init__(self, owner: Any, kinds: Any) -> None:
+    def __init__(self, owner: Any, kinds: Any, inherited: Collection[str] = ()) -> None:
         self.owner = owner
-        self.values = {n: f for n, f in vars(owner).items() if isinstance(f, kinds)}
-        for n, f in self.values.items():  # the worker may have been started after the script has replaced it
+        self._values = {n: f for n, f in vars(owner).items() if isinstance(f, kinds)}
+        for n, f in self._values.items():  # the worker may have been started after the script has replaced it
             if isinstance(f, FunctionType) and not f.__code__.co_filename.startswith(_OF_TORCH):
-                self.values[n] = _METHODS.get(n) if owner is torch.Tensor else getattr(torch._C._VariableFunctions, n, f)
+                self._values[n] = _METHODS.get(n) if owner is torch.Tensor else getattr(torch._C._VariableFunctions, n, f)
+        self._hidden = set(inherited).difference(vars(owner))
 
-    def replaced(self) -> list[tuple[Any, str, Any]]:
-        now = vars(self.owner)
-        found = [(self.owner, n, now[n]) for n, f in self.values.items() if n in now and now[n] is not f]
-        if self.owner is torch.Tensor:  # most methods are inherited, and so are not among the values
-            found += [(self.owner, n, f) for n, f in now.items() if n not in self.values and n in _METHODS and n not in _NEW]
-        return found
+    def replaced(self) -> list[tuple[str, Any]]:
+        """The names under which something else stands now, and what that is."""
+        return [(n, f) for n, f in vars(self.owner).items() if n in self._hidden or n in self._values and f is not self._values[n]]
 
     def put(self, name: str) -> Any:
         """Puts the original back, and returns what now stands there."""
-        if name in self.values:
-            setattr(self.owner, name, self.values[name])
-        else:
+        if name in self._hidden:
             delattr(self.owner, name)
+        else:
+            setattr(self.owner, name, self._values[name])
         return getattr(self.owner, name)
 
 
-_NEW = {n for n in vars(torch.Tensor) if n in vars(object) or n in ("__module__", "__doc__", "__dict__", "__weakref__")}
-_originals = {
-    id(torch.Tensor): _Originals(torch.Tensor, (FunctionType, *_C_METHODS)),
-    id(torch): _Originals(torch, (types.BuiltinFunctionType, FunctionType)),
-    id(torch.autograd): _Originals(torch.autograd, FunctionType),
-}
+_originals: list[_Originals] = []
 _aside: Optional[list[tuple[Any, str, Any, Any]]] = None  # while replacements are set aside: where each stood, its name, the replacement, the original
+
+
+def remember() -> None:
+    """Called once the worker has made its own changes to torch: whatever is replaced from now on is replaced by the
+    script."""
+    _originals[:] = [
+        _Originals(torch.Tensor, (FunctionType, *_C_METHODS), _METHODS),
+        _Originals(torch, (types.BuiltinFunctionType, FunctionType)),
+        _Originals(torch.autograd, FunctionType),
+    ]
 
 
 @contextmanager
@@ -203,8 +207,7 @@ def in_place() -> Iterator[None]:
 
 
 def _take() -> list[tuple[Any, str, Any, Any]]:
-    replaced = [r for known in _originals.values() for r in known.replaced()]
-    return [(owner, name, value, _originals[id(owner)].put(name)) for owner, name, value in replaced]
+    return [(known.owner, name, value, known.put(name)) for known in _originals for name, value in known.replaced()]
 
 
 def _put(taken: list[tuple[Any, str, Any, Any]]) -> None:

@@ -205,8 +205,9 @@ class Kept:
         self.value.narrow(self._dim, self._filled, count).copy_(rows)  # type: ignore[union-attr]
         self._filled += count
 
-    def complete(self) -> bool:
-        return self._filled == self.value.shape[self._dim]  # type: ignore[union-attr]
+    def whole(self) -> Optional[torch.Tensor]:
+        """The values, once those of all rows are there; None before."""
+        return self.value if self._filled == self.value.shape[self._dim] else None  # type: ignore[union-attr]
 
 
 class Late:
@@ -301,7 +302,7 @@ class Late:
             self.report.survived(self.tape.failure, how, NOTE if self.tape.approximate and not why else why)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
-        self._values.update({s: k.value for s, k in kept.items() if k.value is not None and k.complete()})
+        self._values.update({s: value for s, value in ((s, k.whole()) for s, k in kept.items()) if value is not None})
         value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
         self._values[slot] = value
         self._used |= self._graph(slot)
@@ -318,7 +319,7 @@ class Late:
         if any(self.tape.entries[i].seen is not None for i in entries):
             patiently(again, "there is not enough memory for a trial on a few rows")
 
-    def _held(self) -> list[int]:
+    def held(self) -> list[int]:
         """The slots of the late results that the script holds, and whose values are not known."""
         places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
         slots = {p.slot for p in places if p is not None and p.late and p.slot not in self._values}
@@ -327,17 +328,7 @@ class Late:
     def _kept(self) -> dict[int, Kept]:
         """Memory, by slot, for the values of the results that the script holds. The pieces fill it, since the
         script may ask for these values once the weights have changed."""
-        return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in self._held()) if kept.value is not None}
-
-    def settle(self) -> None:
-        """Called before weights change: computes the values of the results that the script holds, and that no replay
-        has kept. What cannot be computed is refused when the script asks for it."""
-        for slot in self._held():
-            if not self._has(slot):
-                try:
-                    self.value(slot)
-                except Refused:
-                    pass
+        return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in self.held()) if kept.value is not None}
 
     def value(self, slot: int) -> torch.Tensor:
         """A slot's values for the whole batch, without a graph."""
@@ -350,7 +341,7 @@ class Late:
         plan, tape = self.plan, self.tape
         entry = self.maker(slot)
         with torch.no_grad():
-            if entry.module is None and (plan.slots[slot].dim is None or self._has(slot)):
+            if entry.module is None and (plan.slots[slot].dim is None or self.has(slot)):
                 at = tape.entries.index(entry)
                 unchanged(tape, [at])
                 found = run(tape, None, [at], None, {r: self.value(r) for r in entry.references()[0]})[slot]
@@ -368,12 +359,12 @@ class Late:
         self._values[slot] = found
         return found
 
-    def _has(self, slot: int) -> bool:
+    def has(self, slot: int) -> bool:
         """Whether a slot's values are kept, or can be computed from values that are."""
         if slot in self._values:
             return True
         entry = self.maker(slot)
-        return entry.module is None and not entry.inplace and all(self._has(r) for r in entry.references()[0])
+        return entry.module is None and not entry.inplace and all(self.has(r) for r in entry.references()[0])
 
     def keep(self, slot: int, tensor: torch.Tensor) -> None:
         """Keeps the values of a tensor that the user still holds, since late tensors may be

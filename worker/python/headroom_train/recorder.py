@@ -12,7 +12,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache, wraps
 from typing import Any, Callable, NoReturn, Optional
 
@@ -104,14 +104,14 @@ class Recorder:
         self.rest.step()
 
     def _settle(self) -> None:
-        """Called before weights change: what the script still holds of steps that ran out of memory gets its values."""
+        """Called before weights change: what the script still holds of steps that ran out of memory, and no replay has
+        kept, gets its values. What cannot be computed is refused when the script asks for it."""
         for tape in [*self.late]:
             self.late.discard(tape)
-            if tape.late is not None:
-                try:
-                    self._guarded(tape.late.settle)
-                except Refused:  # when the script asks for the values
-                    pass
+            late = tape.late
+            for slot in late.held() if late is not None else ():
+                with suppress(Refused):
+                    self._guarded(lambda late=late, slot=slot: late.has(slot) or late.value(slot))
 
     def _close(self) -> None:
         if self.tape is not None:
@@ -696,7 +696,7 @@ class Recorder:
     def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         if name == "backward":
             raise Refused("backward is called on a result that is not a scalar")
-        if changes(name) and (place_of(args[0]) is None or not place_of(args[0]).late):  # type: ignore[union-attr]
+        if changes(name) and not changes_late(name, args):
             raise Refused("a tensor from outside the step is updated in place from a result whose values are not in memory")
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
         if changes(name):

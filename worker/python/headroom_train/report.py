@@ -114,7 +114,7 @@ class Report:
             say(text)
 
     def checked(self, found: list[dict[str, Any]]) -> None:
-        """Report what :mod:`headroom.check` has found."""
+        """Report what :mod:`headroom_train.check` has found."""
         wire = self.wire()
         if wire is not None:
             wire.check(found=found)

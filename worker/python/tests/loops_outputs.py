@@ -87,16 +87,40 @@ class UsedAfterTheStep(Classifying):
         x, y = vectors(self, i)
         out = self.net(x)
         loss = F.cross_entropy(out, y)
+        beside = out.softmax(1) * 2  # which the loss does not need
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.right = self.right + (out.argmax(1) == y).sum()
         self.seen.append(out.detach().softmax(1))
         shares = out.softmax(1).max(1).values
-        said = [loss.item(), float(shares.mean()), float(out[0, 0])]
+        said = [loss.item(), float(shares.mean()), float(out[0, 0]), float(beside.detach().std())]
         if i % 2:  # as at the end of an epoch
             said += [float(self.right), float(torch.cat(self.seen).sum()), float(self.seen[0].std())]
         return said
+
+
+@shape()
+class PreviousOutputs(Classifying):
+    """Compares the outputs with those of the step before, in the loss and after the weights have changed."""
+
+    def build(self) -> None:
+        super().build()
+        self.before: Tensor | None = None
+
+    def step(self, i: int) -> list[float]:
+        x, y = vectors(self, i)
+        out = self.net(x)
+        loss = F.cross_entropy(out, y)
+        if self.before is not None:
+            loss = loss + 0.1 * F.mse_loss(out, self.before)
+        now = out.detach()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        moved = 0.0 if self.before is None else float((now - self.before).abs().mean() + (self.before * now).sum())
+        self.before = now
+        return [loss.item(), moved]
 
 
 @shape()
