@@ -50,7 +50,7 @@ func (f *Folder) again() error {
 		f.unsynced = append(f.unsynced, f.dir)
 	}
 	err = f.inner()
-	for name, text := range map[string][]byte{"run.yaml": f.config, "learned.json": f.learned} {
+	for name, text := range map[string][]byte{"run.yaml": f.config, "learned.json": f.learned, "known.json": f.known} {
 		if text != nil {
 			err = errors.Join(err, writeFile(f.disk, f.path(name), text, false))
 		}

@@ -21,6 +21,7 @@ var operations = map[string]func(*Folder) error{
 	"a status":        func(f *Folder) error { return f.SetStatus(Status{State: StateRunning}) },
 	"the end":         func(f *Folder) error { return f.SetStatus(Status{State: StateDone}) },
 	"what it learned": func(f *Folder) error { return f.SetLearned(Learned{Pieces: 9}) },
+	"what it knows":   func(f *Folder) error { return f.SetKnown(Known{Before: []Mark{{Path: "a"}, {Path: "b"}}}) },
 	"its config":      func(f *Folder) error { return f.SetConfig([]byte("command: [train]\n")) },
 	"a log":           func(f *Folder) error { file, err := f.AttemptLog(2); return errors.Join(err, file.Close()) },
 	"output":          func(f *Folder) error { o, err := f.Output(2); return errors.Join(err, o.Close()) },
@@ -51,7 +52,7 @@ func TestRemovedFolderIsMadeAgain(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = errors.Join(f.KeepSecrets([]string{"train", "--key", "a"}, []string{"train", "--key", Hidden}), f.FirstConfig([]byte("command: [train]\n")), f.Record(Entry{Kind: KindRun, Text: "begun"}), f.SetLearned(Learned{Pieces: 5, Learned: recovery.Learned{Micro: 8}}))
+				err = errors.Join(f.KeepSecrets([]string{"train", "--key", "a"}, []string{"train", "--key", Hidden}), f.FirstConfig([]byte("command: [train]\n")), f.Record(Entry{Kind: KindRun, Text: "begun"}), f.SetLearned(Learned{Pieces: 5, Learned: recovery.Learned{Micro: 8}}), f.SetKnown(Known{Before: []Mark{{Path: "a"}}}))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -88,6 +89,9 @@ func TestRemovedFolderIsMadeAgain(t *testing.T) {
 				journal, err := ReadJournal(dir)
 				if err != nil || len(journal) < 2 || journal[0].Text != "begun" || journal[len(journal)-1].Text != "newest" {
 					t.Errorf("%+v, %v", journal, err)
+				}
+				if k, err := again.Known(); err != nil || k == nil || len(k.Before) < 1 {
+					t.Errorf("%+v, %v", k, err)
 				}
 				if l, err := again.Learned(); err != nil || l == nil || l.Pieces < 5 {
 					t.Errorf("%+v, %v", l, err)

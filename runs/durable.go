@@ -1,8 +1,12 @@
 package runs
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 )
 
@@ -22,6 +26,35 @@ func (f *Folder) replace(name string, text []byte) error {
 		f.unsynced = append(f.unsynced, f.dir)
 	}
 	return errors.Join(err, f.settle())
+}
+
+// setJSON replaces the named file of the folder with v, whole or not at all. kept is where the folder keeps
+// the content, in case somebody removes the file.
+func (f *Folder) setJSON(name string, v any, kept *[]byte) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*kept = append(text, '\n')
+	return f.kept(func() error { return writeFile(f.disk, f.path(name), *kept, false) })
+}
+
+// readJSON reads what [Folder.setJSON] has written. It returns nil without an error if there is no such file.
+func readJSON[T any](path string) (*T, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	v := new(T)
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", filepath.Base(path), err)
+	}
+	return v, nil
 }
 
 // FirstConfig writes the run.yaml of a folder that has none. It does not wait for the

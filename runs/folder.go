@@ -35,6 +35,7 @@ type Folder struct {
 	mu       sync.Mutex // guards the fields below, and lock
 	config   []byte     // content of run.yaml; nil if there is none
 	learned  []byte     // content of learned.json; nil if there is none
+	known    []byte     // content of known.json; nil if there is none
 	secrets  []byte     // content of secrets.json; nil if there is none
 	first    *Entry     // the first entry of the journal; nil if there is none
 	journal  *lines
@@ -129,6 +130,7 @@ func (f *Folder) open() error {
 	}
 	f.config, _ = f.Config() // whoever needs them reports that they cannot be read
 	f.learned, _ = os.ReadFile(f.path("learned.json"))
+	f.known, _ = os.ReadFile(f.path("known.json"))
 	f.secrets, _ = os.ReadFile(f.path(secretsFile))
 	if err := errors.Join(f.clear(f.dir), f.clear(f.path("checkpoints"))); err != nil {
 		return err

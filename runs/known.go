@@ -1,11 +1,6 @@
 package runs
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"time"
 
 	"headroom/memory"
@@ -42,28 +37,7 @@ type Known struct {
 }
 
 // SetKnown replaces known.json, whole or not at all.
-func (f *Folder) SetKnown(k Known) error {
-	text, err := json.Marshal(k)
-	if err != nil {
-		return fmt.Errorf("write known.json: %w", err)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return writeFile(f.disk, f.path("known.json"), append(text, '\n'), false)
-}
+func (f *Folder) SetKnown(k Known) error { return f.setJSON("known.json", k, &f.known) }
 
 // Known reads known.json. It returns nil without an error if there is no such file.
-func (f *Folder) Known() (*Known, error) {
-	text, err := os.ReadFile(f.path("known.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var k Known
-	if err == nil {
-		err = json.Unmarshal(text, &k)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read known.json: %w", err)
-	}
-	return &k, nil
-}
+func (f *Folder) Known() (*Known, error) { return readJSON[Known](f.path("known.json")) }
