@@ -230,3 +230,39 @@ func TestHelpsNamesWhatIsNotAllowed(t *testing.T) {
 		t.Error(d.Hint)
 	}
 }
+
+// TestAlike checks which failures of smaller micro-batches count as the same, and that a finished step
+// ends the count.
+func TestAlike(t *testing.T) {
+	const gib = memory.GiB
+	oom := func(requested, allocated memory.Bytes) memory.OutOfMemoryError {
+		return memory.OutOfMemoryError{Requested: requested, Stats: memory.Stats{Allocated: allocated}}
+	}
+	for _, c := range []struct {
+		name  string
+		micro int
+		then  memory.OutOfMemoryError
+		want  int
+	}{
+		{"smaller, and the same", 32, oom(8*gib, 20*gib), 1},
+		{"an eighth of the request less allocated", 32, oom(8*gib, 19*gib), 1},
+		{"more than an eighth less", 32, oom(8*gib, 19*gib-1), 0},
+		{"more than an eighth more", 32, oom(8*gib, 21*gib+1), 0},
+		{"another request", 32, oom(8*gib-1, 20*gib), 0},
+		{"the same micro-batch again", 64, oom(8*gib, 20*gib), 0},
+		{"a larger one", 128, oom(8*gib, 20*gib), 0},
+		{"an unknown request", 32, oom(0, 20*gib), 0},
+	} {
+		first := fixed{}.with(64, oom(8*gib, 20*gib))
+		if got := first.with(c.micro, c.then).alike; got != c.want {
+			t.Errorf("%s: %d alike, want %d", c.name, got, c.want)
+		}
+	}
+	if first := (fixed{}.with(64, oom(0, 20*gib))).with(32, oom(0, 20*gib)); first.alike != 0 {
+		t.Errorf("requests of unknown size are alike")
+	}
+	h := History{fixed: fixed{micro: 32, requested: gib, alike: 1}}
+	if h = h.finished(Progress{Step: 1}); h.fixed != (fixed{}) {
+		t.Errorf("after a finished step: %+v", h.fixed)
+	}
+}

@@ -22,8 +22,7 @@ type Checkpoint struct {
 	Size    memory.Bytes `json:"size"`              // total size of its files
 	Problem string       `json:"problem,omitempty"` // why it cannot be used; "" if it is complete
 
-	inode   uint64    // of the file or folder; 0 if it is not known
-	device  uint64    // that the inode is on
+	key     fileKey   // of the file or folder; zero if it is not known
 	link    bool      // it is a link to the file or folder
 	parts   []string  // if it is a folder: the paths of its files in it, each with a slash in front
 	keys    []fileKey // its files
@@ -33,7 +32,7 @@ type Checkpoint struct {
 
 // mark returns what c looks like now.
 func (c Checkpoint) mark() runs.Mark {
-	return runs.Mark{Path: c.Path, File: c.inode, Size: c.Size, Time: c.Time}
+	return runs.Mark{Path: c.Path, File: c.key.Inode, Size: c.Size, Time: c.Time}
 }
 
 // Checkpoints lists a command's checkpoints.
@@ -216,7 +215,7 @@ func glance(files fs.FS, root, name string) (Checkpoint, fs.FileMode) {
 		c.Problem = err.Error()
 		return c, 0
 	}
-	c.inode, c.device = fileID(info)
+	c.key = keyOf(info)
 	if itself, err := fs.Lstat(files, name); err == nil {
 		c.link = itself.Mode()&fs.ModeSymlink != 0
 	}

@@ -223,7 +223,7 @@ func (c *Checkpoints) unsure(layout Layout) {
 // checkpoints under other names, such as latest.
 func unlinked(all []Checkpoint) []Checkpoint {
 	same := func(a, b Checkpoint) bool {
-		return a.inode > 0 && a.inode == b.inode && a.device == b.device && a.Path != b.Path
+		return a.key.Inode > 0 && a.key == b.key && a.Path != b.Path
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(c Checkpoint) bool {
 		return slices.ContainsFunc(all, func(other Checkpoint) bool {

@@ -181,3 +181,40 @@ func TestCommandMayChooseAnother(t *testing.T) {
 		}
 	}
 }
+
+// TestUnknownFilesAreNotTheSame checks that checkpoints of a file system that numbers no files are not
+// taken for each other.
+func TestUnknownFilesAreNotTheSame(t *testing.T) {
+	all := []Checkpoint{{Path: "a/step-1", Number: 1}, {Path: "b/step-1", Number: 1}}
+	if got := unlinked(all); len(got) != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestMost checks what the largest number of a checkpoint can be, and that nothing is concluded where
+// the numbers may not be those of steps.
+func TestMost(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		unit Unit
+		base int
+		made int
+		want int64
+	}{
+		{"from the beginning", Steps, 0, 10, 120},
+		{"resumed", Steps, 50, 10, 170},
+		{"it is not known from where", Steps, -1, 10, 0},
+		{"nothing made yet", Steps, 0, 0, 0},
+		{"not known how many", Steps, 0, -1, 0},
+		{"samples are counted", Samples, 0, 10, 0},
+		{"the unit is not known", "", 0, 10, 0},
+	} {
+		w := Wrapped{Match: &Match{Profile: Profile{Unit: c.unit}}, base: c.base, Made: func() int { return c.made }}
+		if got := w.most(); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+	if got := (&Wrapped{Match: &Match{Profile: Profile{Unit: Steps}}}).most(); got != 0 {
+		t.Errorf("nobody tells: %d", got)
+	}
+}

@@ -40,7 +40,7 @@ const claimWait, joinWait = 300 * time.Millisecond, 10 * time.Second
 // checkpoints to the same place. The other run starts its command only after joined has
 // returned. Calls may come from any goroutine, one at a time.
 func (m *Match) Claim(run string, joined func(who string)) (*Claim, error) {
-	own, ok := m.place()
+	own, ok := m.claimed()
 	if !ok {
 		return nil, nil
 	}

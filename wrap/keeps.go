@@ -62,8 +62,8 @@ func (k keeps) who() string {
 	return fmt.Sprintf("another headroom run (%s, process %d)", k.Run, k.PID)
 }
 
-// place returns where m's checkpoints are. It returns false if that is not known.
-func (m *Match) place() (k keeps, ok bool) {
+// claimed returns where m's checkpoints are. It returns false if that is not known.
+func (m *Match) claimed() (k keeps, ok bool) {
 	layout := m.Profile.Checkpoints
 	root, err := m.root()
 	if layout.Glob == "" || err != nil || m.given.Files == nil {

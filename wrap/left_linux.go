@@ -50,9 +50,12 @@ func (c *Child) Identity() runs.Process {
 }
 
 // identified returns the process with an identity if it is still running.
-func identified(by runs.Process) (Left, bool) {
-	p, ok := lookAt(by.PID)
-	return leftAs(p), ok && !p.dead && p.start == by.Start
+func identified(by runs.Process) (Left, bool) { return running(by.PID, by.Start) }
+
+// running returns the process with a pid if it is still the one that was started at the given time.
+func running(pid int, start uint64) (Left, bool) {
+	p, ok := lookAt(pid)
+	return leftAs(p), ok && !p.dead && p.start == start
 }
 
 // marked returns the processes whose environment has the entry mark and that were not started
@@ -72,8 +75,8 @@ func marked(mark string, since uint64) (all []Left) {
 
 // runs reports whether the process is still running.
 func (l Left) runs() bool {
-	p, ok := lookAt(l.PID)
-	return ok && !p.dead && p.start == l.start
+	_, ok := running(l.PID, l.start)
+	return ok
 }
 
 // gpuFiles are the files that every process has open that uses a GPU for computing, with CUDA or
@@ -84,41 +87,20 @@ var gpuFiles = []string{"/dev/nvidia-uvm", "/dev/kfd"}
 // one of places that it has open for writing. It returns "" if it holds neither. Files that are a
 // process's standard streams are its log, and are no hindrance.
 func (l Left) holds(places []string) string {
-	folder := "/proc/" + strconv.Itoa(l.PID)
-	files, err := os.ReadDir(folder + "/fd")
-	if err != nil {
-		return "" // it has just ended, or belongs to another user
-	}
-	for _, file := range files {
-		name, err := os.Readlink(folder + "/fd/" + file.Name())
-		if err != nil {
-			continue
-		}
-		if slices.Contains(gpuFiles, name) {
+	for _, d := range descriptors(l.PID) {
+		if slices.Contains(gpuFiles, d.path) {
 			return "a GPU"
 		}
-		if fd, _ := strconv.Atoi(file.Name()); fd <= 2 || !writes(folder+"/fdinfo/"+file.Name()) {
+		if d.number <= 2 || !d.writes() {
 			continue
 		}
 		for _, place := range places {
-			if name == place || strings.HasPrefix(name, strings.TrimSuffix(place, "/")+"/") {
+			if d.path == place || strings.HasPrefix(d.path, strings.TrimSuffix(place, "/")+"/") {
 				return place
 			}
 		}
 	}
 	return ""
-}
-
-// writes reports whether a descriptor is open for writing, given its file in /proc/PID/fdinfo.
-func writes(info string) bool {
-	text, err := os.ReadFile(info)
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(text), "flags:")
-	word, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
-	flags, err := strconv.ParseInt(strings.TrimSpace(word), 8, 64)
-	return err == nil && flags&syscall.O_ACCMODE != syscall.O_RDONLY
 }
 
 // end asks processes to end, kills those that have not ended when the time grace has passed, and

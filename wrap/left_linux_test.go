@@ -327,3 +327,50 @@ func TestTheWitnessIsGone(t *testing.T) {
 		t.Error("the witness is left")
 	}
 }
+
+// TestTheWitnessIsNotOfTheCommand checks that the process which watches for signals to the group is not
+// among those of the command.
+func TestTheWitnessIsNotOfTheCommand(t *testing.T) {
+	c, out := begun(t, ChildOptions{}, "sh", "-c", `echo pid $$; exec sleep 1000`)
+	eventually(t, "the command", func() bool { text, err := os.ReadFile(out); return err == nil && len(text) > 0 })
+	c.witness.mu.Lock()
+	witness := c.witness.process.Pid
+	c.witness.mu.Unlock()
+	if p, ok := lookAt(witness); !ok || p.parent != os.Getpid() {
+		t.Fatalf("the witness is %+v", p)
+	}
+	for _, p := range c.tree.left() {
+		if p.pid == witness {
+			t.Error("the witness is one of the command's processes")
+		}
+	}
+}
+
+// TestKilledWithWhatMayGoOn checks that a command which has to be killed is killed with its process
+// group, and that what has left the group goes on.
+func TestKilledWithWhatMayGoOn(t *testing.T) {
+	c, out := begun(t, ChildOptions{Leave: true}, "sh", "-c",
+		`trap "" TERM; setsid sh -c 'echo away $$; exec sleep 1000' & sh -c 'echo group $$; exec sleep 1000' & while :; do sleep 1000; done`)
+	var away, group int
+	eventually(t, "two processes", func() bool {
+		text, err := os.ReadFile(out)
+		for line := range strings.Lines(string(text)) {
+			_, _ = fmt.Sscanf(line, "away %d", &away)
+			_, _ = fmt.Sscanf(line, "group %d", &group)
+		}
+		return err == nil && away > 0 && group > 0
+	})
+	killed(t, strconv.Itoa(away))
+	c.Stop()
+	c.Stop()
+	exit := waited(t, c)
+	if exit.Signal != syscall.SIGKILL {
+		t.Errorf("%+v", exit)
+	}
+	if p, ok := lookAt(group); ok && !p.dead {
+		t.Error("a process of the group goes on")
+	}
+	if p, ok := lookAt(away); !ok || p.dead {
+		t.Error("a process that had left the group was killed")
+	}
+}

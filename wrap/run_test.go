@@ -650,3 +650,25 @@ func TestOlderCheckpoint(t *testing.T) {
 		}
 	}
 }
+
+// TestPerhapsAnotherRuns checks that a checkpoint which may be another run's does not count as this run's
+// progress.
+func TestPerhapsAnotherRuns(t *testing.T) {
+	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
+	for perhaps, want := range map[bool]string{false: "64×1@0! 32×2@12(64)", true: "64×1@0! 32×2@12(0)"} {
+		toy := &toyCommand{steps: 20, every: 4, fits: func(step int) int { return 64 >> (step / 14) }}
+		got, _, err := wrapped(t, toy, plan, recovery.Policy{}, func(o *RunOptions) {
+			newest := o.Newest
+			o.Newest = func() (*Saved, error) {
+				s, err := newest()
+				if s != nil {
+					s.Perhaps = perhaps
+				}
+				return s, err
+			}
+		})
+		if err != nil || got != want {
+			t.Errorf("perhaps %v: %s, %v; want %s", perhaps, got, err, want)
+		}
+	}
+}

@@ -160,3 +160,25 @@ func TestPhaseOfReraisedErrors(t *testing.T) {
 		t.Errorf("%+v, %+v", got, got.Evidence)
 	}
 }
+
+// TestUsersLine checks that the line that is named is the user's innermost one: not a library's, nor one
+// of headroom's worker, through which calls of modules pass.
+func TestUsersLine(t *testing.T) {
+	worker := stackFrame{"/tmp/headroom-worker-0-1/package/headroom_train/recorder.py", "120", "call"}
+	module := stackFrame{site + "torch/nn/modules/module.py", "1775", "_call_impl"}
+	train, model := stackFrame{"/home/ada/train.py", "12", "main"}, stackFrame{"/home/ada/model.py", "3", "forward"}
+	for _, c := range []struct {
+		frames []stackFrame
+		want   string
+	}{
+		{[]stackFrame{train, module, worker, module, model}, "/home/ada/model.py:3"},
+		{[]stackFrame{train, module, worker}, "/home/ada/train.py:12"},
+		{[]stackFrame{module, worker}, ""},
+		{[]stackFrame{{"<string>", "1", "<module>"}, module}, "<string>:1"},
+		{[]stackFrame{train, {"<frozen runpy>", "88", "_run_code"}}, "/home/ada/train.py:12"},
+	} {
+		if got := usersLine(c.frames); got != c.want {
+			t.Errorf("%v: %q, want %q", c.frames, got, c.want)
+		}
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -239,15 +238,9 @@ func (w *writers) look() {
 
 // opened is a file that a process has open for writing.
 type opened struct {
-	pid      int
-	fd, path string
-	key      fileKey
-}
-
-// still reports whether the process exists and has the file open.
-func (o opened) still() bool {
-	to, err := os.Readlink(o.fd)
-	return err == nil && to == o.path
+	pid int
+	descriptor
+	key fileKey
 }
 
 // openFor lists the files below a folder that other processes have open for writing, as far
@@ -257,23 +250,12 @@ func openFor(folder string) (all []opened) {
 		if p.pid == os.Getpid() || p.dead {
 			continue
 		}
-		descriptors := "/proc/" + strconv.Itoa(p.pid) + "/fd"
-		names, err := os.ReadDir(descriptors)
-		if err != nil {
-			continue // of another user, or gone
-		}
-		for _, name := range names {
-			fd := descriptors + "/" + name.Name()
-			to, err := os.Readlink(fd)
-			if err != nil || !strings.HasPrefix(to, folder+"/") {
+		for _, d := range descriptors(p.pid) {
+			if !strings.HasPrefix(d.path, folder+"/") || !d.writes() {
 				continue
 			}
-			how, err := os.Lstat(fd)
-			if err != nil || how.Mode().Perm()&0o200 == 0 {
-				continue
-			}
-			if info, err := os.Stat(fd); err == nil && info.Mode().IsRegular() {
-				all = append(all, opened{p.pid, fd, to, keyOf(info)})
+			if info, err := os.Stat(d.link); err == nil && info.Mode().IsRegular() {
+				all = append(all, opened{p.pid, d, keyOf(info)})
 			}
 		}
 	}
