@@ -20,6 +20,8 @@ require (
 	pgregory.net/rapid v1.2.0
 )
 
+require golang.org/x/net v0.39.0
+
 require (
 	codeberg.org/go-fonts/liberation v0.5.0
 	github.com/chromedp/sysutil v1.1.0 // indirect
@@ -37,7 +39,7 @@ require (
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	go.uber.org/multierr v1.10.0 // indirect
 	golang.org/x/image v0.25.0
-	golang.org/x/text v0.23.0 // indirect
+	golang.org/x/text v0.24.0 // indirect
 	golang.org/x/tools v0.32.0 // indirect
 	google.golang.org/protobuf v1.36.1 // indirect
 	gorgonia.org/cu v0.9.6

@@ -45,6 +45,13 @@ func (b *books) Stepped(s runs.ProcessStep) {
 	b.Session.Stepped(s)
 }
 
+// forget prepares for another life: nothing is known of its steps.
+func (b *books) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.made = 0
+}
+
 // KeepPieces is [harness.Session.KeepPieces], under the lock.
 func (b *books) KeepPieces(rows int) {
 	b.mu.Lock()
@@ -114,7 +121,8 @@ func (w *wrapped) mode() worker.Mode {
 // without it.
 func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
 	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
-	i.blind, i.books.made = true, 0
+	i.blind = true
+	i.books.forget()
 	if err != nil {
 		return c, func(o wrap.Outcome) wrap.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
 	}
@@ -137,6 +145,8 @@ func (i *inside) stepsMade() int {
 	if i.blind {
 		return -1
 	}
+	i.books.mu.Lock() // the life may be going on
+	defer i.books.mu.Unlock()
 	return i.books.made
 }
 

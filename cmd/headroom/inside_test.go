@@ -40,21 +40,54 @@ func TestWhyNothingWasDone(t *testing.T) {
 		{worker.Ended{Python: true, Torch: true, Attached: true, Watches: "several ranks would have to agree"}, ""},
 	} {
 		var out bytes.Buffer
-		folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		session, err := harness.Begin(folder, harness.SessionOptions{Plan: recovery.Plan{Effective: 1, World: 1, Micro: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		u := &ui{screen: &screen{w: &out}}
-		_ = (&inside{u: u, books: &books{Session: session}}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory}, c.seen)
+		_ = (&inside{u: u, books: emptyBooks(t)}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory}, c.seen)
 		if out.String() != c.want {
 			t.Errorf("%+v: %q, want %q", c.seen, out.String(), c.want)
 		}
+	}
+}
+
+// emptyBooks returns the books of a run that has just begun.
+func emptyBooks(t *testing.T) *books {
+	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
 		if err := folder.Close(); err != nil {
 			t.Error(err)
 		}
+	})
+	session, err := harness.Begin(folder, harness.SessionOptions{Plan: recovery.Plan{Effective: 1, World: 1, Micro: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &books{Session: session}
+}
+
+// TestStepsMadeDuringALife checks that the steps of the newest life can be asked for while its processes
+// report them, and that those of an earlier life do not count. The race detector watches.
+func TestStepsMadeDuringALife(t *testing.T) {
+	i := &inside{books: emptyBooks(t)}
+	reported := make(chan struct{})
+	go func() {
+		defer close(reported)
+		for made := range 100 {
+			i.books.Stepped(runs.ProcessStep{Made: made})
+		}
+	}()
+	for range 100 {
+		if made := i.stepsMade(); made < 0 || made > 99 {
+			t.Fatalf("%d steps", made)
+		}
+	}
+	<-reported
+	if made := i.stepsMade(); made != 99 {
+		t.Errorf("%d steps, not 99", made)
+	}
+	i.books.forget()
+	if made := i.stepsMade(); made != 0 {
+		t.Errorf("%d steps of an earlier life", made)
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/net/netutil"
 
 	"headroom/report"
 )
@@ -85,58 +85,12 @@ func (w *web) start(l net.Listener, h http.Handler) {
 	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: log.New(io.Discard, "", 0)} // the terminal belongs to the command
 	w.servers = append(w.servers, s)
-	go func() { _ = s.Serve(bound(l)) }() // returns when w is closed
+	go func() { _ = s.Serve(netutil.LimitListener(l, connectionsMost)) }() // returns when w is closed
 }
 
 // connectionsMost is how many connections each of the two servers has at once. Others wait in the
 // system, where they cost no descriptors: the command needs some for every start.
 const connectionsMost = 16
-
-// bounded is a listener with at most connectionsMost open connections.
-type bounded struct {
-	net.Listener
-	room chan struct{}
-	once sync.Once
-	done chan struct{} // closed when the listener is
-}
-
-func bound(l net.Listener) *bounded {
-	return &bounded{Listener: l, room: make(chan struct{}, connectionsMost), done: make(chan struct{})}
-}
-
-// Accept implements [net.Listener].
-func (l *bounded) Accept() (net.Conn, error) {
-	select {
-	case l.room <- struct{}{}:
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.room
-		return nil, err
-	}
-	return &counted{Conn: c, room: l.room}, nil
-}
-
-// Close implements [net.Listener].
-func (l *bounded) Close() error {
-	l.once.Do(func() { close(l.done) })
-	return l.Listener.Close()
-}
-
-// counted is a connection that makes room for another one when it is closed.
-type counted struct {
-	net.Conn
-	room chan struct{}
-	once sync.Once
-}
-
-// Close implements [net.Conn].
-func (c *counted) Close() error {
-	c.once.Do(func() { <-c.room })
-	return c.Conn.Close()
-}
 
 // admitted reports whether a request for the metrics may have a host. It prevents DNS rebinding,
 // with which a web page from elsewhere could read the metrics through a name of its own that
