@@ -37,7 +37,7 @@ test: export HEADROOM_PYTHON ?= $(wildcard $(TORCH_ENV)/bin/python)
 test:
 	@mkdir -p $(CACHE)
 	@go mod download
-	@status=0; go test -race $(TAGS) -timeout 40m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
+	@status=0; go test -race $(TAGS) -timeout 80m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
 	if [ $$status -ne 0 ]; then \
 		grep -vE '^(=== (RUN|PAUSE|CONT|NAME)|[[:space:]]*--- PASS)' $(CACHE)/test.log || true; \
 	else \
@@ -69,7 +69,7 @@ FRAMEWORKS = $(shell grep -E '^(accelerate|lightning)=' $(REQUIREMENTS)) $(if $(
 test-torch:
 	@test -n "$(TORCH)" || { echo "make test-torch: TORCH is not set: name a version of PyTorch, such as TORCH=2.4.1"; exit 1; }
 	@test -e $(OTHER)/ready || { python3 -m venv $(OTHER) && $(OTHER)/bin/python -m pip install -q --disable-pip-version-check torch==$(TORCH) $(FRAMEWORKS) && touch $(OTHER)/ready; }
-	HEADROOM_PYTHON=$(OTHER)/bin/python HEADROOM_REQUIRE_TORCH=1 go test -race $(TAGS) -count=1 -timeout 40m -v ./worker
+	HEADROOM_PYTHON=$(OTHER)/bin/python HEADROOM_REQUIRE_TORCH=1 go test -race $(TAGS) -count=1 -timeout 80m -v ./worker
 
 # What checks the project's Python: one environment for each pair of versions, kept
 # like that of make torch.

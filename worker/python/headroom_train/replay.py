@@ -210,14 +210,21 @@ def in_two(batch: int) -> Callable[[int], int]:
     return lambda failed: -(-batch // 2) if not failed else failed // 2
 
 
-def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[Optional[Rows]], Any], take: Callable[[Optional[Rows], Any], None]) -> int:
+def by_pieces(
+    batch: Optional[int],
+    size: Callable[[int], int],
+    work: Callable[[Optional[Rows]], Any],
+    take: Callable[[Optional[Rows], Any], None],
+    release: Callable[[], bool] = lambda: False,
+) -> int:
     """Calls ``work`` for each piece of a batch of ``batch`` rows, one after the other, and passes the results of
     ``work`` to ``take``. If ``batch`` is None, the whole batch is one piece, for which ``work`` and ``take``
     receive None. Returns the number of pieces.
 
     ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has failed.
-    ``failed`` is 0 before any failure. ``size`` returns 0 to stop. Raises what ``work`` raises, except if
-    memory runs out; then raises :class:`Refused` if no smaller piece is left to try."""
+    ``failed`` is 0 before any failure. ``size`` returns 0 to stop. ``release`` gives back memory that the pieces
+    can do without, and returns whether there was any; the piece that has failed is then tried again. Raises what
+    ``work`` raises, except if memory runs out; then raises :class:`Refused` if no smaller piece is left to try."""
     todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
     done, failures = 0, 0
     while todo:
@@ -236,7 +243,10 @@ def by_pieces(batch: Optional[int], size: Callable[[int], int], work: Callable[[
             todo.pop(0)
             continue
         failures += 1
+        released = release()
         clean(failed, thorough=failures > 1)
+        if released:
+            continue
         fits = 0 if rows is None else size(rows.count)
         if fits < 1 or rows is None or batch is None:
             raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit on a second try either")
@@ -259,6 +269,7 @@ def gradients(
     for the whole batch. ``targets`` maps the slot of each scalar to (G, rule); its gradient is multiplied by G
     before it is added to the sum.
 
+    ``keep`` maps slots to what collects their values from the pieces; it is emptied if a piece runs out of memory.
     ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined once more.
     Returns the values by slot, the inputs, the inputs' gradients and the number of pieces. Passes on the
     exceptions of the replay, and raises :class:`Refused` if one row does not fit."""
@@ -293,17 +304,23 @@ def gradients(
         elif inputs.cut:
             sums.add([None] * len(inputs.tensors), inputs.leaves(rows))
 
+    def forget() -> bool:
+        kept = bool(keep)
+        if keep is not None:
+            keep.clear()
+        return kept
+
     batch = None if plan is None else plan.batch
     norms = statistics(tape, entries) if tape.approximate else None
     with norms or nullcontext():
         try:
-            return values, inputs, sums, by_pieces(batch, size, work, add)
+            return values, inputs, sums, by_pieces(batch, size, work, add, forget)
         except Refuted:
             Proof.known.clear()
         proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
         targets = {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}
         rules.update({s: rule for s, (_, rule) in targets.items()})
-        return values, inputs, sums, by_pieces(batch, size, work, add)
+        return values, inputs, sums, by_pieces(batch, size, work, add, forget)
 
 
 class Refuted(Refused):

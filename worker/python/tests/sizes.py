@@ -10,14 +10,14 @@ import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from headroom_train.pieces import GROWS, Sizes
-from headroom_train.replay import pieces_of
+from headroom_train.replay import by_pieces, in_two, pieces_of
 
 
 @dataclass(eq=False)
@@ -170,7 +170,29 @@ def the_host_is_left_again(draw: random.Random) -> str:
     return "" if len(tried) in range(3, 6) and gaps == sorted(gaps) else f"tried without at {tried}"
 
 
+def what_can_be_given_back_is(draw: random.Random) -> str:
+    """When a piece fails, what the pieces can do without is given back before pieces become smaller."""
+    rows, kept = 2 * draw.randint(1, 50), [True]
+    tried: list[int] = []
+
+    def work(piece: Any) -> None:
+        tried.append(piece.count)
+        if kept or piece.start >= rows // 2 and piece.count > rows // 4 > 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def release() -> bool:
+        had = bool(kept)
+        kept.clear()
+        return had
+
+    by_pieces(rows, in_two(rows), work, lambda *_: None, release)
+    half = rows // 2
+    second = [half] if half // 2 == 0 else [half, *(p.count for p in pieces_of(half, half // 2))]
+    return "" if tried == [half, half, *second] else f"{rows} rows: pieces of {tried}"
+
+
 RULES = [
+    what_can_be_given_back_is,
     begins_where_an_earlier_attempt_was, the_host_is_left_again, settles, one_row_is_too_large, chance_costs_nothing,
     grows_back, longer_is_cut_finer,
 ]  # fmt: skip
