@@ -33,7 +33,8 @@ class Limits:
 
 class Found(Limits):
     """A module whose outermost calls are recorded. This object is stored in the module's
-    ``_compiled_call_impl``, which pickles and deep copies leave out."""
+    ``_compiled_call_impl``, which pickles and deep copies leave out. It refers to the module and to its
+    submodules weakly, so that their memory is free as soon as the script drops them."""
 
     def __init__(self, recorder: Any, module: torch.nn.Module) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class Found(Limits):
         self.params: list[torch.Tensor] = [*parameters([module])]  # frozen ones too
         self.buffers = buffers([module])
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None if not known yet
-        self.norms: list[torch.nn.Module] = []  # submodules whose running statistics are among those buffers
+        self._norms: list[weakref.ref[torch.nn.Module]] = []  # of the submodules whose running statistics are among those buffers
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
         self.half = False  # a trial has seen half precision in the module
@@ -52,7 +53,7 @@ class Found(Limits):
         self.whole = False  # kept has the values of all changing buffers
         self.number = next(_NUMBERS)  # never reused, unlike an id
         self.still: Optional[Held] = None  # what those modules hold whose attributes no call has changed; None until a call has succeeded
-        self.moving: list[torch.nn.Module] = []  # modules whose attributes a call has changed
+        self._moving: list[weakref.ref[torch.nn.Module]] = []  # see moving
         self.now: Optional[Held] = None  # what the moving modules held before the newest call
         self.plain = False  # calls change only attributes that are numbers, strings or other plain values
         self.deep = False  # calls also change something inside the objects in their attributes
@@ -63,6 +64,16 @@ class Found(Limits):
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
         self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module
         module.__dict__["_compiled_call_impl"] = self
+
+    @property
+    def norms(self) -> list[torch.nn.Module]:
+        """The submodules whose running statistics are among the buffers that a call may change."""
+        return _there(self._norms)
+
+    @property
+    def moving(self) -> list[torch.nn.Module]:
+        """The modules whose attributes a call has changed."""
+        return _there(self._moving)
 
     def remember(self, calm: Calm) -> None:
         """Notes whether a trial has seen half precision, and where it has seen random numbers
@@ -110,14 +121,14 @@ class Found(Limits):
         if self.changing is None:
             module = self.module()
             self.params = [*parameters([module])]  # type: ignore[list-item]
-            self.norms = [m for m in module.modules() if isinstance(m, _NORMS)]  # type: ignore[union-attr]
+            self._norms = [weakref.ref(m) for m in module.modules() if isinstance(m, _NORMS)]  # type: ignore[union-attr]
             counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
             self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = copies(self.changing)
         elif self.changing:
             with torch.no_grad():
                 torch._foreach_copy_(self.kept, self.changing)
-        every = self.module().modules() if self.still is None else self.moving  # type: ignore[union-attr]  # no call has succeeded yet
+        every = [*self.module().modules()] if self.still is None else self.moving  # type: ignore[union-attr]  # no call has succeeded yet
         self.now = Held(every, self.still is None or self.deep) if self.still is None or self.moving else None
         if self.still is None:
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
@@ -188,9 +199,14 @@ class Found(Limits):
         self.writes = self.writes or self.deep and held.size() > MANY  # inspecting these before every call would take too long
         self.plain = (self.plain or self.still is None) and all(map(held.plain, changes))
         moved: dict[int, Any] = {id(m): m for m in (c.module() for c in changes)}
-        self.moving = list({**{id(m): m for m in self.moving}, **moved}.values())
-        known = {id(m) for m in self.moving}
-        self.still = Held([m for m in self.module().modules() if id(m) not in known])  # type: ignore[union-attr]
+        moved = {**{id(m): m for m in self.moving}, **moved}
+        self._moving = [weakref.ref(m) for m in moved.values()]
+        self.still = Held([m for m in self.module().modules() if id(m) not in moved])  # type: ignore[union-attr]
+
+
+def _there(refs: list[weakref.ref[torch.nn.Module]]) -> list[torch.nn.Module]:
+    """The modules that still exist."""
+    return [m for m in (ref() for ref in refs) if m is not None]
 
 
 def copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:

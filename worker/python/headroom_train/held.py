@@ -336,24 +336,31 @@ class Change(NamedTuple):
                 contents.put(key, value)
 
 
+def _attributes_of(ref: weakref.ref) -> dict:
+    """The attributes of a module, as its own dictionary; an empty one if the module no longer exists."""
+    module = ref()
+    return {} if module is None else vars(module)
+
+
 class Held:
     """What some modules held at one moment. If ``deep`` is true, this includes what was nested
-    inside. Keeps references, and copies no tensors."""
+    inside. Keeps references, and copies no tensors. It does not keep the modules: a module keeps what
+    is known about it, and the memory of a model is free as soon as the script drops the model."""
 
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
-        self._own: list[tuple[torch.nn.Module, dict]] = []
-        self._contents: list[tuple[torch.nn.Module, str, Contents, bool]] = []  # last: whether the container is the attribute's value
+        self._own: list[tuple[weakref.ref[torch.nn.Module], dict]] = []
+        self._contents: list[tuple[weakref.ref[torch.nn.Module], str, Contents, bool]] = []  # last: whether the container is the attribute's value
         seen: set[int] = set()
         for m in modules:
-            own = dict(attributes(m))
-            self._own.append((m, own))
+            own, ref = dict(attributes(m)), weakref.ref(m)
+            self._own.append((ref, own))
             for name, value in own.items():
                 if isinstance(value, (dict, list)):
-                    self._contents.append((m, name, Contents(value), True))
+                    self._contents.append((ref, name, Contents(value), True))
                 if deep and type(value) not in PLAIN:
-                    self._contents += [(m, name, c, False) for c in _within(value, seen) if c.container is not value or not isinstance(value, (dict, list))]
+                    self._contents += [(ref, name, c, False) for c in _within(value, seen) if c.container is not value or not isinstance(value, (dict, list))]
             for name, value in _reached(m) if deep else ():
-                self._contents += [(m, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))]
+                self._contents += [(ref, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))]
 
     def size(self) -> int:
         """The number of containers that are compared."""
@@ -361,15 +368,15 @@ class Held:
 
     def changed(self) -> Iterator[Change]:
         """Yields everything that has changed since that moment."""
-        for m, own in self._own:
-            now = vars(m)
-            for name in [*own, *(n for n in now if n not in own and n not in USUAL)]:
+        for ref, own in self._own:
+            now = _attributes_of(ref)
+            for name in [*own, *(n for n in now if n not in own and n not in USUAL)] if now else ():
                 if name not in now or name not in own or not _same(own[name], now[name]):
-                    yield Change(weakref.ref(m), name, ())
-        for m, name, contents, attribute in self._contents:
+                    yield Change(ref, name, ())
+        for ref, name, contents, attribute in self._contents:
             keys = contents.keys()
-            if keys and (not attribute or vars(m).get(name) is contents.container):
-                yield Change(weakref.ref(m), name or str(keys[0]), tuple(keys), None if attribute else contents)
+            if keys and (not attribute or _attributes_of(ref).get(name) is contents.container):
+                yield Change(ref, name or str(keys[0]), tuple(keys), None if attribute else contents)
 
     def plain(self, change: Change) -> bool:
         """Whether the changed values were, and are, nothing but numbers, strings and other plain values."""
@@ -377,13 +384,13 @@ class Held:
             return change.inside.plain(change.keys)
         module, name, keys, _ = change
         if keys:
-            return next(c for m, n, c, attribute in self._contents if attribute and m is module() and n == name).plain(keys)
-        return _plain([next(own for m, own in self._own if m is module()).get(name), vars(module()).get(name)])
+            return next(c for ref, n, c, attribute in self._contents if attribute and ref is module and n == name).plain(keys)
+        return _plain([next(own for ref, own in self._own if ref is module).get(name), _attributes_of(module).get(name)])
 
     def put_back(self) -> None:
         """Puts everything back as it was."""
-        for m, own in self._own:
-            now = vars(m)
+        for ref, own in self._own:
+            now = _attributes_of(ref)
             for name in [n for n in now if n not in own and n not in USUAL]:
                 del now[name]
             for name, value in own.items():
