@@ -57,13 +57,14 @@ def install() -> None:
         leave("watches", why)  # the process says hello only after a step, and may not live to see one
         if check is not None:
             Change(optimizer, "profile_hook_step", staticmethod(wraps(hook)(lambda step: check.instead(hook(step)))))
-        register_optimizer_step_post_hook(report.step)
+        register_optimizer_step_post_hook(unless_compiled(report.step))
         return
     recorder = _recorder = Recorder(report)
     recorder.sizes.ask = report.ask
     recorder.sizes.learned = report.limit
     report.ran = recorder.sizes.ran
     Recorded.intercept = staticmethod(recorder.function)
+    Recorded.shared = staticmethod(recorder.shared)
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     finder = Finder(recorder)
     around: Callable = lambda step: optimizers.guard(step, report, recorder.step_begins)  # noqa: E731
@@ -92,9 +93,19 @@ def install() -> None:
     recorder.watch_functions()
     Change(optimizer, "add_param_group", add_param_group)
     genuine.remember()
-    register_optimizer_step_post_hook(lambda *_: finder.step())
-    register_optimizer_step_post_hook(lambda *_: recorder.step_ends())
-    register_optimizer_step_post_hook(report.step)
+    for work in (finder.step, recorder.step_ends, report.step):
+        register_optimizer_step_post_hook(unless_compiled(work))
+    getattr(torch.jit._recursive, "ignored_attributes", []).append("_compiled_call_impl")  # torch.jit.script would try to compile a Found
+
+
+def unless_compiled(work: Callable[[], Any]) -> Callable:
+    """A hook that calls ``work``, and that leaves no trace in the graph of a step that is compiled."""
+
+    def hook(*_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            work()
+
+    return hook
 
 
 def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Optimizer]) -> Optional[Callable]:

@@ -10,6 +10,8 @@ from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
+from .callsite import is_relay
+
 OutOfMemoryError = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError  # since 2.5
 _OURS = os.path.join(os.path.dirname(__file__), "")
 _TEXTS = re.compile(
@@ -91,7 +93,7 @@ def unframed(error: BaseException) -> None:
     head = trace = error.__traceback__
     kept = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        if not trace.tb_frame.f_code.co_filename.startswith(_OURS) and not is_relay(trace.tb_frame.f_code):
             kept.append(trace)
         trace = trace.tb_next
     chain = kept if head is None or kept[:1] == [head] else [head, *kept]

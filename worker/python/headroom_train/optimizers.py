@@ -23,6 +23,8 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # the step becomes a part of a graph
+            return step(self, *args, **kwargs)
         try:
             return _guarded(self, args, kwargs)
         except BaseException as e:

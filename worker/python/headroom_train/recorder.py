@@ -52,6 +52,11 @@ def needs_gradient(t: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and (not place.late or place.slot == LEFT or place.tape.late.differentiable(place.slot))
 
 
+def called(func: Callable, args: tuple, kwargs: dict) -> Any:
+    """Calls a function."""
+    return func(*args, **kwargs)
+
+
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
     """The versions of recorded tensors, which show whether the tensors have been written to."""
     with unrecorded():
@@ -82,6 +87,8 @@ class Recorder:
         if threading.get_ident() != self.thread or torch.compiler.is_compiling() or self.observe is not None:
             return False
         if torch._C._current_graph_task_id() != -1:  # a backward pass is recomputing activations
+            return False
+        if torch._C._get_tracing_state() is not None:  # torch.jit.trace
             return False
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
@@ -260,16 +267,17 @@ class Recorder:
             if place.slot == LEFT:
                 self._refused(place.failure, Refused("the script uses a tensor that a module computed but did not return"))
 
-    def _valued(self, args: tuple, kwargs: dict, found: Sequence[torch.Tensor]) -> tuple[tuple, dict]:
-        """Returns the arguments of a function that a module calls on late tensors that it has
-        stored. Late tensors of finished steps that require no gradient are replaced by their
-        values. If any other tensor is late, raises its failure."""
+    def _valued(
+        self, args: tuple, kwargs: dict, found: Sequence[torch.Tensor], refused: str = "a module uses a stored tensor whose values are not in memory"
+    ) -> tuple[tuple, dict]:
+        """Returns the arguments of a function that is called with late tensors and not recorded. Late tensors of
+        finished steps that require no gradient are replaced by their values. If any other tensor is late, raises
+        its failure; ``refused`` is the reason that is reported."""
         self._left_behind([place_of(t) for t in found])  # type: ignore[misc]
         args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
         for t in recorded(args, kwargs):
             if place_of(t).late:  # type: ignore[union-attr]
-                why = Refused("a module uses a stored tensor whose values are not in memory")
-                self._refused(place_of(t).tape.failure, why)  # type: ignore[union-attr]
+                self._refused(place_of(t).tape.failure, Refused(refused))  # type: ignore[union-attr]
         return args, kwargs
 
     def _old(self, t: Any) -> Any:
@@ -519,7 +527,8 @@ class Recorder:
 
         Change(torch.autograd.Function, "apply", classmethod(apply))
 
-    def function(self, func: Callable, args: tuple, kwargs: dict) -> Any:
+    def function(self, func: Callable, args: tuple, kwargs: dict, call: Callable = called) -> Any:
+        """Records a function that is called on recorded tensors. ``call`` calls it."""
         name = getattr(func, "__name__", "")
         if name in METADATA or name == "__get__" and func in GETTERS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -529,24 +538,24 @@ class Recorder:
             if any(place_of(t).late for t in found):  # type: ignore[union-attr]
                 args, kwargs = self._valued(args, kwargs, found)
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
+                return call(func, args, kwargs)
         places = [place_of(t) for t in found]
         if name in PRINTS and places and not places[0].late:  # type: ignore[union-attr]
             with plain_class(args[:1]):
-                return func(*args, **kwargs)
+                return call(func, args, kwargs)
         tape = next((p.tape for p in places if p.late), places[0].tape if places else None)  # type: ignore[union-attr]
         self._left_behind(places)  # type: ignore[arg-type]
         if tape is None:
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
+                return call(func, args, kwargs)
         if tape.failure is not None and any(p.late for p in places):  # type: ignore[union-attr]
             return self._late_function(tape, func, name, args, kwargs)
         if name in ("backward", "grad") and is_backward(func):
-            return self._backward(tape, func, name, args, kwargs)
+            return self._backward(tape, func, name, args, kwargs, call)
         failed: Optional[BaseException] = None
         with torch._C.DisableTorchFunctionSubclass():
             try:
-                result = func(*args, **kwargs)
+                result = call(func, args, kwargs)
             except BaseException as e:
                 if not is_out_of_memory(e):
                     raise
@@ -560,6 +569,21 @@ class Recorder:
             self._note(tape, func, name, args, kwargs, result)
         except Exception as e:  # the call itself succeeded, and its result is the user's
             tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
+        return result
+
+    def shared(self, func: Callable, args: tuple, kwargs: dict, call: Callable) -> Any:
+        """Calls a function on recorded tensors and on objects of a class that has its own ``__torch_function__``. That
+        class decides what is computed, as it does for plain tensors, and its results are not on the tape."""
+        found = recorded(args, kwargs)
+        if any(place_of(t).late for t in found):  # type: ignore[union-attr]
+            other = next(type(t).__name__ for t in tensors_in((args, kwargs)) if type(t) not in (torch.Tensor, Recorded, torch.nn.Parameter))
+            args, kwargs = self._valued(args, kwargs, found, f"{other} decides what is computed of a result of the model, and its values are not in memory")
+            found = recorded(args, kwargs)
+        versions = numbers(found)
+        with plain_class(found):
+            result = call(func, args, kwargs)
+        if versions != numbers(found):
+            place_of(found[0]).tape.refuse(f"{getattr(func, '__name__', 'a function')} of another class changes a result of the model")  # type: ignore[union-attr]
         return result
 
     def _note(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, result: Any) -> None:
@@ -734,7 +758,7 @@ class Recorder:
 
     # Backward.
 
-    def _backward(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+    def _backward(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
         usual = name == "backward" and not any(kwargs.get(k) for k in ("create_graph", "retain_graph", "inputs")) and len(args) <= 2
         if not usual:
             if not kwargs.get("retain_graph") or kwargs.get("create_graph"):
@@ -747,7 +771,7 @@ class Recorder:
         failed: Optional[BaseException] = None
         try:
             with torch._C.DisableTorchFunctionSubclass():
-                result = func(*args, **kwargs)
+                result = call(func, args, kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
                 raise

@@ -22,6 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from .callsite import relay
 from .failure import bare, unframed
 from .genuine import asked, clone, detach, is_inference, numel
 from .graph import drop
@@ -257,11 +258,15 @@ class Recorded(torch.Tensor):
 
     _headroom: Place
     intercept: Callable[..., Any]  # set by the recorder
+    shared: Callable[..., Any]  # the same for functions that are also called on another class with a __torch_function__
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            return Recorded.intercept(asked(func, sys._getframe(1)), args, kwargs or {})
+            frame, kwargs = sys._getframe(1), kwargs or {}
+            func = asked(func, frame)
+            ours = len(types) == 1 or all(t in _PLAIN for t in types)
+            return (Recorded.intercept if ours else Recorded.shared)(func, args, kwargs, relay(frame))
         except BaseException as e:
             unframed(e)
             raise
@@ -273,6 +278,7 @@ class Recorded(torch.Tensor):
         return as_plain_copy(self).__deepcopy__(memo)
 
 
+_PLAIN = (Recorded, torch.Tensor, torch.nn.Parameter)  # classes that leave it to ours what a function does
 Recorded.__name__ = Recorded.__qualname__ = "Tensor"  # the type's name that a script sees for its own results
 
 

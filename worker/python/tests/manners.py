@@ -15,6 +15,7 @@ import pickle
 import resource
 import sys
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
@@ -875,3 +876,141 @@ def a_check_notices_gradients_that_differ(t: Training) -> str:
             said.append(str(why))
         loss.backward()
     return "" if said == ["same", "the gradients of 2 pieces differ by 1 from those of the whole batch"] else f"{said}"
+
+
+@check
+def warnings_name_the_line_that_caused_them(t: Training) -> str:
+    """Also the second line with the same warning: Python shows a warning once for each line."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        first = inspect.currentframe().f_lineno  # type: ignore[union-attr]
+        out = t.net(t.x)
+        loss = F.mse_loss(out[:, :1], torch.ones(7))
+        again = F.mse_loss(out[:, :1], torch.ones(7))
+        float(loss)
+        out.grad  # noqa: B018
+        (loss + again).backward(create_graph=True)
+        nn.MSELoss()(t.net(t.x)[:, :1], torch.ones(7))
+    places = [(os.path.basename(w.filename), w.lineno - first if w.filename == __file__ else 0) for w in seen]
+    want = [("manners.py", 2), ("manners.py", 3), ("manners.py", 4), ("manners.py", 5), ("loss.py", 0)]
+    return "" if [p for p in places if p[0] != "graph.py"] in (want, want[:2] + want[3:]) else f"{places}"  # PyTorch before 2.9 lets a float pass
+
+
+@check
+def tracebacks_of_wrong_calls_are_the_users(t: Training) -> str:
+    try:
+        t.net(t.x).reshape(77)
+    except RuntimeError as e:
+        named = [f.f_code.co_name for f, _ in traceback.walk_tb(e.__traceback__)]
+        return "" if named == ["tracebacks_of_wrong_calls_are_the_users"] else f"{named}"
+    return "no error"
+
+
+@check
+def a_class_of_the_script_decides(t: Training) -> str:
+    class Labels(Tensor):
+        calls = 0
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Labels.calls += 1
+            result = super().__torch_function__(func, types, args, kwargs or {})
+            return result * 2 if func in (Tensor.sub, Tensor.__sub__) else result
+
+    out, said = t.net(t.x), []
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = out.detach().clone().as_subclass(Tensor).requires_grad_()
+    for result in (out, plain):
+        Labels.calls = 0
+        loss = (result - torch.ones(7, 5).as_subclass(Labels)).pow(2).mean()
+        loss.backward()
+        said.append((type(loss).__name__, Labels.calls, round(float(loss.detach()), 5)))
+    return "" if said[0] == said[1] and said[0][0] == "Labels" else f"{said}"
+
+
+@check
+def what_a_class_of_the_script_changes_is_not_replayed(t: Training) -> str:
+    class Own(Tensor):
+        pass
+
+    from headroom_train.tape import place_of
+
+    out = t.net(t.x)
+    out.add_(torch.ones(7, 5).as_subclass(Own))
+    return "" if place_of(out).tape.why_not == "add_ of another class changes a result of the model" else f"{place_of(out).tape.why_not}"
+
+
+@check
+def a_model_that_is_dropped_is_freed(t: Training) -> str:
+    """At once, not when Python next looks for cycles: a script frees a GPU's memory this way."""
+
+    class Counting(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.log, self.norm = 0, [0], nn.BatchNorm1d(5)
+
+        def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+            self.calls += 1
+            self.log.append(self.calls)
+            return self.norm(super().forward(x, scale))
+
+    from headroom_train.found import found_of
+
+    gc.disable()
+    kept = []
+    for kind in (Counting, lambda: nn.BatchNorm1d(10), lambda: nn.Linear(10, 3)):
+        t.net, optimizer = kind(), None
+        optimizer = torch.optim.SGD(t.net.parameters(), lr=0.1)
+        for _ in range(2):
+            t.net(t.x).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                t.net.eval()(t.x)
+            t.net.train()
+        if found_of(t.net) is None:
+            return "not recorded"
+        kept.append(weakref.ref(t.net))
+        t.net = t.optimizer = None  # type: ignore[assignment]
+    gc.enable()
+    return "" if all(ref() is None for ref in kept) else f"{[ref() is not None for ref in kept]} are alive"
+
+
+@check
+def models_can_be_traced_and_scripted(t: Training) -> str:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(10, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x)
+
+    net = Plain()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        net(t.x).sum().backward()
+        optimizer.step()
+    want = net.eval()(t.x)
+    for made in (torch.jit.trace(net, t.x), torch.jit.script(net)):
+        saved = io.BytesIO()
+        torch.jit.save(made, saved)
+        saved.seek(0)
+        if not torch.equal(torch.jit.load(saved)(t.x), want):
+            return f"{type(made).__name__} computes something else"
+    return "" if torch.jit.script(net).code == torch.jit.script(Plain()).code else "other code"
+
+
+@check
+def a_compiled_step_has_nothing_of_ours(t: Training) -> str:
+    from torch._dynamo.utils import counters
+
+    compiled = torch.compile(t.optimizer.step, backend="eager")
+    for _ in range(2):
+        t.optimizer.zero_grad()
+        F.cross_entropy(t.net(t.x), t.y).backward()
+        before = t.net.body[0].weight.detach().clone()
+        compiled()
+        if torch.equal(before, t.net.body[0].weight):
+            return "the step has changed nothing"
+    unsupported = [reason for reason in counters["graph_break"] if "headroom" in reason or "monotonic" in reason]
+    return "; ".join(unsupported)
