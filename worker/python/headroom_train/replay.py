@@ -15,7 +15,6 @@ from typing import Any, Callable, ClassVar, Optional
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten
 
 from .calm import ANYWHERE, HALF, NEVER, STANCES, Calm, rehearsal
 from .failure import Mixed, Refused, clean, is_out_of_memory, patiently
@@ -27,6 +26,7 @@ from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_bat
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
+from .trees import flatten
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
@@ -80,7 +80,7 @@ def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional
             if entry.slots[0] is not None:
                 env[entry.slots[0]] = result
             continue
-        for slot, value in zip(entry.slots, tree_flatten(result)[0]):
+        for slot, value in zip(entry.slots, flatten(result)[0]):
             if slot is not None:
                 env[slot] = value
     return env

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations, count
-from typing import Any, Callable, ClassVar, NamedTuple, Optional
+from typing import Any, Callable, ClassVar, NamedTuple, NoReturn, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -24,7 +24,8 @@ from .genuine import in_place
 from .graph import signature
 from .held import Change, Held, Lost
 from .mixing import Operations, mixing
-from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
+from .tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
+from .trees import FIXED, flatten, mapped, tensors_in
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
@@ -63,6 +64,12 @@ class Slot(NamedTuple):
     device: torch.device
     requires_grad: bool
     fixed: bool  # the tensor does not depend on the batch at all
+
+
+class Other(NamedTuple):
+    """An object among a call's results that cannot be put together from those of pieces."""
+
+    name: str  # of its class
 
 
 class Cut(NamedTuple):
@@ -147,7 +154,7 @@ class Plan:
 
     def result(self, entry: Entry) -> tuple[list, Any]:
         """The result of a call that is not on the tape yet, as leaves and their tree. A leaf is a
-        :class:`Slot` for a tensor, a plain value, or ``...`` for an object of an unknown type.
+        :class:`Slot` for a tensor, a plain value, or an :class:`Other`.
         Samples of what a module's call returns now, at its place in the script, are kept for
         :meth:`confirm`, unless the call is :meth:`known`."""
         key = self._key(entry)
@@ -157,11 +164,11 @@ class Plan:
             return leaves, tree
         self._catch_up()
         cut, results = self._try(entry)
-        (small, tree), (large, _) = (tree_flatten(r) for r in results)
+        (small, tree), (large, other) = (flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
-        if len(small) != len(large) or not all(same):
+        if len(small) != len(large) or tree.shells != other.shells or not all(same):
             raise Refused(f"{named(entry)} returns a different number of results, or different non-tensor values, for another batch")
-        leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
+        leaves = [self._whole(a, b, entry) for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left, self.keeps
         if entry.module is not None:
@@ -245,15 +252,25 @@ class Plan:
         for i, (entry, cut) in enumerate(zip(self.tape.entries, self.cuts)):
             if not self._there(i):
                 for env, result in zip(self._env, self._both(entry, cut)):
-                    env.update({s: v for s, v in zip(entry.slots, tree_flatten(result)[0]) if s is not None})
+                    env.update({s: v for s, v in zip(entry.slots, flatten(result)[0]) if s is not None})
 
     def _accept(self, entry: Entry, cut: Cut, results: list) -> None:
         self.cuts.append(cut)
-        flat = [tree_flatten(r)[0] for r in results]
+        flat = [flatten(r)[0] for r in results]
         for slot, small, large in zip(entry.slots, *flat):
             if slot is not None:
                 self.slots[slot] = self._slot(small, large, entry)
                 self._env[0][slot], self._env[1][slot] = small, large
+
+    def _whole(self, small: Any, large: Any, entry: Entry) -> Any:
+        """A leaf of a call's result for the whole batch: see :meth:`result`."""
+        if isinstance(small, torch.Tensor):
+            return self._slot(small, large, entry)
+        if type(small) is torch.Size and len(small) == len(large):
+            few, more = (r.count for r in self._rows)
+            if all(a == b or a * more == b * few and not a % few for a, b in zip(small, large)):
+                return torch.Size(a if a == b else a // few * self.batch for a, b in zip(small, large))
+        return small if isinstance(small, _PLAIN) or isinstance(small, FIXED) and small is large else Other(type(small).__name__)
 
     def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry) -> Slot:
         n = [r.count for r in self._rows]
@@ -308,10 +325,13 @@ class Plan:
         why = Refused(f"a call to {named(entry)} changes {self.keeps}")
         after = Held(entry.module.modules(), deep=True)  # type: ignore[union-attr]
 
+        def read() -> NoReturn:
+            raise why
+
         def called(lost: list[Change]) -> Given:
             after.put_back()
             for change in lost:
-                change.replace(Lost(why))
+                change.replace(Lost(read))
             self._one(entry, cut, 1, [sealed])
             return self._given
 
@@ -365,7 +385,7 @@ class Plan:
         return cut, self._both(entry, cut) if entry.inplace else results
 
     def _proper(self, entry: Entry, rowful: list[Slot], results: list) -> list:
-        small, large = (tree_flatten(r)[0] for r in results)
+        small, large = (flatten(r)[0] for r in results)
         if len(small) != len(large):
             raise Refused(f"{named(entry)} returns a different number of results for another batch")
         slots = [self._slot(a, b, entry) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
@@ -422,7 +442,7 @@ class Plan:
                     entry.call(*args, **kwargs)
             if entry.module is None:
                 args, kwargs = arguments(self.tape, entry, cut, env, rows)
-                results.append(tree_map(_cut_off, perform(entry, args, kwargs, trial=True)))
+                results.append(mapped(_cut_off, perform(entry, args, kwargs, trial=True)))
                 continue
             if entry.held is not None:
                 entry.held.put_back()
@@ -457,9 +477,9 @@ class Plan:
         if places != [p.data_ptr() for p in params]:
             raise Writes(f"a call to {named(entry)} assigns new data to a parameter")
         if which == 1:
-            tensors = {i: v for i, v in enumerate(tree_flatten(result)[0]) if isinstance(v, torch.Tensor)}
+            tensors = {i: v for i, v in enumerate(flatten(result)[0]) if isinstance(v, torch.Tensor)}
             self._given = Given({i: sample(v) for i, v in tensors.items()}, signature(tensors.values()), calm.draws, calm.half)
-        return tree_map(_cut_off, result)  # free its activations before the next call
+        return mapped(_cut_off, result)  # free its activations before the next call
 
 
 def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
@@ -497,11 +517,6 @@ def rounding(tape: Tape, half: bool) -> float:
     return 1e-2 if half else 1e-5
 
 
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """The tensors among the leaves of a tree."""
-    return [t for t in tree_flatten(tree)[0] if isinstance(t, torch.Tensor)]
-
-
 def _called(change: Change) -> str:
     return f"its attribute {change.name}" if change.name in vars(change.module()) else change.name
 
@@ -522,7 +537,8 @@ def batch_of(tape: Tape, first: Entry) -> int:
         raise Refused("the first module is given no tensor with a batch dimension")
     most = max(set(sizes), key=sizes.count)
     if sizes.count(most) * 2 <= len(sizes):
-        raise Refused("the first module's arguments disagree about the size of the batch")
+        objects = " and ".join({f"in a {name} object": None for name in first.packed()})
+        raise Refused(f"the first module's arguments{f', {objects},' if objects else ''} disagree about the size of the batch")
     return most
 
 
@@ -556,6 +572,11 @@ def arguments(
             tensor = rows.of(tensor, cut.outside[index])
         return tensor if also is None else also(tensor)
 
+    def sized(shape: torch.Size) -> torch.Size:
+        """The shape that an object on these rows would keep of its tensors."""
+        rowful = rows is not None and bool(shape) and shape[0] == rows.batch and rows.count != rows.batch
+        return torch.Size((rows.count, *shape[1:])) if rowful else shape  # type: ignore[union-attr]
+
     def put(tree: Any) -> Any:
         kind = type(tree)
         if kind is Ref:
@@ -570,6 +591,8 @@ def arguments(
             return tree // rows.batch * rows.count
         if kind in (int, float, bool, str, type(None)):
             return tree
+        if kind is Packed:
+            return tree.filled(lambda leaf: sized(leaf) if type(leaf) is torch.Size else put(leaf) if type(leaf) in (Ref, Outside) else leaf)  # noqa: F821
         return put_tree(tree, put)  # noqa: F821
 
     try:
@@ -579,7 +602,7 @@ def arguments(
 
 
 def put_tree(tree: Any, put: Callable) -> Any:
-    return tree_map(lambda leaf: put(leaf) if type(leaf) in (Ref, Outside) else leaf, tree, is_leaf=lambda t: type(t) in (Ref, Outside))
+    return tree_map(lambda leaf: put(leaf) if type(leaf) in (Ref, Outside, Packed) else leaf, tree, is_leaf=lambda t: type(t) in (Ref, Outside))
 
 
 def mentions(entry: Entry, batch: int) -> bool:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributions import Categorical, Independent, Normal
 
 import loops_parts
 import loops_stateful
@@ -33,7 +34,7 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom_train import _torch, again, backward, failure, late, norms, recorder, replay, weights  # noqa: E402
+from headroom_train import _torch, again, backward, failure, late, norms, recorder, replay, trees, weights  # noqa: E402
 from headroom_train.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.found import Found, found_of  # noqa: E402
 from headroom_train.held import MOST, Held  # noqa: E402
@@ -780,6 +781,85 @@ def reasons() -> str:
     return "; ".join(wrong)
 
 
+class Listing(nn.Module):
+    """Returns its results in an object that holds what it has returned before, too."""
+
+    class Cache:
+        def __init__(self, values: torch.Tensor) -> None:
+            self.values = values
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return Listing.Cache(self.body(x))
+
+
+class Parted(nn.Module):
+    """Is given an object that holds nothing of which dimension 0 is the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 5)
+
+    def forward(self, graph: Any) -> torch.Tensor:
+        return self.body(graph.nodes).sum(0) + 0 * graph.edges.sum() + 0 * graph.labels.sum()
+
+
+def objects() -> str:
+    """Objects are taken apart and put together again without their constructors. What cannot be taken apart is
+    named if the script needs it."""
+    x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+    wrong = []
+
+    class Named(tuple):
+        pass
+
+    class Slotted:
+        __slots__ = ("a", "b")
+
+        def __init__(self) -> None:
+            raise AssertionError
+
+    slotted, named, ordered, cyclic = object.__new__(Slotted), Named((x, 2)), OrderedDict(b=x, a=y), SimpleNamespace(x=x)
+    slotted.a, named.note, cyclic.me = x, y, cyclic  # type: ignore[attr-defined]
+    kept = [slotted, named, ordered, Categorical(logits=x), Independent(Normal(x, x.exp()), 1)]
+    for value in kept:
+        leaves, tree = trees.flatten((value, 3))
+        new, _ = trees.unflatten([2 * t if isinstance(t, torch.Tensor) else t for t in leaves], tree)
+        again, _ = trees.flatten((new, 3))
+        if type(new) is not type(value) or not all(torch.equal(b, 2 * a) if isinstance(a, torch.Tensor) else a is b or a == b for a, b in zip(leaves, again)):
+            wrong.append(f"{type(value).__name__}: {again} of {leaves}")
+        if trees.mapped(lambda leaf: leaf, [value])[0] is not value and not isinstance(value, OrderedDict):
+            wrong.append(f"{type(value).__name__} is not the same object")
+    if [type(t) for t in trees.flatten(cyclic)[0]] != [type(None), torch.Tensor, SimpleNamespace]:
+        wrong.append("an object that holds itself")
+    wide = type("Wide", (), {})()
+    wide.log = SimpleNamespace(lists=[[0.0] * 600] * 2, x=x)
+    if [type(t) for t in trees.flatten(wide)[0]] != [type(None), SimpleNamespace] or trees.opened(wide.log) is not None:
+        wrong.append("too much is looked at")
+    closed = [random.Random(), threading.local(), nn.Linear(2, 2), Listing, trees.flatten, Listing.Cache(x), 3, object(), type("Whole", (int,), {})(3)]
+    wrong += [f"{value} is opened" for value in closed if trees.opened(value) is not None]
+    given = SimpleNamespace(nodes=x, edges=torch.randn(3, 4), labels=torch.randn(5))
+    steps: list[tuple[str, nn.Module, Callable[[Any], Any]]] = [
+        ("the script uses a Cache object that a call to Listing returns, and such an object cannot be joined from pieces", Listing(), lambda m: m(x).values),
+        ("the first module's arguments, in a SimpleNamespace object, disagree about the size of the batch", Parted(), lambda m: m(given)),
+    ]
+    for why, model, step in steps:
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            with Whole("aten.addmm.default", 8):
+                step(model)
+            wrong.append(f"{why}: survived")
+        except torch.OutOfMemoryError:
+            pass
+        told = _torch._recorder.report.told[-1]
+        if told["why"] != why:
+            wrong.append(f"{why}: {told}")
+    return "; ".join(wrong)
+
+
 def same_draws() -> str:
     """Two numbers that a script reads from one call in pieces are computed with the same draws."""
     torch.manual_seed(0)
@@ -1384,7 +1464,7 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once,
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
-    coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
+    objects, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention,
 ]  # fmt: skip
