@@ -101,7 +101,8 @@ class Explicit:
         self._sizes.confirm(count)
         recorder.report.ran = self._sizes.ran
         if not straight:
-            recorder.report.survived(failed, f"{rows_of(args, kwargs)} rows in {count} pieces", "")
+            batch = rows_of(args, kwargs)
+            recorder.report.survived(failed, f"{batch} rows in {count} pieces", "", batch)
         return result
 
     def _called(self, args: tuple, kwargs: dict) -> Any:

@@ -58,6 +58,13 @@ def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
         return [t._version for t in tensors]
 
 
+def explained() -> None:
+    """Appends the traceback of the exception that is being handled to the file that HEADROOM_DEBUG names, if any."""
+    if os.environ.get("HEADROOM_DEBUG"):
+        with open(os.environ["HEADROOM_DEBUG"], "a") as f:
+            traceback.print_exc(file=f)
+
+
 class Recorder:
     """Records one process's calls, as the module's docstring says. Not safe for concurrent use;
     calls of other threads pass through."""
@@ -212,7 +219,7 @@ class Recorder:
         else:
             sizes.confirm(count)
             if not straight:
-                self.report.survived(failed, f"{batch} rows in {count} pieces", "")
+                self.report.survived(failed, f"{batch} rows in {count} pieces", "", batch)
             return result
         sizes.refused()
         if straight:
@@ -797,12 +804,14 @@ class Recorder:
         try:
             with set_aside():
                 return work()
-        except Refused:
+        except Refused as why:
+            if why.__cause__ is not None:
+                explained()
+                release_frames(why.__cause__)
+                why.__cause__ = None
             raise
         except Exception as e:
-            if os.environ.get("HEADROOM_DEBUG"):
-                with open(os.environ["HEADROOM_DEBUG"], "a") as f:
-                    traceback.print_exc(file=f)
+            explained()
             release_frames(e)
             raise Refused("there is not enough memory for values that the step needs at once" if is_out_of_memory(e) else f"{type(e).__name__}: {e}") from None
         finally:

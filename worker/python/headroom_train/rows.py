@@ -22,7 +22,7 @@ from .failure import Mixed, Refused, Writes, is_out_of_memory
 from .found import draws_of, found_of, number_of, state_of
 from .genuine import in_place
 from .graph import signature
-from .held import Change, Held, Lost
+from .held import Change, Held, Lost, submodules
 from .mixing import Operations, mixing
 from .tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
 from .trees import FIXED, flatten, mapped, tensors_in
@@ -108,6 +108,7 @@ class Plan:
     def __init__(self, tape: Tape, first: Entry) -> None:
         self.tape = tape
         self.batch = batch_of(tape, first)
+        self._doubt = doubt(tape, first)
         self.cuts: list[Cut] = []
         self.slots: dict[int, Slot] = {}
         if self.batch < 2:
@@ -122,6 +123,11 @@ class Plan:
         self.leaves = False  # some entries leave something behind on modules
         self.deep = False  # some entries leave behind more than tensors with a graph in attributes
         self.skipped: set[int] = set()  # entries that are not needed
+
+    def mixed(self, text: str) -> Refused:
+        """The exception for rows that are seen to depend on each other: :class:`Mixed`, unless they may not be the
+        rows of a batch."""
+        return Refused(f"{text.replace(' of the batch', '')}; {self._doubt}") if self._doubt else Mixed(text)
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
         """Adds the entries that are new on the tape; the script has already made their calls.
@@ -279,7 +285,7 @@ class Plan:
         moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
         shape, dim, per_row = list(small.shape), None, 1
         if len(moved) > 1:
-            raise Mixed(f"{named(entry)} compares every row of the batch with every other")
+            raise self.mixed(f"{named(entry)} compares every row of the batch with every other")
         if moved:
             dim = moved[0]
             per_row, rest = divmod(small.shape[dim], n[0])
@@ -298,9 +304,11 @@ class Plan:
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
-            raise Mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
+            raise self.mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
+            if any(self.tape.outside[i].is_cuda for i in outside):
+                self.refuse_pointing(entry, cut)
             before = Held(entry.module.modules(), deep=True)
             sealed = Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)])
             results = self._both(entry, cut, sealed=[sealed])
@@ -317,6 +325,17 @@ class Plan:
         if not rowful and refs:
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
+
+    def refuse_pointing(self, entry: Entry, cut: Cut) -> None:
+        """Raises :class:`Refused` if a tensor that stays whole seems to number the rows, as the edges of a graph number
+        its nodes. On a GPU an index out of range is no exception: it breaks the CUDA context."""
+        for i in entry.references()[1]:
+            t = self.tape.outside[i]
+            if i in cut.outside or t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or not t.numel():
+                continue
+            most = int(t.max())
+            if self.batch // 2 <= most < self.batch and most >= self._rows[1].count:
+                raise Refused(f"a call to {named(entry)} is given numbers up to {most}, which may stand for its {self.batch} rows, in a tensor that cannot be cut")
 
     def _reads(self, entry: Entry, cut: Cut, kept: list[Change], sealed: Sealed) -> bool:
         """Whether a call reads attributes that it also changes; if so, a repeated call must find the values that
@@ -452,7 +471,7 @@ class Plan:
         if entry.module is not None:
             mixed = mixing(made[0].made, made[1].made, *(r.count for r in self._rows))
             if mixed is not None:
-                raise Mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
+                raise self.mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
         return results
 
     def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:
@@ -466,7 +485,14 @@ class Plan:
         versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
         state = random_state()
         with Calm(where, watchers, apart=True) as calm:
-            result = perform(entry, args, kwargs, trial=True)
+            try:
+                result = perform(entry, args, kwargs, trial=True)
+            except Exception as e:
+                if is_out_of_memory(e) or isinstance(e, Refused):
+                    raise
+                said = (str(e).strip().splitlines() or [""])[0]
+                why = f"a call to {named(entry)} fails if dimension 0 of its arguments is cut from {self.batch} to {self._rows[which].count}"
+                raise Refused(f"{why} ({type(e).__name__}: {said})") from e
         found = found_of(entry.module)
         if found is not None:
             found.remember(calm)
@@ -532,6 +558,11 @@ def batch_of(tape: Tape, first: Entry) -> int:
     """The number of rows of a tape's batch: the size of dimension 0 that most tensor arguments of
     the first module's call have. Raises :class:`Refused` if there is no such size."""
     sizes = [tape.outside[i].shape[0] for i in first.references()[1] if tape.outside[i].dim() > 0]
+    listed = next((len(a) for a in (*first.args, *first.kwargs.values()) if isinstance(a, list) and len(a) > 1 and tensors_listed(a)), 0)
+    if listed and (not sizes or sizes.count(listed) * 2 <= len(sizes)):
+        raise Refused(f"the first module is given a list of {listed} items, and only tensors are cut")
+    if sizes[:1] == [1] and sizes.count(1) * 2 > len(sizes):
+        return 1
     sizes = [s for s in sizes if s > 1] or sizes
     if not sizes:
         raise Refused("the first module is given no tensor with a batch dimension")
@@ -540,6 +571,25 @@ def batch_of(tape: Tape, first: Entry) -> int:
         objects = " and ".join({f"in a {name} object": None for name in first.packed()})
         raise Refused(f"the first module's arguments{f', {objects},' if objects else ''} disagree about the size of the batch")
     return most
+
+
+def tensors_listed(items: list) -> bool:
+    """Whether a list of an entry's arguments has tensors in its items."""
+    return any(type(t) in (Ref, Outside) for t in tree_flatten(items, is_leaf=lambda t: type(t) in (Ref, Outside))[0])
+
+
+def doubt(tape: Tape, first: Entry) -> str:
+    """Why dimension 0 of the arguments may not be the batch; empty if nothing speaks against it."""
+    batch = batch_of(tape, first)
+    why = f"dimension 0 of the arguments of {named(first)}, of {batch}, may not be the batch"
+    turned = next((m for m in submodules([first.module]) if getattr(m, "batch_first", True) is False), None)  # type: ignore[list-item]
+    if turned is not None:
+        return f"{why}, since its {type(turned).__name__} has batch_first=False"
+    given = [tape.outside[i] for i in first.references()[1]]
+    beside = next((t for t in given if t.dim() == 1 and not t.is_floating_point() and 1 < len(t) != batch), None)
+    if beside is not None:
+        return f"{why}, since {len(beside)} whole numbers are given with it, such as the ends of sequences"
+    return ""
 
 
 def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
