@@ -42,7 +42,7 @@ func TestFailureSurvived(t *testing.T) {
 	if a := c.hears(); a.ID != 8 || a.Rows != 10 {
 		t.Errorf("the second decision: %+v", a)
 	}
-	c.send(`{"type":"note","level":"survived","text":"40 rows in 4 pieces"}`)
+	c.send(`{"type":"note","level":"survived","rows":40,"text":"40 rows in 4 pieces"}`)
 	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"seconds":3,"allocated":5,"forward":11,"backward":6}`)
 	for step, cut := range [][2]int{{40, 4}, {7, 1}, {40, 4}, {40, 3}, {40, 1}, {40, 1}, {40, 3}, {0, 5}} {
 		c.send(fmt.Sprintf(`{"type":"step","step":%d,"rows":%d,"pieces":%d}`, 4+step, cut[0], cut[1]))
@@ -195,6 +195,26 @@ func TestNextLifeKnows(t *testing.T) {
 	}
 	next.send(`{"type":"bye"}`)
 	ended(t, l)
+}
+
+// TestNumbersThatAreNone checks that the size of a dimension is not shown as a number of rows if
+// the process does not say that it is one.
+func TestNumbersThatAreNone(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	c.send(oom(7, 28301, 28301, ""))
+	c.hears()
+	c.send(`{"type":"note","level":"survived","text":"the same call again (nothing can be cut)"}`)
+	c.send(`{"type":"bye"}`)
+	ended(t, l)
+	want := "out of memory in forward: 2 GiB asked for, 1 GiB free of 24 GiB, 22 GiB allocated, 23 GiB reserved (train.py:31); " +
+		"survived in place: the same call again (nothing can be cut): the call needs at least 24 GiB of 24 GiB, and no free block was large enough"
+	if got := b.texts(runs.KindSurvived); len(got) != 1 || got[0] != want {
+		t.Errorf("%q", got)
+	}
 }
 
 // TestEndAfterAFailure checks that End returns a failure, with its numbers, if the process

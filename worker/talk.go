@@ -63,6 +63,19 @@ func (f told) at() string {
 	return text
 }
 
+// uncounted returns f without the number of rows, which its verdict also names.
+func (f told) uncounted() told {
+	f.failure.Micro = 0
+	if v := f.decision.Verdict; v != nil && (v.Cause == memory.Batch || v.Cause == memory.Model) {
+		needed := f.failure
+		if needed.Stats.Capacity <= 0 {
+			needed = needed.Assume(0)
+		}
+		f.decision.Verdict = &memory.Verdict{Cause: v.Cause, Why: "the call needs " + needed.Shortage()}
+	}
+	return f
+}
+
 // listen reads and handles the messages of the process until there are no more.
 func (t *talk) listen() {
 	defer t.end()
@@ -193,7 +206,7 @@ func (t *talk) hello(m message) error {
 // step records a finished optimizer step, and records that the pending failures were
 // survived.
 func (t *talk) step(m message) {
-	t.settle("") // a step, unlike a note, does not say what was done
+	t.settle("", m.Rows) // a step, unlike a note, does not say what was done
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
@@ -274,8 +287,10 @@ func (t *talk) grows(m message, now time.Time) {
 }
 
 // settle records that the pending failures were survived, by what means, and how much time has
-// passed since the first of them. how is "" if the means is not known.
-func (t *talk) settle(how string) {
+// passed since the first of them. how is "" if the means is not known. rows is 0 if the process
+// does not know the number of rows of the batch: what it gave with the failure is then the
+// size of some dimension, and is not shown.
+func (t *talk) settle(how string, rows int) {
 	if len(t.pending) == 0 {
 		return
 	}
@@ -283,6 +298,9 @@ func (t *talk) settle(how string) {
 	defer t.life.mu.Unlock()
 	t.life.ended.Survived++
 	for i, f := range t.pending {
+		if how != "" && rows == 0 {
+			f = f.uncounted()
+		}
 		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0, InStep: f.Step}
 		if i == 0 && !f.when.IsZero() {
 			e.Seconds = time.Since(f.when).Seconds()
@@ -352,7 +370,7 @@ func (t *talk) note(m message) {
 		if len(t.pending) == 0 { // the process survived it without asking
 			t.pending = []told{{message: m, failure: m.failure()}}
 		}
-		t.settle(m.Text)
+		t.settle(m.Text, m.Rows)
 		return
 	case "warning":
 		kind = runs.KindWarning

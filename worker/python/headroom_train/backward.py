@@ -171,7 +171,8 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         sizes.refused()
         for f in founds if offload else ():
             f.hosted = sizes.cost()
-    report.survived(failure, f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again", NOTE if tape.approximate else why)
+    how, rows = ("the whole batch again", 0) if plan is None else (f"{plan.batch} rows in {count} pieces", plan.batch)
+    report.survived(failure, how, NOTE if tape.approximate else why, rows)
     tape.close()
     tape.failure = None  # its frames hold the tape
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
-from torch.utils._pytree import tree_unflatten
 
 from .failure import Refused, patiently
 from .found import Found
@@ -21,6 +20,7 @@ from .held import Held
 from .replay import Proof, by_pieces, pieces_of, run
 from .rows import Plan, Rows, Slot
 from .tape import Tape, random_state, same_random_state
+from .trees import unflatten
 from .weights import typed, weight
 
 
@@ -86,4 +86,4 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
             raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
         whole[s] = typed(found[0], like[s])
     made = iter([whole[s] for s in entry.slots if s is not None])
-    return tree_unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count
+    return unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count

@@ -16,7 +16,6 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .backward import state_of
 from .calm import Calm, Sealed, Watched, rehearsal
@@ -31,6 +30,7 @@ from .pieces import Sizes
 from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, rehearsed, residual, sketched, spread, versions_of
 from .rows import Rows
 from .tape import random_state, set_random_state
+from .trees import flatten, mapped, opened, tensors_in, unflatten
 from .weights import Rule, candidates, distinct, others, settled, typed, weight
 
 IGNORED = [-100]  # the label that PyTorch's losses ignore by default
@@ -101,7 +101,8 @@ class Explicit:
         self._sizes.confirm(count)
         recorder.report.ran = self._sizes.ran
         if not straight:
-            recorder.report.survived(failed, f"{rows_of(args, kwargs)} rows in {count} pieces", "")
+            batch = rows_of(args, kwargs)
+            recorder.report.survived(failed, f"{batch} rows in {count} pieces", "", batch)
         return result
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
@@ -117,7 +118,7 @@ class Explicit:
             if trial.backwards > 1 and any(reached):
                 raise Refused("the function calls backward more than once, and some gradients had already been computed")
             sums, parts, count = self._summed(args, kwargs, batch, rule, self._sizes.next, reached)
-            result = tree_unflatten([join(column) for join, column in zip(joins, zip(*parts))], tree)
+            result = unflatten([join(column) for join, column in zip(joins, zip(*parts))], tree)
         for p, g in zip(self._params, sums):
             if g is not None:
                 p.grad = g if p.grad is None else p.grad.add_(g)
@@ -188,8 +189,8 @@ class Explicit:
                 result = self._function(*cut(args, batch, rows), **cut(kwargs, batch, rows))
         finally:
             self._recorder.stepping = False
-        leaves = [t.detach() if isinstance(t, torch.Tensor) else t for t in tree_flatten(result)[0]]
-        self.tree = tree_flatten(result)[1]
+        found, self.tree = flatten(result)
+        leaves = [t.detach() if isinstance(t, torch.Tensor) else t for t in found]
         grads = [p.grad for p in self._params]
         for p in self._params:
             p.grad = None
@@ -210,9 +211,7 @@ class Trial:
         """Returns the rule for the gradients, a joining function for each leaf of the result, and
         the result's tree. A joining function takes a list of (rows, leaf), one for each piece, and
         returns the leaf for the whole batch."""
-        tensors: list[torch.Tensor] = []
-        mapped((self._args, self._kwargs), tensors.append)
-        of_rows = [t for t in tensors if t.dim() and t.shape[0] == self._batch and not t.requires_grad]
+        of_rows = [t for t in tensors_in((self._args, self._kwargs)) if t.dim() and t.shape[0] == self._batch and not t.requires_grad]
         every = distinct([rule for _, rule in candidates(self._batch, of_rows, IGNORED)])
 
         def found(n: int, calm: Calm) -> tuple[Rule, list[Callable], Any]:
@@ -340,7 +339,7 @@ class Written(TorchDispatchMode):
             mine = {p.grad.untyped_storage()._cdata for p in self._params if p.grad is not None}
             for given, wanted in zip(args, func._schema.arguments):
                 if wanted.alias_info is not None and wanted.alias_info.is_write:
-                    self.found |= any(isinstance(t, torch.Tensor) and t.untyped_storage()._cdata in mine for t in tree_flatten(given)[0])
+                    self.found |= any(isinstance(t, torch.Tensor) and t.untyped_storage()._cdata in mine for t in flatten(given)[0])
         return func(*args, **(kwargs or {}))
 
 
@@ -355,8 +354,7 @@ def number(value: Any) -> bool:
 def rows_of(args: tuple, kwargs: dict) -> int:
     """The number of rows of a batch: the size of dimension 0 of the first tensor that has any
     dimension. Raises :class:`Refused` if the batch cannot be cut."""
-    found: list[int] = []
-    mapped((args, kwargs), lambda t: found.append(t.shape[0]) if t.dim() else None)
+    found = [t.shape[0] for t in tensors_in((args, kwargs)) if t.dim()]
     if not found:
         raise Refused("the function is given no tensor with a batch dimension")
     if found[0] < 2:
@@ -368,6 +366,9 @@ def rows_of(args: tuple, kwargs: dict) -> int:
 def whole(tree: Any, batch: int) -> None:
     """Raises :class:`Refused` if anything other than a tensor might hold the batch's rows, such as a list of
     strings or an array."""
+    contents = opened(tree)
+    if contents is not None:
+        tree = [*contents[1:]]
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     elif isinstance(tree, (list, tuple)):
@@ -383,18 +384,6 @@ def whole(tree: Any, batch: int) -> None:
 def cut(tree: Any, batch: int, rows: Rows) -> Any:
     """The tree with only the given rows of every tensor that has as many rows as the batch. Other
     tensors stay whole."""
-    return mapped(tree, lambda t: rows.of(t, 1) if t.dim() and t.shape[0] == batch else t)
+    return mapped(lambda t: rows.of(t, 1) if isinstance(t, torch.Tensor) and t.dim() and t.shape[0] == batch else t, tree)
 
 
-def mapped(tree: Any, work: Callable[[torch.Tensor], Any]) -> Any:
-    """The tree with ``work`` applied to its tensors, including tensors in mappings of types that
-    PyTorch's own functions for trees do not know."""
-
-    def one(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return work(leaf)
-        if isinstance(leaf, Mapping):
-            return type(leaf)({k: mapped(v, work) for k, v in leaf.items()})  # type: ignore[call-arg]
-        return leaf
-
-    return tree_map(one, tree)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
-from torch.utils._pytree import tree_flatten
 
-from .tape import LEAVES, Recorded
+from .tape import Recorded
+from .trees import LEAVES, flatten
 
 # Methods that read no values.
 METADATA = {
@@ -57,7 +57,7 @@ def _search(tree: Any, found: list) -> None:
         for t in tree:
             _search(t, found)
     else:
-        found += [t for t in tree_flatten(tree)[0] if type(t) is Recorded]
+        found += [t for t in flatten(tree)[0] if type(t) is Recorded]
 
 
 def changes(name: str) -> bool:

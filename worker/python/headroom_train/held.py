@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
 from types import CodeType, FunctionType, MethodType
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -174,18 +174,18 @@ def _at(container: Any, keys: Iterable) -> list:
 class Lost:
     """Stands in for an object that a call would have returned or read, but that does not exist. An
     example is a cache of keys and values, which a few rows cannot fill. Any use of the stand-in
-    raises ``failure``."""
+    calls ``used``, which raises the failure."""
 
-    def __init__(self, failure: Optional[BaseException]) -> None:
-        object.__setattr__(self, "_failure", failure)
+    def __init__(self, used: Callable[[], NoReturn]) -> None:
+        object.__setattr__(self, "_lost", used)
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__") and name != "__dict__":
             return object.__getattribute__(self, name)
-        raise object.__getattribute__(self, "_failure")
+        return object.__getattribute__(self, "_lost")()
 
     def _used(self, *_: Any) -> Any:
-        raise object.__getattribute__(self, "_failure")
+        return object.__getattribute__(self, "_lost")()
 
     __getitem__ = __setitem__ = __iter__ = __len__ = __call__ = __bool__ = __contains__ = __float__ = __int__ = __index__ = _used
     __neg__ = __abs__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __matmul__ = _used

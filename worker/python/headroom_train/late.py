@@ -299,7 +299,7 @@ class Late:
             self.sizes.refused()
         if not self.tape.straight:
             how = f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again"
-            self.report.survived(self.tape.failure, how, NOTE if self.tape.approximate and not why else why)
+            self.report.survived(self.tape.failure, how, NOTE if self.tape.approximate and not why else why, 0 if plan is None else plan.batch)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
         self._values.update({s: value for s, value in ((s, k.whole()) for s, k in kept.items()) if value is not None})

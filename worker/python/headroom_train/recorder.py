@@ -17,7 +17,6 @@ from functools import lru_cache, wraps
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .again import note, unsaved
 from .backward import bypass, finish, state_of
@@ -35,8 +34,9 @@ from .norms import Batchwise, allowed, batchwise, refuse_batchwise
 from .pieces import Sizes
 from .replay import altered, approximable, modules_of, on_host, refuse_unless_approximable, versions_of
 from .rest import Rest, shapes_of
-from .rows import Plan, Slot, tensors_in
+from .rows import Other, Plan, Slot
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state, unrecorded
+from .trees import flatten, mapped, tensors_in, unflatten
 
 
 def changes_late(name: str, args: tuple) -> bool:
@@ -61,6 +61,13 @@ def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
     """The versions of recorded tensors, which show whether the tensors have been written to."""
     with unrecorded():
         return [t._version for t in tensors]
+
+
+def explained() -> None:
+    """Appends the traceback of the exception that is being handled to the file that HEADROOM_DEBUG names, if any."""
+    if os.environ.get("HEADROOM_DEBUG"):
+        with open(os.environ["HEADROOM_DEBUG"], "a") as f:
+            traceback.print_exc(file=f)
 
 
 class Recorder:
@@ -139,7 +146,7 @@ class Recorder:
         worn = recorded(args, kwargs)
         self._left_behind([place_of(t) for t in worn])  # type: ignore[misc]
         if any(place_of(t).late and place_of(t).tape.done for t in worn):  # type: ignore[union-attr]
-            args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
+            args, kwargs = mapped(self._old, args), mapped(self._old, kwargs)
             worn = recorded(args, kwargs)
         tape = self._tape_for(worn)
         entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
@@ -195,7 +202,7 @@ class Recorder:
         if recorded(args, kwargs):
             return call(*args, **kwargs)
         sizes, limits = self.evaluation, found.evaluation
-        watch, state = Watch(found, [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]), random_state()
+        watch, state = Watch(found, tensors_in((args, kwargs))), random_state()
         failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
         straight = failed is not None
         if not straight:
@@ -219,7 +226,7 @@ class Recorder:
         else:
             sizes.confirm(count)
             if not straight:
-                self.report.survived(failed, f"{batch} rows in {count} pieces", "")
+                self.report.survived(failed, f"{batch} rows in {count} pieces", "", batch)
             return result
         sizes.refused()
         if straight:
@@ -250,7 +257,8 @@ class Recorder:
         plan.accept()
         if plan.left or plan.keeps:
             raise Refused("a call changes an attribute")
-        return (*in_pieces(tape, plan, [Lost(failure) if leaf is ... else leaf for leaf in leaves], tree, self.evaluation), plan.batch)
+        leaves = [self._lost(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
+        return (*in_pieces(tape, plan, leaves, tree, self.evaluation), plan.batch)
 
     @contextmanager
     def _inside(self, worn: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -274,7 +282,7 @@ class Recorder:
         finished steps that require no gradient are replaced by their values. If any other tensor is late, raises
         its failure; ``refused`` is the reason that is reported."""
         self._left_behind([place_of(t) for t in found])  # type: ignore[misc]
-        args, kwargs = tree_map(self._old, args), tree_map(self._old, kwargs)
+        args, kwargs = mapped(self._old, args), mapped(self._old, kwargs)
         for t in recorded(args, kwargs):
             if place_of(t).late:  # type: ignore[union-attr]
                 self._refused(place_of(t).tape.failure, Refused(refused))  # type: ignore[union-attr]
@@ -346,7 +354,7 @@ class Recorder:
             set_random_state(state)
             try:
                 with self._inside(worn), unsaved(), in_place():
-                    whole = tree_flatten(call())[0]
+                    whole = flatten(call())[0]
             finally:
                 tape.spans.append((begin, sequence()))
             if len(whole) != len(leaves):
@@ -370,7 +378,7 @@ class Recorder:
             found.tried = True
 
     def _postponed(self, tape: Tape, late: Late, entry: Entry, leaves: Sequence, tree: Any) -> Any:
-        result = tree_unflatten([self._made(tape, leaf) for leaf in leaves], tree)
+        result = unflatten([self._made(entry, tape.failure, leaf) for leaf in leaves], tree)
         self.late.add(tape)
         postpone(tape)
         tape.add(entry, result)
@@ -378,7 +386,7 @@ class Recorder:
         if entry.module is not None:
             for change in late.plan.left:
                 change.replace(gone(tape))
-        for t in tree_flatten(result)[0]:
+        for t in flatten(result)[0]:
             if type(t) is Recorded:
                 place_of(t).late = True  # type: ignore[union-attr]
         return result
@@ -411,11 +419,14 @@ class Recorder:
         tape.spans.append((begin, sequence()))
         return found
 
-    @staticmethod
-    def _made(tape: Tape, leaf: Any) -> Any:
+    def _made(self, entry: Entry, failure: Optional[BaseException], leaf: Any) -> Any:
         if isinstance(leaf, Slot):
             return patiently(lambda: make(leaf), "there is not enough memory for a single element")
-        return Lost(tape.failure) if leaf is ... else leaf
+        return self._lost(entry, failure, leaf) if isinstance(leaf, Other) else leaf
+
+    def _lost(self, entry: Entry, failure: Optional[BaseException], leaf: Other) -> Lost:
+        why = f"the script uses a {leaf.name} object that a call to {entry.call_name()} returns, and such an object cannot be joined from pieces"
+        return Lost(lambda: self._refused(failure, Refused(why)))
 
     def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
         """Repeats the call on the same rows, after cleaning up. This is the last exact method for
@@ -504,7 +515,7 @@ class Recorder:
                 given = tensors_in((args, kwargs))
                 versions = [t._version for t in given]
                 result = applied(kind, *args, **kwargs)
-                if versions != [t._version for t in given] or any(r is t for r in tree_flatten(result)[0] for t in given):
+                if versions != [t._version for t in given] or any(r is t for r in flatten(result)[0] for t in given):
                     why = f"{kind.__name__} changes its argument"
                     if self.busy:
                         raise Refused(why)
@@ -696,7 +707,7 @@ class Recorder:
             self._may(tape)
             if foreign(tape, tensors_in((args, kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
-            args, kwargs = self._guarded(lambda: (tree_map(resolved, args), tree_map(resolved, kwargs)))
+            args, kwargs = self._guarded(lambda: (mapped(resolved, args), mapped(resolved, kwargs)))
             if any(place_of(t).late for t in recorded(args, kwargs)):  # type: ignore[union-attr]
                 return self._guarded(lambda: self._late_result(tape, late, func, name, args, kwargs))
         except Refused as why:
@@ -752,7 +763,7 @@ class Recorder:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
             return place.tape.late.value(place.slot) if place is not None and place.late else t
 
-        args, kwargs = tree_map(valued, args), tree_map(valued, kwargs)
+        args, kwargs = mapped(valued, args), mapped(valued, kwargs)
         with torch._C.DisableTorchFunctionSubclass(), in_place():
             return func(*args, **kwargs)
 
@@ -817,12 +828,14 @@ class Recorder:
         try:
             with set_aside():
                 return work()
-        except Refused:
+        except Refused as why:
+            if why.__cause__ is not None:
+                explained()
+                release_frames(why.__cause__)
+                why.__cause__ = None
             raise
         except Exception as e:
-            if os.environ.get("HEADROOM_DEBUG"):
-                with open(os.environ["HEADROOM_DEBUG"], "a") as f:
-                    traceback.print_exc(file=f)
+            explained()
             release_frames(e)
             raise Refused("there is not enough memory for values that the step needs at once" if is_out_of_memory(e) else f"{type(e).__name__}: {e}") from None
         finally:

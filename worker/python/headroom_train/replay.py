@@ -15,10 +15,9 @@ from typing import Any, Callable, ClassVar, Optional
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten
 
 from .calm import ANYWHERE, HALF, NEVER, STANCES, Calm, rehearsal
-from .failure import Mixed, Refused, clean, is_out_of_memory, patiently
+from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import draws_of, found_of, number_of
 from .genuine import grad
 from .held import parameters, submodules
@@ -27,6 +26,7 @@ from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_bat
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, perform
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
+from .trees import flatten
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
@@ -80,7 +80,7 @@ def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional
             if entry.slots[0] is not None:
                 env[entry.slots[0]] = result
             continue
-        for slot, value in zip(entry.slots, tree_flatten(result)[0]):
+        for slot, value in zip(entry.slots, flatten(result)[0]):
             if slot is not None:
                 env[slot] = value
     return env
@@ -639,7 +639,13 @@ class Proof:
                 except Exception as e:  # for example from a kernel that exists only for half precision
                     if is_out_of_memory(e) or isinstance(e, Refused) and not calm.half:
                         raise
-                return tried(n, 2e-2)
+                try:
+                    return tried(n, 2e-2)
+                except Exception as e:
+                    if is_out_of_memory(e) or isinstance(e, Refused):
+                        raise
+                    said = (str(e).strip().splitlines() or [""])[0]
+                    raise Refused(f"the step fails when it is run on {n} of its rows ({type(e).__name__}: {said})") from e
 
         return rehearsed(self.modules, count, calmly)
 
@@ -689,7 +695,7 @@ class Proof:
                 exact = tolerance / 10 if calm.half else 1e-5
             rules = surviving(rules, chosen, value, exact)
             if not rules:
-                raise Mixed("the loss of a batch is not a weighted sum of the losses of its rows")
+                raise plan.mixed("the loss of a batch is not a weighted sum of the losses of its rows")
             if settled(rules, pieces) and again + 1 >= least:
                 self.known[kind] = {name for name, rule in named if any(same_rule(rule, r) for r in rules)}
                 break
@@ -736,7 +742,7 @@ class Proof:
             rough = max(tolerance, 1e-2) if v.is_cuda else tolerance  # other kernels may compute a single row, as a vector
             rows = [(v.narrow(dim, i * each, each), e[s]) for i, e in alone if s in e and e[s].shape == v.narrow(dim, 0, each).shape]
             if not same(v, torch.cat([e[s] for e in split], dim), most) or not all(same(a, b, rough) for a, b in rows):
-                raise Mixed("a row's result depends on the other rows of the batch")
+                raise plan.mixed("a row's result depends on the other rows of the batch")
 
     def _alone(self, first: Sequence[int], row: int) -> dict[int, torch.Tensor]:
         """The modules' outputs for a single row that is run alone, so that no module pads it to the

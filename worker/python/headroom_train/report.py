@@ -39,7 +39,6 @@ class Report:
         self._greeted: Optional[Wire] = None
         self._steps = 0
         self._next = 0.0
-        self._rows = 0  # rows of the newest call that failed
         self._open = False  # whether headroom has been asked about a failure that is not reported as survived yet
         self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
         self.phases = Phases()
@@ -61,9 +60,9 @@ class Report:
     def ask(self, rows: int, failure: BaseException) -> Optional[int]:
         """How many rows to run at once after a call of ``rows`` rows has failed; None if there is no answer."""
         wire = self.wire()
-        if wire is None:
+        if wire is None or rows < 2:  # there is nothing to decide
             return None
-        self._rows, self._next, self._open = rows, 0.0, True
+        self._next, self._open = 0.0, True
         said = {name: value for name, value in evidence(failure).items() if value}
         decision = wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})  # many exceptions' messages contain no amounts
         decided = decision.get("rows") if decision else None
@@ -76,8 +75,9 @@ class Report:
         wire = self.wire()
         return 0 if wire is None else wire.limit
 
-    def survived(self, failure: BaseException, how: str, why: str) -> None:
-        """Report that a failure was survived. Where a loss is computed from several scalars, each of them
+    def survived(self, failure: BaseException, how: str, why: str, rows: int = 0) -> None:
+        """Report that a failure was survived. ``rows`` is the number of rows of the batch if that is known: it is what
+        the pieces have been proven on, and not just the size of a dimension. Where a loss is computed from several scalars, each of them
         survives the failure; only the first one is reported, unless there was a new failure meanwhile."""
         text = how + (f" ({why})" if why else "")
         self.told = [*self.told[-15:], {"where": _where(failure), "how": how, "why": why}]
@@ -87,7 +87,7 @@ class Report:
         failure._headroom_reported = True  # type: ignore[attr-defined]
         wire = self.wire()
         if wire is not None:
-            wire.note(text, "survived", step=self._steps + 1, **evidence(failure))
+            wire.note(text, "survived", rows=rows, step=self._steps + 1, **evidence(failure))
         else:
             say(f"out of memory, survived: {text}; {short(failure)}")
 
@@ -95,7 +95,7 @@ class Report:
         self.told = [*self.told[-15:], {"where": _where(failure), "why": why}]
         wire = self.wire()
         if wire is not None:
-            wire.refused(why, mixed=Mixed.behind(why), rows=self._rows, step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
+            wire.refused(why, mixed=Mixed.behind(why), step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 

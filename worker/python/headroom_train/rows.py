@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations, count
-from typing import Any, Callable, ClassVar, NamedTuple, Optional
+from typing import Any, Callable, ClassVar, NamedTuple, NoReturn, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -22,9 +22,10 @@ from .failure import Mixed, Refused, Writes, is_out_of_memory
 from .found import draws_of, found_of, number_of, state_of
 from .genuine import in_place
 from .graph import signature
-from .held import Change, Held, Lost
+from .held import Change, Held, Lost, submodules
 from .mixing import Operations, mixing
-from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
+from .tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
+from .trees import FIXED, flatten, mapped, tensors_in
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
@@ -65,6 +66,12 @@ class Slot(NamedTuple):
     fixed: bool  # the tensor does not depend on the batch at all
 
 
+class Other(NamedTuple):
+    """An object among a call's results that cannot be put together from those of pieces."""
+
+    name: str  # of its class
+
+
 class Cut(NamedTuple):
     """How an entry is run on some rows: which outside tensors are cut, how many slices of each
     belong to a row, and whether sizes among the entry's arguments are scaled."""
@@ -101,6 +108,7 @@ class Plan:
     def __init__(self, tape: Tape, first: Entry) -> None:
         self.tape = tape
         self.batch = batch_of(tape, first)
+        self._doubt = doubt(tape, first)
         self.cuts: list[Cut] = []
         self.slots: dict[int, Slot] = {}
         if self.batch < 2:
@@ -115,6 +123,11 @@ class Plan:
         self.leaves = False  # some entries leave something behind on modules
         self.deep = False  # some entries leave behind more than tensors with a graph in attributes
         self.skipped: set[int] = set()  # entries that are not needed
+
+    def mixed(self, text: str) -> Refused:
+        """The exception for rows that are seen to depend on each other: :class:`Mixed`, unless they may not be the
+        rows of a batch."""
+        return Refused(f"{text.replace(' of the batch', '')}; {self._doubt}") if self._doubt else Mixed(text)
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
         """Adds the entries that are new on the tape; the script has already made their calls.
@@ -147,7 +160,7 @@ class Plan:
 
     def result(self, entry: Entry) -> tuple[list, Any]:
         """The result of a call that is not on the tape yet, as leaves and their tree. A leaf is a
-        :class:`Slot` for a tensor, a plain value, or ``...`` for an object of an unknown type.
+        :class:`Slot` for a tensor, a plain value, or an :class:`Other`.
         Samples of what a module's call returns now, at its place in the script, are kept for
         :meth:`confirm`, unless the call is :meth:`known`."""
         key = self._key(entry)
@@ -157,11 +170,11 @@ class Plan:
             return leaves, tree
         self._catch_up()
         cut, results = self._try(entry)
-        (small, tree), (large, _) = (tree_flatten(r) for r in results)
+        (small, tree), (large, other) = (flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
-        if len(small) != len(large) or not all(same):
+        if len(small) != len(large) or tree.shells != other.shells or not all(same):
             raise Refused(f"{named(entry)} returns a different number of results, or different non-tensor values, for another batch")
-        leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
+        leaves = [self._whole(a, b, entry) for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left, self.keeps
         if entry.module is not None:
@@ -245,15 +258,25 @@ class Plan:
         for i, (entry, cut) in enumerate(zip(self.tape.entries, self.cuts)):
             if not self._there(i):
                 for env, result in zip(self._env, self._both(entry, cut)):
-                    env.update({s: v for s, v in zip(entry.slots, tree_flatten(result)[0]) if s is not None})
+                    env.update({s: v for s, v in zip(entry.slots, flatten(result)[0]) if s is not None})
 
     def _accept(self, entry: Entry, cut: Cut, results: list) -> None:
         self.cuts.append(cut)
-        flat = [tree_flatten(r)[0] for r in results]
+        flat = [flatten(r)[0] for r in results]
         for slot, small, large in zip(entry.slots, *flat):
             if slot is not None:
                 self.slots[slot] = self._slot(small, large, entry)
                 self._env[0][slot], self._env[1][slot] = small, large
+
+    def _whole(self, small: Any, large: Any, entry: Entry) -> Any:
+        """A leaf of a call's result for the whole batch: see :meth:`result`."""
+        if isinstance(small, torch.Tensor):
+            return self._slot(small, large, entry)
+        if type(small) is torch.Size and len(small) == len(large):
+            few, more = (r.count for r in self._rows)
+            if all(a == b or a * more == b * few and not a % few for a, b in zip(small, large)):
+                return torch.Size(a if a == b else a // few * self.batch for a, b in zip(small, large))
+        return small if isinstance(small, _PLAIN) or isinstance(small, FIXED) and small is large else Other(type(small).__name__)
 
     def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry) -> Slot:
         n = [r.count for r in self._rows]
@@ -262,7 +285,7 @@ class Plan:
         moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
         shape, dim, per_row = list(small.shape), None, 1
         if len(moved) > 1:
-            raise Mixed(f"{named(entry)} compares every row of the batch with every other")
+            raise self.mixed(f"{named(entry)} compares every row of the batch with every other")
         if moved:
             dim = moved[0]
             per_row, rest = divmod(small.shape[dim], n[0])
@@ -281,9 +304,11 @@ class Plan:
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
-            raise Mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
+            raise self.mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
+            if any(self.tape.outside[i].is_cuda for i in outside):
+                self.refuse_pointing(entry, cut)
             before = Held(entry.module.modules(), deep=True)
             sealed = Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)])
             results = self._both(entry, cut, sealed=[sealed])
@@ -301,6 +326,17 @@ class Plan:
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
 
+    def refuse_pointing(self, entry: Entry, cut: Cut) -> None:
+        """Raises :class:`Refused` if a tensor that stays whole seems to number the rows, as the edges of a graph number
+        its nodes. On a GPU an index out of range is no exception: it breaks the CUDA context."""
+        for i in entry.references()[1]:
+            t = self.tape.outside[i]
+            if i in cut.outside or t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or not t.numel():
+                continue
+            most = int(t.max())
+            if self.batch // 2 <= most < self.batch and most >= self._rows[1].count:
+                raise Refused(f"a call to {named(entry)} is given numbers up to {most}, which may stand for its {self.batch} rows, in a tensor that cannot be cut")
+
     def _reads(self, entry: Entry, cut: Cut, kept: list[Change], sealed: Sealed) -> bool:
         """Whether a call reads attributes that it also changes; if so, a repeated call must find the values that
         the script's call found. Raises :class:`Refused` if these values may belong to the rows of a batch, such
@@ -308,10 +344,13 @@ class Plan:
         why = Refused(f"a call to {named(entry)} changes {self.keeps}")
         after = Held(entry.module.modules(), deep=True)  # type: ignore[union-attr]
 
+        def read() -> NoReturn:
+            raise why
+
         def called(lost: list[Change]) -> Given:
             after.put_back()
             for change in lost:
-                change.replace(Lost(why))
+                change.replace(Lost(read))
             self._one(entry, cut, 1, [sealed])
             return self._given
 
@@ -365,7 +404,7 @@ class Plan:
         return cut, self._both(entry, cut) if entry.inplace else results
 
     def _proper(self, entry: Entry, rowful: list[Slot], results: list) -> list:
-        small, large = (tree_flatten(r)[0] for r in results)
+        small, large = (flatten(r)[0] for r in results)
         if len(small) != len(large):
             raise Refused(f"{named(entry)} returns a different number of results for another batch")
         slots = [self._slot(a, b, entry) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
@@ -422,7 +461,7 @@ class Plan:
                     entry.call(*args, **kwargs)
             if entry.module is None:
                 args, kwargs = arguments(self.tape, entry, cut, env, rows)
-                results.append(tree_map(_cut_off, perform(entry, args, kwargs, trial=True)))
+                results.append(mapped(_cut_off, perform(entry, args, kwargs, trial=True)))
                 continue
             if entry.held is not None:
                 entry.held.put_back()
@@ -432,7 +471,7 @@ class Plan:
         if entry.module is not None:
             mixed = mixing(made[0].made, made[1].made, *(r.count for r in self._rows))
             if mixed is not None:
-                raise Mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
+                raise self.mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
         return results
 
     def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:
@@ -446,7 +485,14 @@ class Plan:
         versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
         state = random_state()
         with Calm(where, watchers, apart=True) as calm:
-            result = perform(entry, args, kwargs, trial=True)
+            try:
+                result = perform(entry, args, kwargs, trial=True)
+            except Exception as e:
+                if is_out_of_memory(e) or isinstance(e, Refused):
+                    raise
+                said = (str(e).strip().splitlines() or [""])[0]
+                why = f"a call to {named(entry)} fails if dimension 0 of its arguments is cut from {self.batch} to {self._rows[which].count}"
+                raise Refused(f"{why} ({type(e).__name__}: {said})") from e
         found = found_of(entry.module)
         if found is not None:
             found.remember(calm)
@@ -457,9 +503,9 @@ class Plan:
         if places != [p.data_ptr() for p in params]:
             raise Writes(f"a call to {named(entry)} assigns new data to a parameter")
         if which == 1:
-            tensors = {i: v for i, v in enumerate(tree_flatten(result)[0]) if isinstance(v, torch.Tensor)}
+            tensors = {i: v for i, v in enumerate(flatten(result)[0]) if isinstance(v, torch.Tensor)}
             self._given = Given({i: sample(v) for i, v in tensors.items()}, signature(tensors.values()), calm.draws, calm.half)
-        return tree_map(_cut_off, result)  # free its activations before the next call
+        return mapped(_cut_off, result)  # free its activations before the next call
 
 
 def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
@@ -497,11 +543,6 @@ def rounding(tape: Tape, half: bool) -> float:
     return 1e-2 if half else 1e-5
 
 
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """The tensors among the leaves of a tree."""
-    return [t for t in tree_flatten(tree)[0] if isinstance(t, torch.Tensor)]
-
-
 def _called(change: Change) -> str:
     return f"its attribute {change.name}" if change.name in vars(change.module()) else change.name
 
@@ -517,13 +558,38 @@ def batch_of(tape: Tape, first: Entry) -> int:
     """The number of rows of a tape's batch: the size of dimension 0 that most tensor arguments of
     the first module's call have. Raises :class:`Refused` if there is no such size."""
     sizes = [tape.outside[i].shape[0] for i in first.references()[1] if tape.outside[i].dim() > 0]
+    listed = next((len(a) for a in (*first.args, *first.kwargs.values()) if isinstance(a, list) and len(a) > 1 and tensors_listed(a)), 0)
+    if listed and (not sizes or sizes.count(listed) * 2 <= len(sizes)):
+        raise Refused(f"the first module is given a list of {listed} items, and only tensors are cut")
+    if sizes[:1] == [1] and sizes.count(1) * 2 > len(sizes):
+        return 1
     sizes = [s for s in sizes if s > 1] or sizes
     if not sizes:
         raise Refused("the first module is given no tensor with a batch dimension")
     most = max(set(sizes), key=sizes.count)
     if sizes.count(most) * 2 <= len(sizes):
-        raise Refused("the first module's arguments disagree about the size of the batch")
+        objects = " and ".join({f"in a {name} object": None for name in first.packed()})
+        raise Refused(f"the first module's arguments{f', {objects},' if objects else ''} disagree about the size of the batch")
     return most
+
+
+def tensors_listed(items: list) -> bool:
+    """Whether a list of an entry's arguments has tensors in its items."""
+    return any(type(t) in (Ref, Outside) for t in tree_flatten(items, is_leaf=lambda t: type(t) in (Ref, Outside))[0])
+
+
+def doubt(tape: Tape, first: Entry) -> str:
+    """Why dimension 0 of the arguments may not be the batch; empty if nothing speaks against it."""
+    batch = batch_of(tape, first)
+    why = f"dimension 0 of the arguments of {named(first)}, of {batch}, may not be the batch"
+    turned = next((m for m in submodules([first.module]) if getattr(m, "batch_first", True) is False), None)  # type: ignore[list-item]
+    if turned is not None:
+        return f"{why}, since its {type(turned).__name__} has batch_first=False"
+    given = [tape.outside[i] for i in first.references()[1]]
+    beside = next((t for t in given if t.dim() == 1 and not t.is_floating_point() and 1 < len(t) != batch), None)
+    if beside is not None:
+        return f"{why}, since {len(beside)} whole numbers are given with it, such as the ends of sequences"
+    return ""
 
 
 def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
@@ -556,6 +622,11 @@ def arguments(
             tensor = rows.of(tensor, cut.outside[index])
         return tensor if also is None else also(tensor)
 
+    def sized(shape: torch.Size) -> torch.Size:
+        """The shape that an object on these rows would keep of its tensors."""
+        rowful = rows is not None and bool(shape) and shape[0] == rows.batch and rows.count != rows.batch
+        return torch.Size((rows.count, *shape[1:])) if rowful else shape  # type: ignore[union-attr]
+
     def put(tree: Any) -> Any:
         kind = type(tree)
         if kind is Ref:
@@ -570,6 +641,8 @@ def arguments(
             return tree // rows.batch * rows.count
         if kind in (int, float, bool, str, type(None)):
             return tree
+        if kind is Packed:
+            return tree.filled(lambda leaf: sized(leaf) if type(leaf) is torch.Size else put(leaf) if type(leaf) in (Ref, Outside) else leaf)  # noqa: F821
         return put_tree(tree, put)  # noqa: F821
 
     try:
@@ -579,7 +652,7 @@ def arguments(
 
 
 def put_tree(tree: Any, put: Callable) -> Any:
-    return tree_map(lambda leaf: put(leaf) if type(leaf) in (Ref, Outside) else leaf, tree, is_leaf=lambda t: type(t) in (Ref, Outside))
+    return tree_map(lambda leaf: put(leaf) if type(leaf) in (Ref, Outside, Packed) else leaf, tree, is_leaf=lambda t: type(t) in (Ref, Outside))
 
 
 def mentions(entry: Entry, batch: int) -> bool:

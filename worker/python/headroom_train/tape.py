@@ -26,10 +26,8 @@ from .callsite import relay
 from .failure import bare, unframed
 from .genuine import asked, clone, detach, is_inference, numel
 from .graph import drop
+from .trees import LEAVES, Tree, flatten, unflatten
 
-LEAVES = {
-    int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-}  # fmt: skip  # types of arguments that contain no tensor
 LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
 
 
@@ -43,6 +41,25 @@ class Outside(NamedTuple):
     """A tensor that came from elsewhere."""
 
     index: int  # type: ignore[assignment]
+
+
+class Packed:
+    """An argument with tensors among its attributes. ``leaves`` and ``tree`` are its contents, with a :class:`Ref`
+    or an :class:`Outside` for each tensor."""
+
+    __slots__ = ("original", "leaves", "tree")
+
+    def __init__(self, original: Any, leaves: list, tree: Tree) -> None:
+        self.original, self.leaves, self.tree = original, leaves, tree
+
+    def __repr__(self) -> str:
+        return f"{type(self.original).__name__}({self.leaves})"
+
+    def filled(self, put: Callable[[Any], Any]) -> Any:
+        """The object with what ``put`` makes of its leaves: the original object if that is what it has already."""
+        now = flatten(self.original)[0]
+        wanted = [put(leaf) for leaf in self.leaves]
+        return self.original if all(a is b for a, b in zip(now, wanted)) else unflatten(wanted, self.tree)
 
 
 class Place:
@@ -86,8 +103,14 @@ class Entry:
     def leaves(self) -> list:
         """The leaves of the call's arguments, with a :class:`Ref` or an :class:`Outside` for each tensor."""
         if self._leaves is None:
-            self._leaves = tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+            found = tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+            self._leaves = [leaf for t in found for leaf in (t.leaves if type(t) is Packed else (t,))]
         return self._leaves
+
+    def packed(self) -> list[str]:
+        """The names of the classes of the objects among the call's arguments."""
+        found = tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+        return [type(t.original).__name__ for t in found if type(t) is Packed]
 
     def references(self) -> tuple[list[int], list[int]]:
         """The slots, and the indices of the outside tensors, among the call's arguments."""
@@ -148,7 +171,15 @@ class Tape:
             return tree
         if isinstance(tree, torch.Tensor):
             return self._outer(tree)
-        return tree_map(lambda t: self.encode(t) if isinstance(t, torch.Tensor) else t, tree)
+        return tree_map(self._inner, tree)
+
+    def _inner(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return self.encode(leaf)
+        leaves, tree = flatten(leaf) if type(leaf) not in LEAVES else ((), None)
+        if not any(isinstance(t, torch.Tensor) for t in leaves):
+            return leaf
+        return Packed(leaf, [self.encode(t) if isinstance(t, torch.Tensor) else t for t in leaves], tree)  # type: ignore[arg-type]
 
     def _outer(self, tensor: torch.Tensor) -> Outside:
         index = self._known.get(id(tensor))
@@ -169,7 +200,7 @@ class Tape:
         if type(result) is torch.Tensor or type(result) is Recorded:
             entry.slots = [self._adopt(result, entry)]
             return
-        entry.slots = [self._adopt(t, entry) if isinstance(t, torch.Tensor) else None for t in tree_flatten(result)[0]]
+        entry.slots = [self._adopt(t, entry) if isinstance(t, torch.Tensor) else None for t in flatten(result)[0]]
 
     def _adopt(self, tensor: torch.Tensor, entry: Entry) -> Optional[int]:
         place = place_of(tensor)

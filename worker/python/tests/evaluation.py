@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributions import Categorical
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -62,6 +64,20 @@ class Cached(Classifier):
     def forward(self, x: Tensor) -> Any:
         z = self.body(x)
         return z, Cached.Cache(z)
+
+
+@dataclass(frozen=True)
+class Both:
+    values: Tensor
+    policy: Categorical
+
+
+class Objects(Classifier):
+    """Returns a dataclass with a distribution inside."""
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.body(x)
+        return Both(z, Categorical(logits=z))
 
 
 class Compares(Classifier):
@@ -149,7 +165,7 @@ class Case:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(2):
             optimizer.zero_grad()
-            sum(t.float().square().mean() for t in tree_leaves(net(*self.given())) if isinstance(t, Tensor) and t.requires_grad).backward()
+            sum(t.float().square().mean() for t in leaves(net(*self.given())) if isinstance(t, Tensor) and t.requires_grad).backward()
             optimizer.step()
         return net.train(self.train)
 
@@ -165,6 +181,7 @@ CASES = [
     Case(WithLoss, "again"),
     Case(Turned, "again"),
     Case(Cached, "again"),
+    Case(Objects, "again"),
     Case(Compares, "once"),
     Case(Similar, "once"),
     Case(Draws, "once"),
@@ -177,6 +194,13 @@ CASES = [
 ]
 
 
+def leaves(result: Any) -> list:
+    """What is in a result. What is in a distribution includes what it computes."""
+    if isinstance(result, Both):
+        result = result.values, result.policy.logits, result.policy.probs, result.policy.log_prob(torch.zeros(ROWS)), list(result.policy.batch_shape)
+    return tree_leaves(result)
+
+
 def state(net: nn.Module) -> tuple:
     random = torch.get_rng_state()
     own = [v for m in net.modules() for k, v in vars(m).items() if isinstance(v, (int, float))]
@@ -184,7 +208,7 @@ def state(net: nn.Module) -> tuple:
 
 
 def equal(a: Any, b: Any, tolerance: float = 0.0) -> bool:
-    a, b = tree_leaves(a), tree_leaves(b)
+    a, b = leaves(a), leaves(b)
     if len(a) != len(b):
         return False
     for x, y in zip(a, b):

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections import UserDict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -89,6 +90,19 @@ class InMapping(Training):
         loss = F.cross_entropy(self.net(batch["x"]), batch["y"])
         loss.backward()
         return loss.detach(), batch["weights"].sum().item()
+
+
+class InObject(Training):
+    """The function gets a batch as an object, and returns one."""
+
+    def given(self) -> tuple:
+        x, y = super().given()
+        return (SimpleNamespace(x=x, y=y, weights=torch.ones(3)),)
+
+    def step(self, batch: SimpleNamespace) -> Any:  # type: ignore[override]
+        loss = F.cross_entropy(self.net(batch.x), batch.y)
+        loss.backward()
+        return {"loss": loss.detach(), "weights": batch.weights.sum().item()}
 
 
 class Autocast(Training):
@@ -220,7 +234,7 @@ class Steps(Training):
         return loss
 
 
-CASES = [Training, Accumulates, Sums, Penalised, InMapping, Autocast, Texts, Twice, Contrastive, Normed, Counts, Listed, Logs, Clips, Zeroes, Steps]
+CASES = [Training, Accumulates, Sums, Penalised, InMapping, InObject, Autocast, Texts, Twice, Contrastive, Normed, Counts, Listed, Logs, Clips, Zeroes, Steps]
 
 
 def begun(kind: type[Training]) -> tuple[Training, tuple]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal, SigmoidTransform, TransformedDistribution
 
 from loop import Raw, shape
 from loops_composed import mlp, vectors
@@ -191,3 +194,173 @@ class GatheredRows(Classifying):
         picked = self.net(x).log_softmax(1).gather(1, y.unsqueeze(1)).squeeze(1)
         weights = (y > 1).to(torch.float32) + 0.5
         return -(picked * weights).mean()
+
+
+class Policy(nn.Module):
+    """Returns a distribution over actions, and a value."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.body, self.pi, self.spread, self.value = mlp(10, 12, 9), nn.Linear(9, 5), nn.Linear(9, 5), nn.Linear(9, 1)
+
+    def forward(self, x: Tensor) -> object:
+        h = torch.tanh(self.body(x))
+        if self.kind == "categorical":
+            return Categorical(logits=self.pi(h)), self.value(h).squeeze(-1)
+        each = Normal(self.pi(h), F.softplus(self.spread(h)) + 0.1)
+        if self.kind == "squashed":
+            return TransformedDistribution(Independent(each, 1), [SigmoidTransform()]), self.value(h).squeeze(-1)
+        return each, self.value(h).squeeze(-1)
+
+
+class Acting(Raw):
+    """A clipped policy gradient, as in PPO."""
+
+    kind = "categorical"
+
+    def build(self) -> None:
+        self.net = Policy(self.kind)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        acted, entropy = self.acted(x, y)
+        policy, value = self.net(x)
+        advantage = x[:, 0] - x[:, 1]
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        ratio = (policy.log_prob(acted).reshape(len(x), -1).sum(1) + 1).exp()
+        clipped = -torch.min(advantage * ratio, advantage * ratio.clamp(0.8, 1.2)).mean()
+        return clipped + 0.5 * (value - x[:, 2]).square().mean() - (0.01 * policy.entropy().mean() if entropy else 0)
+
+    def acted(self, x: Tensor, y: Tensor) -> tuple[Tensor, bool]:
+        """What was done in the rollout, and whether the policy has an entropy."""
+        return y, True
+
+
+@shape()
+class CategoricalPolicy(Acting):
+    pass
+
+
+@shape()
+class NormalPolicy(Acting):
+    kind = "normal"
+
+    def acted(self, x: Tensor, y: Tensor) -> tuple[Tensor, bool]:
+        return x[:, :5], True
+
+
+@shape()
+class SquashedPolicy(Acting):
+    kind = "squashed"
+
+    def acted(self, x: Tensor, y: Tensor) -> tuple[Tensor, bool]:
+        return x[:, :5].sigmoid(), False
+
+
+@dataclass(frozen=True)
+class Both:
+    logits: Tensor
+    features: Tensor
+    note: str = "both"
+    inner: Inner | None = None
+
+
+class Inner:
+    """Cannot be made without its argument, and checks it."""
+
+    __slots__ = ("twice",)
+
+    def __init__(self, features: Tensor) -> None:
+        if features.dim() != 2:
+            raise ValueError("features")
+        self.twice = 2 * features
+
+
+class Bag(dict):  # type: ignore[type-arg]
+    """Has attributes for its items."""
+
+    def __getattr__(self, name: str) -> object:
+        return self[name]
+
+
+class Objects(Classifier):
+    def forward(self, x: Tensor) -> object:
+        features = torch.relu(self.body(x))
+        logits = self.head(features)
+        if self.container == "dataclass":
+            return Both(logits, features, inner=Inner(features))
+        return Bag(logits=logits, features=features, inner=SimpleNamespace(twice=2 * features))
+
+
+@shape()
+class DataclassOutputs(Raw):
+    container = "dataclass"
+
+    def build(self) -> None:
+        self.net = Objects(self.container)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        out = self.net(x)
+        return F.cross_entropy(out.logits, y) + 0.01 * (out.features.square().mean() + out.inner.twice.abs().mean())
+
+
+@shape()
+class DictWithAttributes(DataclassOutputs):
+    container = "bag"
+
+
+@dataclass
+class Batch:
+    x: Tensor
+    y: Tensor
+    scale: Tensor
+    name: str = "train"
+
+
+class Whole(nn.Module):
+    """Gets a batch as an object, and returns the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Classifier("plain")
+
+    def forward(self, batch: Batch) -> Tensor:
+        return F.cross_entropy(self.net(batch.x) * batch.scale, batch.y)
+
+
+@shape()
+class ObjectInputs(Raw):
+    def build(self) -> None:
+        self.net = Whole()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        return self.net(Batch(x, y, torch.tensor(2.0)))
+
+
+class Second(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(9, 5)
+
+    def forward(self, given: SimpleNamespace) -> Tensor:
+        return self.head(given.features) + given.logits
+
+
+@shape()
+class ObjectBetween(Raw):
+    """A second module gets an object made of what the first has returned."""
+
+    def build(self) -> None:
+        self.net, self.second = Classifier("named"), Second()
+        self.optimizer = torch.optim.SGD([*self.net.parameters(), *self.second.parameters()], lr=0.1, momentum=0.9)
+
+    def loss(self, i: int) -> Tensor:
+        x, y = vectors(self, i)
+        out = self.net(x)
+        return F.cross_entropy(self.second(SimpleNamespace(logits=out.logits, features=out.features)), y)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributions import Categorical, Independent, Normal
 
 import loops_parts
 import loops_stateful
@@ -33,14 +34,14 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom_train import _torch, again, backward, failure, late, norms, recorder, replay, weights  # noqa: E402
+from headroom_train import _torch, again, backward, failure, late, norms, recorder, replay, trees, weights  # noqa: E402
 from headroom_train.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.found import Found, found_of  # noqa: E402
 from headroom_train.held import MOST, Held  # noqa: E402
 from headroom_train.mixing import Operations, mixing  # noqa: E402
 from headroom_train.replay import sketched  # noqa: E402
 from headroom_train.report import Report  # noqa: E402
-from headroom_train.rows import Plan, sliced  # noqa: E402
+from headroom_train.rows import Cut, Plan, sliced  # noqa: E402
 from headroom_train.tape import Entry, Outside, Ref  # noqa: E402
 from headroom_train.wire import Wire  # noqa: E402
 
@@ -780,6 +781,170 @@ def reasons() -> str:
     return "; ".join(wrong)
 
 
+class Listing(nn.Module):
+    """Returns its results in an object that holds what it has returned before, too."""
+
+    class Cache:
+        def __init__(self, values: torch.Tensor) -> None:
+            self.values = values
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return Listing.Cache(self.body(x))
+
+
+class Parted(nn.Module):
+    """Is given an object that holds nothing of which dimension 0 is the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 5)
+
+    def forward(self, graph: Any) -> torch.Tensor:
+        return self.body(graph.nodes).sum(0) + 0 * graph.edges.sum() + 0 * graph.labels.sum()
+
+
+def objects() -> str:
+    """Objects are taken apart and put together again without their constructors. What cannot be taken apart is
+    named if the script needs it."""
+    x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+    wrong = []
+
+    class Named(tuple):
+        pass
+
+    class Slotted:
+        __slots__ = ("a", "b")
+
+        def __init__(self) -> None:
+            raise AssertionError
+
+    slotted, named, ordered, cyclic = object.__new__(Slotted), Named((x, 2)), OrderedDict(b=x, a=y), SimpleNamespace(x=x)
+    slotted.a, named.note, cyclic.me = x, y, cyclic  # type: ignore[attr-defined]
+    kept = [slotted, named, ordered, Categorical(logits=x), Independent(Normal(x, x.exp()), 1)]
+    for value in kept:
+        leaves, tree = trees.flatten((value, 3))
+        new, _ = trees.unflatten([2 * t if isinstance(t, torch.Tensor) else t for t in leaves], tree)
+        again, _ = trees.flatten((new, 3))
+        if type(new) is not type(value) or not all(torch.equal(b, 2 * a) if isinstance(a, torch.Tensor) else a is b or a == b for a, b in zip(leaves, again)):
+            wrong.append(f"{type(value).__name__}: {again} of {leaves}")
+        if trees.mapped(lambda leaf: leaf, [value])[0] is not value and not isinstance(value, OrderedDict):
+            wrong.append(f"{type(value).__name__} is not the same object")
+    if [type(t) for t in trees.flatten(cyclic)[0]] != [type(None), torch.Tensor, SimpleNamespace]:
+        wrong.append("an object that holds itself")
+    wide = type("Wide", (), {})()
+    wide.log = SimpleNamespace(lists=[[0.0] * 600] * 2, x=x)
+    if [type(t) for t in trees.flatten(wide)[0]] != [type(None), SimpleNamespace] or trees.opened(wide.log) is not None:
+        wrong.append("too much is looked at")
+    closed = [random.Random(), threading.local(), nn.Linear(2, 2), Listing, trees.flatten, Listing.Cache(x), 3, object(), type("Whole", (int,), {})(3)]
+    wrong += [f"{value} is opened" for value in closed if trees.opened(value) is not None]
+    given = SimpleNamespace(nodes=x, edges=torch.randn(3, 4), labels=torch.randn(5))
+    steps: list[tuple[str, nn.Module, Callable[[Any], Any]]] = [
+        ("the script uses a Cache object that a call to Listing returns, and such an object cannot be joined from pieces", Listing(), lambda m: m(x).values),
+        ("the first module's arguments, in a SimpleNamespace object, disagree about the size of the batch", Parted(), lambda m: m(given)),
+    ]
+    for why, model, step in steps:
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            with Whole("aten.addmm.default", 8):
+                step(model)
+            wrong.append(f"{why}: survived")
+        except torch.OutOfMemoryError:
+            pass
+        told = _torch._recorder.report.told[-1]
+        if told["why"] != why:
+            wrong.append(f"{why}: {told}")
+    return "; ".join(wrong)
+
+
+class Timed(nn.Module):
+    """Time is dimension 0, and the batch dimension 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.LSTM(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)[0].reshape(-1, 5)
+
+
+class Stacked(nn.Linear):
+    """Is given its batch as a list."""
+
+    def forward(self, rows: list) -> torch.Tensor:
+        return super().forward(torch.stack([row["x"] for row in rows]))
+
+
+class Packing(nn.Linear):
+    """Is given sequences one after the other, and where each of them ends."""
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x + at.unsqueeze(-1))
+        flat = y.reshape(-1, y.shape[-1])
+        return torch.cat([flat[a:b] - flat[a:b].mean(0) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist())]).view(y.shape)
+
+
+class Graph(nn.Linear):
+    def forward(self, x: torch.Tensor, edges: torch.Tensor, graph: torch.Tensor) -> torch.Tensor:
+        return 0 * graph.sum() + super().forward(x[edges[0]] + x[edges[1]])
+
+
+class Large(torch.utils._python_dispatch.TorchDispatchMode):
+    """Makes one operation fail on tensors with at least 60 elements."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func) == self.name and args[0].numel() >= 60:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
+        return func(*args, **(kwargs or {}))
+
+
+def kinds_of_batches() -> str:
+    """A batch of another kind than rows in dimension 0 is refused for a reason that names what was seen. What is no
+    row does not show that rows depend on each other."""
+    x, edges = torch.randn(8, 6), torch.tensor([[0, 3, 7, 2, 5, 1, 4, 6], [1, 4, 6, 5, 7, 2, 0, 3]])
+    ends, at = torch.tensor([0, 3, 8]), torch.arange(8)
+    steps: list[tuple[str, nn.Module, tuple]] = [
+        ("a row's result depends on the other rows; dimension 0 of the arguments of Timed, of 8, may not be the batch, since its LSTM has batch_first=False",
+         Timed(), (torch.randn(8, 2, 6),)),
+        ("the first module is given a list of 8 items, and only tensors are cut", Stacked(6, 9), ([{"x": row} for row in x],)),
+        ("a batch of one row cannot be split", Packing(6, 9), (x[None], at[None], ends)),
+        ("a row's result depends on the other rows; dimension 0 of the arguments of Packing, of 8, may not be the batch, since 3 whole numbers are given "
+         "with it, such as the ends of sequences", Packing(6, 9), (x, at, ends)),
+        ("a call to Graph fails if dimension 0 of its arguments is cut from 8 to 2 (IndexError: index 3 is out of bounds for dimension 0 with size 2)", Graph(6, 9), (x, edges, at)),
+    ]
+    wrong = []
+    for why, model, given in steps:
+        torch.optim.SGD(model.parameters(), lr=0.1)
+        for where in ("aten.pow.Tensor_Scalar", "aten.mul.Tensor"):
+            try:
+                with Large(where):
+                    model(*given).pow(2).mean().backward()
+                wrong.append(f"{where} {why}: survived, {told()}")
+            except torch.OutOfMemoryError:
+                pass
+            said = _torch._recorder.report.told[-1]["why"]
+            if said != why or failure.Mixed.behind(said):
+                wrong.append(f"{where} {why}: {said}")
+    plan = Plan.__new__(Plan)
+    plan.tape, plan.batch, plan._rows = SimpleNamespace(outside=[x, edges, edges[:, :1]]), 8, [SimpleNamespace(count=2), SimpleNamespace(count=3)]  # type: ignore[assignment]
+    for at, points in ((1, True), (2, False), (0, False)):
+        try:
+            plan.refuse_pointing(Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: 1}, False))
+            found = False
+        except failure.Refused:
+            found = True
+        if found != points:
+            wrong.append(f"numbers of rows: {found} for {at}")
+    return "; ".join(wrong)
+
+
 def same_draws() -> str:
     """Two numbers that a script reads from one call in pieces are computed with the same draws."""
     torch.manual_seed(0)
@@ -1384,7 +1549,7 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once,
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
-    coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
+    objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention,
 ]  # fmt: skip

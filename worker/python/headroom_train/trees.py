@@ -1,0 +1,210 @@
+"""Trees of tensors: what modules return, and what they are given.
+
+PyTorch's own functions for trees know lists, tuples, dicts and registered classes. To them, any other object is
+a leaf, whatever is inside. The functions here also open objects with attributes: instances of dataclasses and
+other plain classes, ``torch.distributions``, and subclasses of dict, list and tuple. Such an object is put
+together again without its constructor, which might compute or check something.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from functools import cache
+from types import BuiltinFunctionType, FunctionType, SimpleNamespace
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+DEPTH = 4  # levels of nested objects that are opened
+WIDE = 1000  # an object with more leaves is not opened, and neither are others like it: looking into them at every call would take too long
+LEAVES = {
+    int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+}  # fmt: skip  # types of values that contain no tensor
+# Values without parts that could change.
+FIXED = (str, bool, type(None), torch.dtype, torch.device, torch.layout, enum.Enum, type, FunctionType, BuiltinFunctionType)
+_CLOSED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, enum.Enum, type, BaseException)
+_BASES: tuple[type, ...] = (OrderedDict, dict, list, tuple, SimpleNamespace)
+_wide: set[tuple] = set()  # the classes of objects that had more leaves, with the names of their attributes
+_WORD = tuple.__itemsize__
+_WRITTEN = 1 << 9  # CPython's flag of classes that are made while the program runs
+
+
+class Kind(NamedTuple):
+    """How the instances of a class are opened."""
+
+    base: type  # the built-in class that holds their elements: one of _BASES, or object if there are no elements
+    slots: tuple[str, ...]
+    constant: bool  # numbers among their attributes belong to shapes and settings, never to the contents of a batch
+
+
+class Shell(NamedTuple):
+    """An opened object without its contents."""
+
+    cls: type
+    constants: dict[str, Any]
+    tree: Tree  # of its elements and its other attributes
+
+
+class Tree(NamedTuple):
+    """The structure of a tree: PyTorch's, and the objects among its leaves by their place."""
+
+    spec: Any
+    shells: dict[int, Shell]
+
+
+@cache
+def _kind(cls: type) -> Optional[Kind]:
+    """None if instances of the class are not opened: if it is not written in Python, or is a module or a cache.
+
+    A cache of keys and values is there to be filled by later calls, and takes more memory than other results."""
+    if cls in LEAVES or issubclass(cls, _CLOSED) or cls.__name__.endswith("Cache") or cls.__module__.startswith(f"{__package__}."):
+        return None
+    base = next((b for b in _BASES if issubclass(cls, b)), object)
+    if cls is base and cls is not SimpleNamespace or not all(c in base.__mro__ or c.__flags__ & _WRITTEN for c in cls.__mro__):
+        return None
+    named = [vars(c).get("__slots__", ()) for c in cls.__mro__ if c not in base.__mro__]
+    slots = tuple(n for s in named for n in ((s,) if isinstance(s, str) else s) if n not in ("__dict__", "__weakref__"))
+    if any(n.startswith("__") for n in slots) or base is object and not slots and not cls.__dictoffset__:  # Python has changed such names
+        return None
+    if cls.__basicsize__ > base.__basicsize__ + _WORD * (len(slots) + 2):  # it has memory that Python code cannot reach
+        return None
+    return Kind(base, slots, cls.__module__.startswith("torch.distributions."))
+
+
+def opened(leaf: Any) -> Optional[tuple[Kind, Any, dict[str, Any]]]:
+    """How an object is opened, its elements and its attributes; None if the object is not opened."""
+    kind = _kind(type(leaf))  # type: ignore[arg-type]
+    if kind is None:
+        return None
+    own = dict(object.__getattribute__(leaf, "__dict__")) if type(leaf).__dictoffset__ else {}
+    for name in kind.slots:
+        try:
+            own[name] = object.__getattribute__(leaf, name)
+        except AttributeError:  # a slot may be empty
+            pass
+    if _wide and (type(leaf), *own) in _wide:
+        return None
+    elements: Any = None
+    if issubclass(kind.base, dict):
+        elements = dict(kind.base.items(leaf))
+    elif issubclass(kind.base, (list, tuple)):
+        elements = list(kind.base.__iter__(leaf))
+    if sum(len(v) for v in (own, elements, *own.values()) if isinstance(v, (dict, list, tuple))) > WIDE:
+        _wide.add((type(leaf), *own))
+        return None
+    return kind, elements, own
+
+
+class Wide(Exception):
+    """Raised inside an object that has too many leaves."""
+
+
+def flatten(tree: Any) -> tuple[list, Tree]:
+    """The leaves of a tree, and its structure."""
+    return _flatten(tree, ())
+
+
+def _sized(node: Any) -> bool:
+    """Whether a node is the shape that an object keeps of its tensors, which some versions of PyTorch take for a tuple of numbers."""
+    return type(node) is torch.Size
+
+
+def _flatten(tree: Any, within: tuple[int, ...]) -> tuple[list, Tree]:
+    leaves, spec = tree_flatten(tree, is_leaf=_sized if within else None)
+    if within and len(leaves) > WIDE:
+        raise Wide
+    shells: dict[int, Shell] = {}
+    if all(type(leaf) in LEAVES or isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return leaves, Tree(spec, shells)
+    found: list = []
+    for i, leaf in enumerate(leaves):
+        contents = opened(leaf) if len(within) < DEPTH and id(leaf) not in within else None
+        if contents is None:
+            found.append(leaf)
+            continue
+        kind, elements, own = contents
+        constants = {n: v for n, v in own.items() if kind.constant and _constant(n, v)}
+        try:
+            inner, inside = _flatten((elements, {n: v for n, v in own.items() if n not in constants}), (*within, id(leaf)))
+        except Wide:
+            _wide.add((type(leaf), *own))
+            found.append(leaf)
+            continue
+        shells[i] = Shell(type(leaf), constants, inside)
+        found += inner
+        if within and len(found) > WIDE:
+            raise Wide
+    return found, Tree(spec, shells)
+
+
+def _constant(name: str, value: Any) -> bool:
+    """Whether an attribute of a distribution is a setting, such as ``_validate_args``, ``_num_events`` or
+    ``reinterpreted_batch_ndims``."""
+    return isinstance(value, FIXED) or type(value) is int and (name.startswith("_") or name.endswith(("dim", "dims")))
+
+
+def unflatten(leaves: list, tree: Tree) -> Any:
+    """The tree of which :func:`flatten` has returned the structure, with other leaves."""
+    if not tree.shells:
+        return tree_unflatten(leaves, tree.spec)
+    outer: list = []
+    rest = list(leaves)[::-1]
+    for i in range(tree.spec.num_leaves):
+        shell = tree.shells.get(i)
+        outer.append(rest.pop() if shell is None else _closed(shell, [rest.pop() for _ in range(count(shell.tree))]))
+    return tree_unflatten(outer, tree.spec)
+
+
+def count(tree: Tree) -> int:
+    """How many leaves a tree has."""
+    return tree.spec.num_leaves - len(tree.shells) + sum(count(shell.tree) for shell in tree.shells.values())
+
+
+def _closed(shell: Shell, leaves: list) -> Any:
+    elements, own = unflatten(leaves, shell.tree)
+    return _made(shell.cls, elements, {**own, **shell.constants})
+
+
+def _made(cls: type, elements: Any, own: dict[str, Any]) -> Any:
+    """A new instance of a class that can be opened, made without its constructor."""
+    kind: Any = _kind(cls)
+    new = kind.base.__new__(cls, elements) if kind.base is tuple else kind.base.__new__(cls)
+    if issubclass(kind.base, dict):
+        for key, value in elements.items():
+            kind.base.__setitem__(new, key, value)
+    elif kind.base is list:
+        list.extend(new, elements)
+    for name, value in own.items():
+        if name in kind.slots:
+            object.__setattr__(new, name, value)
+        else:
+            new.__dict__[name] = value
+    return new
+
+
+def mapped(work: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with ``work`` applied to its leaves. An object in which no leaf has changed stays the same object."""
+    return _mapped(work, tree, ())
+
+
+def _mapped(work: Callable[[Any], Any], tree: Any, within: tuple[int, ...]) -> Any:
+    def one(leaf: Any) -> Any:
+        if type(leaf) in LEAVES or isinstance(leaf, torch.Tensor):
+            return work(leaf)
+        contents = opened(leaf) if len(within) < DEPTH and id(leaf) not in within else None
+        if contents is None:
+            return work(leaf)
+        _, elements, own = contents
+        before = elements, own
+        after = _mapped(work, before, (*within, id(leaf)))
+        same = all(a is b for a, b in zip(tree_flatten(before, is_leaf=_sized)[0], tree_flatten(after, is_leaf=_sized)[0]))
+        return leaf if same else _made(type(leaf), *after)
+
+    return tree_map(one, tree, is_leaf=_sized if within else None)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors among the leaves of a tree."""
+    return [t for t in flatten(tree)[0] if isinstance(t, torch.Tensor)]
