@@ -12,12 +12,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import genuine, optimizers
-from .found import Found
+from .found import CALLS, Found
 from .held import parameters
 from .hooks import Change
 from .recorder import Recorder
 from .report import Report
-from .tape import Recorded
+from .tape import Recorded, as_plain_copy
 
 _recorder: Optional[Recorder] = None
 
@@ -87,8 +87,17 @@ def install() -> None:
         if model is None:
             return lambda function: compile(function, **options)
         made = compile_(model, **options)
+        if isinstance(getattr(model, "__self__", None), torch.nn.Module):  # Module.compile puts the result where our entry may be
+            finder.look()
         return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
 
+    new = torch.nn.Parameter.__new__
+
+    @wraps(new)
+    def parameter(cls: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return new(cls, as_plain_copy(data) if type(data) is Recorded else data, *args, **kwargs)
+
+    Change(torch.nn.Parameter, "__new__", staticmethod(parameter))
     Change(torch, "compile", compile)
     recorder.watch_functions()
     Change(optimizer, "add_param_group", add_param_group)
@@ -177,7 +186,18 @@ class Looking:
 
     def __init__(self, finder: Finder) -> None:
         self._finder = finder
-        self._calls = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.nn.Module._wrapped_call_impl)}
 
-    def __get__(self, module: Optional[torch.nn.Module], kind: Any = None) -> Optional[Found]:
-        return None if module is None or sys._getframe(1).f_code not in self._calls else self._finder.found(module)
+    def __get__(self, module: Optional[torch.nn.Module], kind: Any = None) -> Optional[Callable]:
+        if module is None:
+            return None
+        own = module.__dict__.get("_compiled_call_impl")
+        if torch.compiler.is_compiling() or type(own) is Found or sys._getframe(1).f_code not in CALLS:
+            return own
+        return self._finder.found(module) or own
+
+    def __set__(self, module: torch.nn.Module, value: Any) -> None:
+        module.__dict__["_compiled_call_impl"] = value
+
+    def __delete__(self, module: torch.nn.Module) -> None:
+        if module.__dict__.pop("_compiled_call_impl", None) is None:
+            raise AttributeError("_compiled_call_impl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -13,13 +14,16 @@ import torch
 
 from .calm import ANYWHERE, NEVER, Calm
 from .failure import is_out_of_memory, unframed
-from .genuine import clone, detach, is_inference, set_aside
+from .genuine import apart, clone, detach, is_inference, set_aside
 from .held import Held, attributes, buffers, parameters, plain_reached, submodules, tensors
 from .rest import Known
 
 MANY = 1000  # the most containers that are inspected before every call
 _NUMBERS = count(1)
 _NORMS = torch.nn.modules.batchnorm._NormBase  # modules that keep running statistics, and write them without raising a version
+
+
+CALLS = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.nn.Module._wrapped_call_impl)}  # the functions that call a module's entry
 
 
 class Limits:
@@ -48,6 +52,7 @@ class Found(Limits):
         self._norms: list[weakref.ref[torch.nn.Module]] = []  # of the submodules whose running statistics are among those buffers
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
+        self.why_not = ""  # why the module's calls are not recorded; empty if they are
         self.half = False  # a trial has seen half precision in the module
         self.draws: Optional[int] = None  # where trials have seen it draw random numbers: see :class:`headroom_train.calm.Calm`; None before the first trial
         self.whole = False  # kept has the values of all changing buffers
@@ -75,6 +80,18 @@ class Found(Limits):
         """The modules whose attributes a call has changed."""
         return _there(self._moving)
 
+    def _disowned(self, module: Any) -> Callable:
+        """What another module calls in whose attributes this entry has come: what would be there without headroom."""
+        if module.__dict__.get("_compiled_call_impl") is self:
+            del module.__dict__["_compiled_call_impl"]
+            if self.inner is not None:
+                module.__dict__["_compiled_call_impl"] = self.inner
+        return self.inner or module._call_impl
+
+    def unreadable(self, error: Exception) -> None:
+        """Notes that the module's calls cannot be recorded, because of an exception in headroom's own code."""
+        self.why_not = f"a call of {type(self.module()).__name__} could not be recorded: {type(error).__name__}: {error}".splitlines()[0][:200]
+
     def remember(self, calm: Calm) -> None:
         """Notes whether a trial has seen half precision, and where it has seen random numbers
         drawn."""
@@ -84,6 +101,12 @@ class Found(Limits):
         return type(None), ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        asked = frame.f_locals.get("self") if frame.f_code in CALLS else None
+        module = self.module()
+        if asked is not None and asked is not module:  # a copy that the script has made with __dict__
+            return self._disowned(asked)(*args, **kwargs)
+        del frame, asked
         try:
             return self._call(args, kwargs)
         except BaseException as e:
@@ -95,16 +118,25 @@ class Found(Limits):
         call = self.inner or module._call_impl  # type: ignore[union-attr]
         if recorder.busy or not recorder.here():
             return call(*args, **kwargs)
+        if self.why_not:
+            return recorder.unrecorded(self.why_not, call, args, kwargs)
         if not torch.is_grad_enabled():
             return self._within(recorder.evaluate, self, module, call, args, kwargs)
         if not module.training:  # type: ignore[union-attr]
             return call(*args, **kwargs)
-        if recorder.tape is None and recorder.rest.may(self.known, args, kwargs):
+        if recorder.tape is None and self._rests(args, kwargs):
             result = self._within(recorder.resting, call, args, kwargs)
         else:
             result = recorder.call(self, module, call, args, kwargs)
         recorder.report.phases.forward_ends()
         return result
+
+    def _rests(self, args: tuple, kwargs: dict) -> bool:
+        try:
+            with apart():
+                return self.recorder.rest.may(self.known, args, kwargs)
+        except Exception:  # arguments whose shapes cannot be read
+            return False
 
     def _within(self, run: Callable, *given: Any) -> Any:
         """Runs a call that is not recorded: the modules inside it are not to be found."""

@@ -13,11 +13,12 @@ import gc
 import os
 import types
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType, FunctionType
 from typing import Any, Callable, Optional
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 _BASE = torch._C.TensorBase  # the methods of Tensor that are written in C++; a script cannot replace them here
 _METHODS = vars(_BASE)
@@ -36,6 +37,18 @@ _MODULES = (torch.nn.functional, torch.functional, torch.nn.init, torch.autograd
 _OF_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _ACCESS = {"__get__", "__set__", "__delete__"}
+
+
+def apart() -> Any:
+    """A context for headroom's own look at tensors: neither a class of the script's with ``__torch_function__`` nor a
+    mode of the script's sees it. Operations are still seen by modes that intercept them, see :func:`unseen_copy`."""
+    return torch._C.DisableTorchFunction()
+
+
+def unseen_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor's values. No mode of the script's sees that it is made."""
+    with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
+        return clone(detach(tensor))
 
 
 def _functions(owner: Any) -> dict[str, Callable]:

@@ -144,7 +144,7 @@ def postpone(tape: Tape) -> None:
         place = None if tensor is None else place_of(tensor)
         if tensor is None or place is None or place.late or not tensor.requires_grad and tensor.numel() <= KEEP:
             continue
-        place.late = True
+        tape.without_values(tensor)
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             _release(tape, tensor)
             _empty(tensor)

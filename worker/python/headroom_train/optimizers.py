@@ -10,6 +10,7 @@ import torch
 
 from .crowded import KNOWN, one_by_one
 from .failure import clean, is_out_of_memory, release_frames, unframed
+from .genuine import apart
 
 _inside = False  # whether a step is running: a wrapper around an optimizer calls that optimizer's step within its own
 
@@ -61,10 +62,11 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
 def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> Any:
     global _inside
-    params = [p for g in optimizer.param_groups for p in g["params"]]
-    had = None if len(optimizer.state) >= len(params) else set(optimizer.state)
-    tensors = params + [v for s in optimizer.state.values() if isinstance(s, dict) for v in s.values() if isinstance(v, torch.Tensor)]
-    before = [t._version for t in tensors]
+    with apart():
+        params = [p for g in optimizer.param_groups for p in g["params"]]
+        had = None if len(optimizer.state) >= len(params) else set(optimizer.state)
+        tensors = params + [v for s in optimizer.state.values() if isinstance(s, dict) for v in s.values() if isinstance(v, torch.Tensor)]
+        before = [t._version for t in tensors]
     failed = None
     _inside = True
     try:

@@ -25,7 +25,7 @@ from .evaluate import Watch, in_pieces
 from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
-from .genuine import in_place, is_backward, numel, set_aside
+from .genuine import apart, in_place, is_backward, numel, set_aside
 from .graph import KEEP, sequence
 from .held import Held, Lost
 from .hooks import Change
@@ -35,7 +35,7 @@ from .pieces import Sizes
 from .replay import altered, approximable, modules_of, on_host, refuse_unless_approximable, versions_of
 from .rest import Rest, shapes_of
 from .rows import Other, Plan, Slot
-from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state, unrecorded
+from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
 from .trees import flatten, mapped, tensors_in, unflatten
 
 
@@ -59,7 +59,7 @@ def called(func: Callable, args: tuple, kwargs: dict) -> Any:
 
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
     """The versions of recorded tensors, which show whether the tensors have been written to."""
-    with unrecorded():
+    with apart():
         return [t._version for t in tensors]
 
 
@@ -143,18 +143,40 @@ class Recorder:
     # Modules.
 
     def call(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
-        worn = recorded(args, kwargs)
-        self._left_behind([place_of(t) for t in worn])  # type: ignore[misc]
-        if any(place_of(t).late and place_of(t).tape.done for t in worn):  # type: ignore[union-attr]
-            args, kwargs = mapped(self._old, args), mapped(self._old, kwargs)
-            worn = recorded(args, kwargs)
-        tape = self._tape_for(worn)
-        entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
-        entry.versions = versions_of(found.params)
-        if tape.failure is not None or self.sizes.too_large(found, args, kwargs):
+        """Makes and records a module's call. If recording is impossible, for example because an argument contains
+        itself, the module is left alone from then on."""
+        try:
+            worn, args, kwargs = self._usable(args, kwargs)
+            with apart():
+                tape = self._tape_for(worn)
+                tape.shorten()
+                entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
+                entry.versions = versions_of(found.params)
+                large = tape.failure is not None or self.sizes.too_large(found, args, kwargs)
+                if not large:
+                    found.before(entry.versions.count(-1))
+        except Exception as e:
+            if is_out_of_memory(e):  # a value that does not exist was used
+                raise
+            found.unreadable(e)
+            return self.unrecorded(found.why_not, call, args, kwargs)
+        if large:
             tape.straight = tape.straight or tape.failure is None
             return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)  # type: ignore[arg-type]
-        found.before(entry.versions.count(-1))
+        return self._recorded(tape, found, entry, worn, args, kwargs)
+
+    def _usable(self, args: tuple, kwargs: dict) -> tuple[list, tuple, dict]:
+        """The recorded tensors among a call's arguments, and the arguments. Late tensors of finished steps are replaced
+        by their values."""
+        worn = recorded(args, kwargs)
+        self._left_behind([place_of(t) for t in worn])  # type: ignore[misc]
+        if not any(place_of(t).late and place_of(t).tape.done for t in worn):  # type: ignore[union-attr]
+            return worn, args, kwargs
+        args, kwargs = mapped(self._old, args), mapped(self._old, kwargs)
+        return recorded(args, kwargs), args, kwargs
+
+    def _recorded(self, tape: Tape, found: Found, entry: Entry, worn: Sequence[torch.Tensor], args: tuple, kwargs: dict) -> Any:
+        call, module = entry.call, entry.module
         entry.nth = found.calls
         begin, versions = sequence(), numbers(worn)
         entry.random = random_state() if tape.entries else tape.random
@@ -167,10 +189,15 @@ class Recorder:
                 raise
             failed = e
         if failed is None:
-            entry.between = (begin, sequence())
-            entry.held = found.after()
-            tape.add(entry, result)
-            found.known.add(shapes_of(args, kwargs))
+            try:
+                with apart():
+                    entry.between = (begin, sequence())
+                    entry.held = found.after()
+                    tape.add(entry, result)
+                    found.known.add(shapes_of(args, kwargs))
+            except Exception as e:  # the call itself has succeeded, and its result is the script's
+                found.unreadable(e)
+                tape.refuse(found.why_not)
             return result
         tape.spans.append((begin, sequence()))
         self.sizes.failed(found, args, kwargs, failed)
@@ -187,7 +214,7 @@ class Recorder:
         return self._late_call(tape, found, entry, failed, again, worn)
 
     def resting(self, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """Makes a call that is not recorded."""
+        """Makes a call that is not recorded because there is plenty of memory."""
         try:
             return call(*args, **kwargs)
         except BaseException as e:
@@ -196,14 +223,29 @@ class Recorder:
                 self.report.refused(e, "nothing was recorded, because more than half of the memory had been free until then")
             raise
 
+    def unrecorded(self, why: str, call: Callable, args: tuple, kwargs: dict) -> Any:
+        """Makes a call that cannot be recorded, for the given reason."""
+        try:
+            return call(*args, **kwargs)
+        except BaseException as e:
+            if is_out_of_memory(e):
+                self.report.refused(e, why)
+            raise
+
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls, without gradients, a module that is being trained. Repeats the call in pieces if it runs out of
         memory."""
-        if recorded(args, kwargs):
-            return call(*args, **kwargs)
         sizes, limits = self.evaluation, found.evaluation
-        watch, state = Watch(found, tensors_in((args, kwargs))), random_state()
-        failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
+        try:
+            with apart():
+                worn = recorded(args, kwargs)
+                watch, state = Watch(found, tensors_in((args, kwargs))), random_state()
+                failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
+        except Exception as e:
+            found.unreadable(e)
+            return self.unrecorded(found.why_not, call, args, kwargs)
+        if worn:
+            return call(*args, **kwargs)
         straight = failed is not None
         if not straight:
             try:
@@ -388,7 +430,7 @@ class Recorder:
                 change.replace(gone(tape))
         for t in flatten(result)[0]:
             if type(t) is Recorded:
-                place_of(t).late = True  # type: ignore[union-attr]
+                tape.without_values(t)
         return result
 
     @staticmethod
@@ -577,7 +619,8 @@ class Recorder:
             finally:
                 failed = None  # its traceback holds this frame, and with it the arguments
         try:
-            self._note(tape, func, name, args, kwargs, result)
+            with apart():
+                self._note(tape, func, name, args, kwargs, result)
         except Exception as e:  # the call itself succeeded, and its result is the user's
             tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
         return result

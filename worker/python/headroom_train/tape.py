@@ -20,14 +20,15 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 from .callsite import relay
 from .failure import bare, unframed
-from .genuine import asked, clone, detach, is_inference, numel
+from .genuine import asked, is_inference, numel, unseen_copy
 from .graph import drop
 from .trees import LEAVES, Tree, flatten, unflatten
 
+SHORT = 4  # a tape with fewer entries is not shortened
 LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
 
 
@@ -44,7 +45,7 @@ class Outside(NamedTuple):
 
 
 class Packed:
-    """An argument with tensors among its attributes. ``leaves`` and ``tree`` are its contents, with a :class:`Ref`
+    """An argument, other than a tuple, list or dict, with tensors inside. ``leaves`` and ``tree`` are its contents, with a :class:`Ref`
     or an :class:`Outside` for each tensor."""
 
     __slots__ = ("original", "leaves", "tree")
@@ -135,13 +136,14 @@ class Tape:
         self.versions: list[int] = []  # of the outside tensors when they were recorded
         self._known: dict[int, int] = {}  # id of an outside tensor → index
         self.live: list[weakref.ref[torch.Tensor]] = []
-        self._held = 0  # how many of the live tensors the user still holds
+        self._held = 0  # how many of the live tensors the user still holds, of those that have a graph or no values
         self.scalars: dict[int, torch.Tensor] = {}  # values of results with one element that require a gradient, by slot
         self.sampled: Any = None  # what the script held when something failed: see again.note
         self.count = 0  # the number of slots
         self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
         self.failure: Optional[BaseException] = None  # the user's exception, once something has failed
         self.random = random_state()
+        self._long = SHORT  # how many entries there may be before those are looked for that can be forgotten
         self.closed = False
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had finished when something failed
@@ -171,15 +173,10 @@ class Tape:
             return tree
         if isinstance(tree, torch.Tensor):
             return self._outer(tree)
-        return tree_map(self._inner, tree)
-
-    def _inner(self, leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return self.encode(leaf)
-        leaves, tree = flatten(leaf) if type(leaf) not in LEAVES else ((), None)
+        leaves, structure = flatten(tree)  # nothing of the script's is built anew: its constructor may count or check
         if not any(isinstance(t, torch.Tensor) for t in leaves):
-            return leaf
-        return Packed(leaf, [self.encode(t) if isinstance(t, torch.Tensor) else t for t in leaves], tree)  # type: ignore[arg-type]
+            return tree
+        return Packed(tree, [self.encode(t) if isinstance(t, torch.Tensor) else t for t in leaves], structure)
 
     def _outer(self, tensor: torch.Tensor) -> Outside:
         index = self._known.get(id(tensor))
@@ -225,14 +222,26 @@ class Tape:
         self._value(tensor, slot)
         tensor.__class__ = Recorded
         tensor._headroom = Place(self, slot)  # type: ignore[attr-defined]
-        self._held += 1
-        self.live.append(weakref.ref(tensor, self._dropped))
+        if tensor.requires_grad:
+            self._held += 1
+            self.live.append(weakref.ref(tensor, self._dropped))
+        else:
+            self.live.append(weakref.ref(tensor))
         return slot
+
+    def without_values(self, tensor: torch.Tensor) -> None:
+        """Notes that a tensor which was made on the tape has no values any more, so that the tape is needed as long
+        as the user holds it."""
+        place: Any = place_of(tensor)
+        if not place.late and not tensor.requires_grad:
+            self._held += 1
+            self.live.append(weakref.ref(tensor, self._dropped))
+        place.late = True
 
     def _value(self, tensor: torch.Tensor, slot: int) -> None:
         if tensor.requires_grad and numel(tensor) == 1:
             try:
-                self.scalars[slot] = clone(detach(tensor))
+                self.scalars[slot] = unseen_copy(tensor)
             except Exception:  # the error is our own, not the script's; a scalar without a value here is refused later
                 pass
 
@@ -250,13 +259,47 @@ class Tape:
     # Closing.
 
     def alive(self) -> bool:
-        """Whether the user still holds any tensor that was made on the tape."""
+        """Whether the user still holds any tensor that was made on the tape and has a graph or no values."""
         return self._held > 0
 
     def _dropped(self, _: Any) -> None:
         self._held -= 1
         if not self._held:  # nobody can use the tape any more
+            self.close()
             self._release()
+
+    def shorten(self) -> None:
+        """Forgets the calls that no tensor with a graph depends on any more, with their arguments. In a loop that never
+        calls backward, the results of one call are often there until those of the next one are. Does nothing while
+        the tape is short, and where a call changes a tensor in place or something has failed."""
+        if len(self.entries) < self._long:
+            return
+        if self.late is None and self.failure is None and not any(e.inplace or e.fresh for e in self.entries):
+            self._forget()
+        self._long = 2 * len(self.entries) + SHORT
+
+    def _forget(self) -> None:
+        there = [(ref, place) for ref, place in ((ref, place_of(t)) for ref, t in ((r, r()) for r in self.live) if t is not None) if place is not None]
+        with unrecorded():
+            graphs = [(ref, place) for ref, place in there if ref().requires_grad]  # type: ignore[union-attr]
+        maker = {s: e for e in self.entries for s in e.slots if s is not None}
+        todo, needed, slots = [place.slot for _, place in graphs], set(), set()
+        while todo:
+            slot = todo.pop()
+            if slot not in slots and slot in maker:
+                slots.add(slot)
+                needed.add(id(maker[slot]))
+                todo += maker[slot].references()[0]
+        for ref, place in there:
+            if place.slot not in slots:
+                _plain(ref())
+        self.live = [ref for ref, place in there if place.slot in slots]
+        self.entries = [e for e in self.entries if id(e) in needed]
+        used = {i for e in self.entries for i in e.references()[1]}
+        self._known = {key: i for key, i in self._known.items() if i in used}
+        self.outside = [t if i in used else _NOTHING for i, t in enumerate(self.outside)]
+        self.scalars = {s: value for s, value in self.scalars.items() if s in slots}
+        self.random = next((e.random for e in self.entries if e.random is not None), None) or random_state()
 
     def _release(self) -> None:
         self.closed = True
@@ -278,10 +321,18 @@ class Tape:
                 continue
             if self.late is not None:
                 self.late.keep(place.slot, tensor)
-            tensor.__class__ = torch.Tensor
-            del tensor._headroom  # type: ignore[attr-defined]
+            _plain(tensor)
         if not late:
             self._release()
+
+
+def _plain(tensor: Any) -> None:
+    """Gives a recorded tensor its own class back."""
+    tensor.__class__ = torch.Tensor
+    del tensor._headroom
+
+
+_NOTHING = torch.empty(0)  # in place of a tensor from outside that is forgotten
 
 
 class Recorded(torch.Tensor):
