@@ -103,6 +103,7 @@ func TestProofs(t *testing.T) {
 		{"sizes.py"},
 		{"ranks.py"},
 		{"evaluation.py"},
+		{"untrained.py"},
 		{"replays.py"},
 		{"changes.py"},
 		{"approximate.py"},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+import weakref
+from collections.abc import Iterable
 from functools import wraps
 from typing import Any, Callable, Optional
 
@@ -75,9 +77,7 @@ def install() -> None:
     @wraps(add)
     def add_param_group(self: torch.optim.Optimizer, group: Any) -> None:
         add(self, group)
-        for p in self.param_groups[-1]["params"]:
-            finder.trained.add(id(p))
-        finder.look()
+        finder.trains(self.param_groups[-1]["params"])
 
     compile_ = torch.compile
 
@@ -91,6 +91,15 @@ def install() -> None:
     Change(torch, "compile", compile)
     recorder.watch_functions()
     Change(optimizer, "add_param_group", add_param_group)
+    eval_ = torch.nn.Module.eval
+
+    @wraps(eval_)
+    def eval(self: torch.nn.Module) -> Any:
+        if not torch.compiler.is_compiling():
+            finder.evaluates()
+        return eval_(self)
+
+    Change(torch.nn.Module, "eval", eval)
     genuine.remember()
     register_optimizer_step_post_hook(lambda *_: finder.step())
     register_optimizer_step_post_hook(lambda *_: recorder.step_ends())
@@ -123,36 +132,67 @@ _SHARED = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"
 
 
 class Finder:
-    """Finds the modules to record: the outermost modules that have trained parameters."""
+    """Finds the modules to record, the outermost ones that have trained parameters, and those that are only called
+    without gradients: a teacher, a reference model, an average of the weights."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
+        self._trained: set[int] = set()  # ids of the parameters that belong to an optimizer
+        self._untrained: weakref.WeakSet[Found] = weakref.WeakSet()
         self._looking: Optional[Change] = None  # while the calls of all modules are inspected
         self._new = 0
+        self._steps = self._pause = 0  # optimizer steps, and the step before which no evaluation begins a search
 
-    def look(self) -> None:
+    def trains(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Called with parameters that an optimizer is given. Modules that were not trained before may be from now on."""
+        self._trained.update(map(id, parameters))
+        for found in [*self._untrained]:
+            module = found.module()
+            if module is not None and self._is_trained(module):
+                found.trained = True
+                self._untrained.discard(found)
+        self._look()
+
+    def evaluates(self) -> None:
+        """Called when a module is put into evaluation mode. What is called only in evaluations is found there; since a
+        search slows the calls of all modules down a little, there are fewer and fewer of them."""
+        if self._trained and self._steps >= self._pause and not self.recorder.busy and self.recorder.here():
+            self._pause = 2 * self._steps
+            self._look()
+
+    def _look(self) -> None:
         """Begins to inspect the calls of all modules."""
         if self._looking is None:
             self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
 
+    def _is_trained(self, module: torch.nn.Module) -> bool:
+        return any(id(p) in self._trained for p in parameters([module]))
+
     def found(self, module: torch.nn.Module) -> Optional[Found]:
         """What is to be called in place of a module that is called without having been found before; None for
         the module itself."""
-        recorder = self.recorder
-        if torch.compiler.is_compiling() or recorder.within or torch.is_grad_enabled() and not module.training:
+        recorder, gradients = self.recorder, torch.is_grad_enabled()
+        if torch.compiler.is_compiling() or recorder.within or gradients and not module.training:
             return None
-        if recorder.busy or not recorder.here() or not any(id(p) in self.trained for p in parameters([module])):
+        if recorder.busy or not recorder.here():
             return None
-        recorder.observe = shared(module)
-        if recorder.observe is not None:
+        trained = self._is_trained(module)
+        if not trained and (gradients or not parameters([module])):
+            return None
+        why = shared(module)
+        if why is not None:
+            recorder.observe = why if trained else recorder.observe
             return None
         self._new += 1
-        return Found(recorder, module)
+        found = Found(recorder, module, trained)
+        if not trained:
+            self._untrained.add(found)
+        return found
 
     def step(self) -> None:
         """Called after an optimizer's step. The inspection ends if no new module was found in that
         step."""
+        self._steps += 1
         if self._looking is not None and self._new == 0 and not self.recorder.within:
             self._looking.undo()
             self._looking = None

@@ -31,13 +31,24 @@ class Limits:
         self.hosted: Optional[int] = None  # the smallest cost of a call that fits only with saved tensors on the host
 
 
-class Found(Limits):
-    """A module whose outermost calls are recorded. This object is stored in the module's
-    ``_compiled_call_impl``, which pickles and deep copies leave out."""
+class Evaluation(Limits):
+    """What is known about a module's calls without gradients."""
 
-    def __init__(self, recorder: Any, module: torch.nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.evaluation = Limits()  # for calls without gradients
+        self.calls = 0  # that have succeeded
+        self.still: Optional[Held] = None  # what those modules hold whose attributes no call has changed; None until a call has succeeded
+        self.moving: list[weakref.ref[torch.nn.Module]] = []  # modules whose attributes have changed, in a call or between two
+
+
+class Found(Limits):
+    """A module whose outermost calls are recorded, or one that is not trained, whose calls without gradients are watched.
+    This object is stored in the module's ``_compiled_call_impl``, which pickles and deep copies leave out."""
+
+    def __init__(self, recorder: Any, module: torch.nn.Module, trained: bool = True) -> None:
+        super().__init__()
+        self.trained = trained  # if not, calls with gradients are the script's own business
+        self.evaluation = Evaluation()
         self.recorder, self.module = recorder, weakref.ref(module)
         self.known = Known()  # shapes of arguments with which calls have succeeded
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
@@ -86,7 +97,7 @@ class Found(Limits):
             return call(*args, **kwargs)
         if not torch.is_grad_enabled():
             return self._within(recorder.evaluate, self, module, call, args, kwargs)
-        if not module.training:  # type: ignore[union-attr]
+        if not (self.trained and module.training):  # type: ignore[union-attr]
             return call(*args, **kwargs)
         if recorder.tape is None and recorder.rest.may(self.known, args, kwargs):
             result = self._within(recorder.resting, call, args, kwargs)

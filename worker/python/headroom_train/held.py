@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_flatten
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
 WIDE = 64  # the most elements of a container whose elements are inspected for nested containers, too
-# Attributes that every module has and no call changes.
-USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"}
+# Attributes that no call changes: those that every module has, and the one by which the worker finds a module.
+USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"} | {"_compiled_call_impl"}
 PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
 _FIRST = len(vars(torch.nn.Module()))  # the number of attributes that every module has before any of its own
 
@@ -336,23 +336,29 @@ class Change(NamedTuple):
                 contents.put(key, value)
 
 
+def _vars(module: weakref.ref) -> dict:
+    """The attributes of a module; empty if it no longer exists."""
+    there = module()
+    return {} if there is None else vars(there)
+
+
 class Held:
     """What some modules held at one moment. If ``deep`` is true, this includes what was nested
-    inside. Keeps references, and copies no tensors."""
+    inside. Keeps references to what they held, but not to the modules, and copies no tensors."""
 
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
-        self._own: list[tuple[torch.nn.Module, dict]] = []
-        self._contents: list[tuple[torch.nn.Module, str, Contents, bool]] = []  # last: whether the container is the attribute's value
+        self._own: list[tuple[weakref.ref, dict]] = []
+        self._contents: list[tuple[weakref.ref, str, Contents, bool]] = []  # last: whether the container is the attribute's value
         seen: set[int] = set()
-        for m in modules:
-            own = dict(attributes(m))
+        for module in modules:
+            own, m = {n: v for n, v in attributes(module) if n not in USUAL}, weakref.ref(module)
             self._own.append((m, own))
             for name, value in own.items():
                 if isinstance(value, (dict, list)):
                     self._contents.append((m, name, Contents(value), True))
                 if deep and type(value) not in PLAIN:
                     self._contents += [(m, name, c, False) for c in _within(value, seen) if c.container is not value or not isinstance(value, (dict, list))]
-            for name, value in _reached(m) if deep else ():
+            for name, value in _reached(module) if deep else ():
                 self._contents += [(m, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))]
 
     def size(self) -> int:
@@ -362,14 +368,14 @@ class Held:
     def changed(self) -> Iterator[Change]:
         """Yields everything that has changed since that moment."""
         for m, own in self._own:
-            now = vars(m)
-            for name in [*own, *(n for n in now if n not in own and n not in USUAL)]:
+            now = _vars(m)
+            for name in [*own, *(n for n in now if n not in own and n not in USUAL)] if now else ():
                 if name not in now or name not in own or not _same(own[name], now[name]):
-                    yield Change(weakref.ref(m), name, ())
+                    yield Change(m, name, ())
         for m, name, contents, attribute in self._contents:
             keys = contents.keys()
-            if keys and (not attribute or vars(m).get(name) is contents.container):
-                yield Change(weakref.ref(m), name or str(keys[0]), tuple(keys), None if attribute else contents)
+            if keys and (not attribute or _vars(m).get(name) is contents.container):
+                yield Change(m, name or str(keys[0]), tuple(keys), None if attribute else contents)
 
     def plain(self, change: Change) -> bool:
         """Whether the changed values were, and are, nothing but numbers, strings and other plain values."""
@@ -377,16 +383,16 @@ class Held:
             return change.inside.plain(change.keys)
         module, name, keys, _ = change
         if keys:
-            return next(c for m, n, c, attribute in self._contents if attribute and m is module() and n == name).plain(keys)
-        return _plain([next(own for m, own in self._own if m is module()).get(name), vars(module()).get(name)])
+            return next(c for m, n, c, attribute in self._contents if attribute and m() is module() and n == name).plain(keys)
+        return _plain([next(own for m, own in self._own if m() is module()).get(name), vars(module()).get(name)])
 
     def put_back(self) -> None:
         """Puts everything back as it was."""
         for m, own in self._own:
-            now = vars(m)
+            now = _vars(m)
             for name in [n for n in now if n not in own and n not in USUAL]:
                 del now[name]
-            for name, value in own.items():
+            for name, value in own.items() if now else ():
                 if now.get(name, self) is not value:
                     now[name] = value
         for _, _, contents, _ in self._contents:

@@ -183,8 +183,7 @@ class Recorder:
             raise
 
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """Calls, without gradients, a module that is being trained. Repeats the call in pieces if it runs out of
-        memory."""
+        """Calls a module without gradients. Repeats the call in pieces if it runs out of memory."""
         if recorded(args, kwargs):
             return call(*args, **kwargs)
         sizes, limits = self.evaluation, found.evaluation
@@ -193,11 +192,14 @@ class Recorder:
         straight = failed is not None
         if not straight:
             try:
-                return call(*args, **kwargs)
+                result = call(*args, **kwargs)
             except BaseException as e:
                 if not is_out_of_memory(e):
                     raise
                 failed = e
+            if failed is None:
+                watch.passed()
+                return result
             release_frames(failed)
             set_random_state(state)
             sizes.failed(limits, args, kwargs, failed)
