@@ -104,6 +104,7 @@ func TestProofs(t *testing.T) {
 		{"ranks.py"},
 		{"evaluation.py"},
 		{"untrained.py"},
+		{"threads.py"},
 		{"replays.py"},
 		{"changes.py"},
 		{"approximate.py"},

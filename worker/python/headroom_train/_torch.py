@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import weakref
 from collections.abc import Iterable
 from functools import wraps
@@ -14,9 +15,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import genuine, optimizers
-from .found import Found
+from .found import Found, found_of
 from .held import parameters
 from .hooks import Change
+from .owner import Thread
 from .recorder import Recorder
 from .report import Report
 from .tape import Recorded
@@ -140,6 +142,8 @@ class Finder:
         self._trained: set[int] = set()  # ids of the parameters that belong to an optimizer
         self._untrained: weakref.WeakSet[Found] = weakref.WeakSet()
         self._looking: Optional[Change] = None  # while the calls of all modules are inspected
+        self._until: Callable[[], Optional[Thread]] = lambda: None  # the thread whose step ends the search; None for any
+        self._lock = threading.Lock()
         self._new = 0
         self._steps = self._pause = 0  # optimizer steps, and the step before which no evaluation begins a search
 
@@ -156,12 +160,14 @@ class Finder:
     def evaluates(self) -> None:
         """Called when a module is put into evaluation mode. What is called only in evaluations is found there; since a
         search slows the calls of all modules down a little, there are fewer and fewer of them."""
-        if self._trained and self._steps >= self._pause and not self.recorder.busy and self.recorder.here():
+        if self._trained and self._steps >= self._pause and not self.recorder.mine().busy and self.recorder.here():
             self._pause = 2 * self._steps
             self._look()
 
-    def _look(self) -> None:
-        """Begins to inspect the calls of all modules."""
+    def _look(self, thread: Optional[Thread] = None) -> None:
+        """Begins to inspect the calls of all modules: until the next step in which no new one is found, of this
+        thread if there is one."""
+        self._until = weakref.ref(thread) if thread is not None else self._until
         if self._looking is None:
             self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
 
@@ -171,10 +177,10 @@ class Finder:
     def found(self, module: torch.nn.Module) -> Optional[Found]:
         """What is to be called in place of a module that is called without having been found before; None for
         the module itself."""
-        recorder, gradients = self.recorder, torch.is_grad_enabled()
-        if torch.compiler.is_compiling() or recorder.within or gradients and not module.training:
+        recorder, gradients, thread = self.recorder, torch.is_grad_enabled(), self.recorder.mine()
+        if torch.compiler.is_compiling() or thread.within or gradients and not module.training:
             return None
-        if recorder.busy or not recorder.here():
+        if thread.busy or not recorder.here():
             return None
         trained = self._is_trained(module)
         if not trained and (gradients or not parameters([module])):
@@ -183,17 +189,26 @@ class Finder:
         if why is not None:
             recorder.observe = why if trained else recorder.observe
             return None
-        self._new += 1
-        found = Found(recorder, module, trained)
-        if not trained:
-            self._untrained.add(found)
-        return found
+        with self._lock:  # otherwise two threads would both find it
+            known = found_of(module)
+            if known is not None:
+                return known
+            self._new += 1
+            found = Found(recorder, module, trained)
+            if not trained:
+                self._untrained.add(found)
+            return found
 
     def step(self) -> None:
         """Called after an optimizer's step. The inspection ends if no new module was found in that
-        step."""
+        step. Each thread gets a whole step in which modules are looked for, as other threads' steps may have
+        ended the search before it called any."""
         self._steps += 1
-        if self._looking is not None and self._new == 0 and not self.recorder.within:
+        thread, until = self.recorder.mine(), self._until()
+        if not thread.searched:
+            thread.searched = True
+            self._look(thread)
+        elif self._looking is not None and self._new == 0 and not thread.within and (until is None or until is thread or not until.alive()):
             self._looking.undo()
             self._looking = None
         self._new = 0

@@ -93,13 +93,17 @@ class Found(Limits):
     def _call(self, args: tuple, kwargs: dict) -> Any:
         module, recorder = self.module(), self.recorder
         call = self.inner or module._call_impl  # type: ignore[union-attr]
-        if recorder.busy or not recorder.here():
+        thread = recorder.mine()
+        if thread.busy or not recorder.here():
             return call(*args, **kwargs)
-        if not torch.is_grad_enabled():
+        gradients = torch.is_grad_enabled()
+        if gradients and not (self.trained and module.training):  # type: ignore[union-attr]
+            return call(*args, **kwargs)
+        if not recorder.claims(self, trains=gradients):
+            return self._within(lambda: call(*args, **kwargs))
+        if not gradients:
             return self._within(recorder.evaluate, self, module, call, args, kwargs)
-        if not (self.trained and module.training):  # type: ignore[union-attr]
-            return call(*args, **kwargs)
-        if recorder.tape is None and recorder.rest.may(self.known, args, kwargs):
+        if thread.tape is None and recorder.rest.may(self.known, args, kwargs):
             result = self._within(recorder.resting, call, args, kwargs)
         else:
             result = recorder.call(self, module, call, args, kwargs)
@@ -108,12 +112,12 @@ class Found(Limits):
 
     def _within(self, run: Callable, *given: Any) -> Any:
         """Runs a call that is not recorded: the modules inside it are not to be found."""
-        recorder = self.recorder
-        was, recorder.within = recorder.within, True
+        thread = self.recorder.mine()
+        was, thread.within = thread.within, True
         try:
             return run(*given)
         finally:
-            recorder.within = was
+            thread.within = was
 
     def before(self, frozen: int) -> None:
         """Keeps whatever a call may change, so that it can be put back. ``frozen`` is the number of

@@ -175,10 +175,15 @@ def remember() -> None:
     ]
 
 
+def replaced() -> bool:
+    """Whether the script has replaced any function."""
+    return any(known.replaced() for known in _originals)
+
+
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """A context for headroom's own work after a failure: PyTorch's functions are in their places. Not for
-    code of the script, which :func:`in_place` surrounds."""
+    """A context for headroom's own work after a failure: PyTorch's functions are in their places, for all threads. Not
+    for code of the script, which :func:`in_place` surrounds."""
     global _aside
     if _aside is not None:
         yield

@@ -118,6 +118,7 @@ class Tape:
         self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
         self.failure: Optional[BaseException] = None  # the user's exception, once something has failed
         self.random = random_state()
+        self.thread: Callable[[], Any] = lambda: None  # on which it is recorded: see owner.Thread; None once that has ended
         self.closed = False
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had finished when something failed
