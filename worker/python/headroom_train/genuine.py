@@ -176,8 +176,9 @@ def remember() -> None:
 
 
 def replaced() -> bool:
-    """Whether the script has replaced any function."""
-    return any(known.replaced() for known in _originals)
+    """Whether the script has replaced any function. PyTorch itself replaces some."""
+    found = (f for known in _originals for _, f in known.replaced())
+    return any(not getattr(getattr(f, "__code__", None), "co_filename", "").startswith(_OF_TORCH) for f in found)
 
 
 @contextmanager

@@ -280,26 +280,28 @@ def replacements_stay_for_other_threads() -> str:
     thread."""
     other = Training()
     in_thread(lambda: other.steps(1))
-    before, ready, done = F.cross_entropy, threading.Event(), threading.Event()
-    exp = torch.exp
+    ready, done = threading.Event(), threading.Event()
+    exp, seed = torch.exp, torch.manual_seed
+    torch.manual_seed = torch._compile._disable_dynamo(seed)  # as PyTorch does itself
 
     def lasting() -> None:
         other.step()
         ready.set()
         wait(done)
 
-    torch.exp = lambda *given: exp(*given)  # type: ignore[assignment]
     a = Training().steps(2)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lasting)
         wait(ready)
+        a.step(5)
+        torch.exp = lambda *given: exp(*given)  # type: ignore[assignment]
         try:
             a.step(5)
         except torch.OutOfMemoryError:
             pass
         done.set()
     torch.exp = exp
-    return "" if told() and "replaced" in told()[-1] and F.cross_entropy is before else f"{told()}"
+    return "" if len(told()) > 1 and "pieces" in told()[0] and "replaced" in told()[-1] else f"{told()}"
 
 
 def optimizers_in_two_threads() -> str:
