@@ -105,6 +105,7 @@ func TestProofs(t *testing.T) {
 		{"evaluation.py"},
 		{"untrained.py"},
 		{"threads.py"},
+		{"alone.py"},
 		{"replays.py"},
 		{"changes.py"},
 		{"approximate.py"},

@@ -130,6 +130,16 @@ def shared(module: torch.nn.Module) -> Optional[str]:
     return None
 
 
+def alone(module: torch.nn.Module) -> bool:
+    """Whether a module is a DistributedDataParallel with one rank that does nothing but call the module inside, and
+    reduce the gradients of all its parameters once. Then the module inside can be recorded: the gradients that are handed
+    back are reduced as those of its own graph."""
+    if not torch.distributed.is_available() or type(module) is not torch.nn.parallel.DistributedDataParallel:
+        return False
+    usual = not (module.find_unused_parameters or module.static_graph or getattr(module, "mixed_precision", None))
+    return usual and module.process_group.size() == 1 and shared(module.module) is None
+
+
 _SHARED = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
 
@@ -181,6 +191,8 @@ class Finder:
         if torch.compiler.is_compiling() or thread.within or gradients and not module.training:
             return None
         if thread.busy or not recorder.here():
+            return None
+        if alone(module):
             return None
         trained = self._is_trained(module)
         if not trained and (gradients or not parameters([module])):

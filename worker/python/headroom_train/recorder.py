@@ -19,7 +19,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .again import note, unsaved
-from .backward import bypass, finish, state_of
+from .backward import bypass, finish, reduced, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
 from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
@@ -791,6 +791,8 @@ class Recorder:
             self._may(tape)
             if not usual:
                 raise Refused("the graph is kept to be used again (retain_graph)")
+            if reduced(params):
+                raise Refused("DistributedDataParallel had begun to reduce gradients when memory ran out in backward")
             self._guarded(lambda: note(tape))
             return self._guarded(lambda: finish(tape, args, kwargs, params, before, failed, self.sizes, self.report))
         except Refused as why:
