@@ -75,6 +75,17 @@ func TestTorchSurvivesInPlace(t *testing.T) {
 		t.Errorf("only watched: status %d\n%s", status, errs)
 	}
 
+	// The loop may run in another thread than the one that imported torch.
+	got, status, errs = run([]string{"headroom", "run", "--"}, "80", "thread")
+	if status != 0 || len(got) != len(want) || !strings.Contains(errs, "survived in place") {
+		t.Fatalf("in a thread: status %d, %v\n%s", status, got, errs)
+	}
+	for i := range want {
+		if math.Abs(got[i]-want[i]) > 1e-5*want[i] {
+			t.Errorf("in a thread, step %d: loss %v, with room %v", i, got[i], want[i])
+		}
+	}
+
 	// BatchNorm cannot be cut exactly, so this needs the user's permission.
 	want, _, _ = run(nil, "0", "norm")
 	if _, status, errs = run([]string{"headroom", "run", "--"}, "80", "norm"); status != 1 || !strings.Contains(errs, "with --allow batchnorm-pieces") {

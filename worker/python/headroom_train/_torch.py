@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
+import weakref
+from collections.abc import Iterable
 from functools import wraps
 from typing import Any, Callable, Optional
 
@@ -12,9 +15,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import genuine, optimizers
-from .found import CALLS, Found
+from .found import CALLS, Found, found_of
 from .held import parameters
 from .hooks import Change
+from .owner import Thread
 from .recorder import Recorder
 from .report import Report
 from .tape import Recorded, as_plain_copy
@@ -76,9 +80,7 @@ def install() -> None:
     @wraps(add)
     def add_param_group(self: torch.optim.Optimizer, group: Any) -> None:
         add(self, group)
-        for p in self.param_groups[-1]["params"]:
-            finder.trained.add(id(p))
-        finder.look()
+        finder.trains(self.param_groups[-1]["params"])
 
     compile_ = torch.compile
 
@@ -88,7 +90,7 @@ def install() -> None:
             return lambda function: compile(function, **options)
         made = compile_(model, **options)
         if isinstance(getattr(model, "__self__", None), torch.nn.Module):  # Module.compile puts the result where our entry may be
-            finder.look()
+            finder._look()
         return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
 
     new = torch.nn.Parameter.__new__
@@ -101,6 +103,15 @@ def install() -> None:
     Change(torch, "compile", compile)
     recorder.watch_functions()
     Change(optimizer, "add_param_group", add_param_group)
+    eval_ = torch.nn.Module.eval
+
+    @wraps(eval_)
+    def eval(self: torch.nn.Module) -> Any:
+        if not torch.compiler.is_compiling():
+            finder.evaluates()
+        return eval_(self)
+
+    Change(torch.nn.Module, "eval", eval)
     genuine.remember()
     for work in (finder.step, recorder.step_ends, report.step):
         register_optimizer_step_post_hook(unless_compiled(work))
@@ -139,41 +150,97 @@ def shared(module: torch.nn.Module) -> Optional[str]:
     return None
 
 
+def alone(module: torch.nn.Module) -> bool:
+    """Whether a module is a DistributedDataParallel with one rank that does nothing but call the module inside, and
+    reduce the gradients of all its parameters once. Then the module inside can be recorded: the gradients that are handed
+    back are reduced as those of its own graph."""
+    if not torch.distributed.is_available() or type(module) is not torch.nn.parallel.DistributedDataParallel:
+        return False
+    usual = not (module.find_unused_parameters or module.static_graph or getattr(module, "mixed_precision", None))
+    return usual and module.process_group.size() == 1 and shared(module.module) is None
+
+
 _SHARED = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
 
 class Finder:
-    """Finds the modules to record: the outermost modules that have trained parameters."""
+    """Finds the modules to record, the outermost ones that have trained parameters, and those that are only called
+    without gradients: a teacher, a reference model, an average of the weights."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
+        self._trained: set[int] = set()  # ids of the parameters that belong to an optimizer
+        self._untrained: weakref.WeakSet[Found] = weakref.WeakSet()
         self._looking: Optional[Change] = None  # while the calls of all modules are inspected
+        self._until: Callable[[], Optional[Thread]] = lambda: None  # the thread whose step ends the search; None for any
+        self._lock = threading.Lock()
         self._new = 0
+        self._steps = self._pause = 0  # optimizer steps, and the step before which no evaluation begins a search
 
-    def look(self) -> None:
-        """Begins to inspect the calls of all modules."""
+    def trains(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Called with parameters that an optimizer is given. Modules that were not trained before may be from now on."""
+        self._trained.update(map(id, parameters))
+        for found in [*self._untrained]:
+            module = found.module()
+            if module is not None and self._is_trained(module):
+                found.trained = True
+                self._untrained.discard(found)
+        self._look()
+
+    def evaluates(self) -> None:
+        """Called when a module is put into evaluation mode. What is called only in evaluations is found there; since a
+        search slows the calls of all modules down a little, there are fewer and fewer of them."""
+        if self._trained and self._steps >= self._pause and not self.recorder.mine().busy and self.recorder.here():
+            self._pause = 2 * self._steps
+            self._look()
+
+    def _look(self, thread: Optional[Thread] = None) -> None:
+        """Begins to inspect the calls of all modules: until the next step in which no new one is found, of this
+        thread if there is one."""
+        self._until = weakref.ref(thread) if thread is not None else self._until
         if self._looking is None:
             self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
+
+    def _is_trained(self, module: torch.nn.Module) -> bool:
+        return any(id(p) in self._trained for p in parameters([module]))
 
     def found(self, module: torch.nn.Module) -> Optional[Found]:
         """What is to be called in place of a module that is called without having been found before; None for
         the module itself."""
-        recorder = self.recorder
-        if torch.compiler.is_compiling() or recorder.within or torch.is_grad_enabled() and not module.training:
+        recorder, gradients, thread = self.recorder, torch.is_grad_enabled(), self.recorder.mine()
+        if torch.compiler.is_compiling() or thread.within or gradients and not module.training:
             return None
-        if recorder.busy or not recorder.here() or not any(id(p) in self.trained for p in parameters([module])):
+        if thread.busy or not recorder.here():
             return None
-        recorder.observe = shared(module)
-        if recorder.observe is not None:
+        if alone(module):
             return None
-        self._new += 1
-        return Found(recorder, module)
+        trained = self._is_trained(module)
+        if not trained and (gradients or not parameters([module])):
+            return None
+        why = shared(module)
+        if why is not None:
+            recorder.observe = why if trained else recorder.observe
+            return None
+        with self._lock:  # otherwise two threads would both find it
+            known = found_of(module)
+            if known is not None:
+                return known
+            self._new += 1
+            found = Found(recorder, module, trained)
+            if not trained:
+                self._untrained.add(found)
+            return found
 
     def step(self) -> None:
         """Called after an optimizer's step. The inspection ends if no new module was found in that
-        step."""
-        if self._looking is not None and self._new == 0 and not self.recorder.within:
+        step. Each thread gets a whole step in which modules are looked for, as other threads' steps may have
+        ended the search before it called any."""
+        self._steps += 1
+        thread, until = self.recorder.mine(), self._until()
+        if not thread.searched:
+            thread.searched = True
+            self._look(thread)
+        elif self._looking is not None and self._new == 0 and not thread.within and (until is None or until is thread or not until.alive()):
             self._looking.undo()
             self._looking = None
         self._new = 0

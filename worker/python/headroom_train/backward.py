@@ -3,6 +3,7 @@ computes the gradients of the others."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -212,3 +213,13 @@ def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int
         found = grad(env[loss], [*leaves.values(), *beside], given)
     targets = {s: (g, None) for s, g in zip(first, found) if g is not None}
     return targets, {t: g for t, g in zip(beside, found[len(first) :]) if g is not None}
+
+
+def reduced(params: Sequence[torch.Tensor]) -> bool:
+    """Whether a DistributedDataParallel reduces the gradients of any of the parameters. Its reducer counts the gradients that
+    a backward pass has computed, and would miss those that are supplied."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return False
+    known = {id(p) for p in params}
+    every = (o for o in gc.get_objects() if isinstance(o, torch.nn.parallel.DistributedDataParallel))
+    return any(id(p) in known for o in every for p in o.parameters())

@@ -8,7 +8,7 @@ training, and need less memory for each row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from .failure import Refused, patiently
 from .found import Found
 from .genuine import is_inference
-from .held import Held
+from .held import Change, Held
 from .replay import Proof, by_pieces, pieces_of, run
 from .rows import Plan, Rows, Slot
 from .tape import Tape, random_state, same_random_state
@@ -31,17 +31,35 @@ class Watch:
     def __init__(self, found: Found, given: Sequence[torch.Tensor]) -> None:
         self._tensors = {"a buffer": found.buffers, "an argument": given}
         self._versions = self._now()
-        self._held = [Held(found.moving), found.still] if found.still is not None else [Held(found.module().modules())]  # type: ignore[union-attr]
+        self._module, self._known = found.module, found.evaluation
+        every = found.module().modules() if self._known.still is None else filter(None, (m() for m in self._known.moving))  # type: ignore[union-attr]
+        self._held = Held(every)
 
     def _now(self) -> dict[str, list[int]]:
         return {kind: [-1 if is_inference(t) else t._version for t in tensors] for kind, tensors in self._tensors.items()}
 
+    def _changed(self) -> Iterator[Change]:
+        held = (self._held, self._known.still)
+        return (c for h in held if h is not None for c in h.changed() if c.name != "training")
+
     def why_not(self) -> Optional[str]:
-        """What the call has changed; None if it has changed nothing."""
+        """What the call has changed, or may have changed; None if it has changed nothing."""
         for kind, versions in self._now().items():
             if versions != self._versions[kind]:
                 return kind
-        return next((f"its attribute {c.name}" for held in self._held for c in held.changed() if c.name != "training"), None)
+        return next((f"its attribute {c.name}" for c in self._changed()), None)
+
+    def passed(self) -> None:
+        """Called after a call that has succeeded. It takes long to look at every attribute before every call, so it is
+        done after the 1st, 2nd, 4th, 8th, … call: those in which nothing has changed by then are compared with what they
+        hold now."""
+        known = self._known
+        known.calls += 1
+        if known.calls & (known.calls - 1):
+            return
+        known.moving = [*{*known.moving, *(c.module for c in self._changed())}]
+        moving = {id(m()) for m in known.moving}
+        known.still = Held(m for m in self._module().modules() if id(m) not in moving)  # type: ignore[union-attr]
 
 
 def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:

@@ -45,8 +45,8 @@ class Run(NamedTuple):
 
 
 class Explicit:
-    """One decorated function. Not safe for concurrent use: only calls on the recorder's thread are
-    handled, and on other threads the function is called unchanged."""
+    """One decorated function. Only calls on the thread that is recorded are handled; on others the function is
+    called unchanged."""
 
     def __init__(self, function: Callable, models: Sequence[torch.nn.Module], optimizer: Optional[torch.optim.Optimizer], recorder: Any) -> None:
         self._function, self._models, self._recorder = function, models, recorder
@@ -64,9 +64,11 @@ class Explicit:
 
     def _guarded(self, args: tuple, kwargs: dict) -> Any:
         recorder = self._recorder
-        if recorder.busy or not recorder.here() or not torch.is_grad_enabled() or recorded(args, kwargs):
+        if recorder.mine().busy or not recorder.here() or not torch.is_grad_enabled() or recorded(args, kwargs):
             return self._function(*args, **kwargs)
         founds = [found_of(m) or Found(recorder, m) for m in self._models]
+        if not all([recorder.claims(f, trains=True) for f in founds]):
+            return self._function(*args, **kwargs)
         for f in founds:
             f.before(versions_of(f.params).count(-1))
         state, before = random_state(), [state_of(p) for p in self._params]
@@ -316,13 +318,13 @@ class Trial:
         given = cut(self._args, self._batch, at), cut(self._kwargs, self._batch, at)
         try:
             least.grad = torch.full_like(least, float("nan"))
-            self._explicit._recorder.stepping = True
+            self._explicit._recorder.mine().stepping = True
             with in_place():
                 self._explicit._function(*given[0], **given[1])
             if least.grad is None or not bool(least.grad.isnan().all()):
                 raise Refused("gradients are set to zero inside the function: do that before calling it")
         finally:
-            self._explicit._recorder.stepping = False
+            self._explicit._recorder.mine().stepping = False
             for p in params:
                 p.grad = None
 

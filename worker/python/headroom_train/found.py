@@ -35,14 +35,25 @@ class Limits:
         self.hosted: Optional[int] = None  # the smallest cost of a call that fits only with saved tensors on the host
 
 
-class Found(Limits):
-    """A module whose outermost calls are recorded. This object is stored in the module's
-    ``_compiled_call_impl``, which pickles and deep copies leave out. It refers to the module and to its
-    submodules weakly, so that their memory is free as soon as the script drops them."""
+class Evaluation(Limits):
+    """What is known about a module's calls without gradients."""
 
-    def __init__(self, recorder: Any, module: torch.nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.evaluation = Limits()  # for calls without gradients
+        self.calls = 0  # that have succeeded
+        self.still: Optional[Held] = None  # what those modules hold whose attributes no call has changed; None until a call has succeeded
+        self.moving: list[weakref.ref[torch.nn.Module]] = []  # modules whose attributes have changed, in a call or between two
+
+
+class Found(Limits):
+    """A module whose outermost calls are recorded, or one that is not trained, whose calls without gradients are watched.
+    This object is stored in the module's ``_compiled_call_impl``, which pickles and deep copies leave out. It refers to
+    the module and to its submodules weakly, so that their memory is free as soon as the script drops them."""
+
+    def __init__(self, recorder: Any, module: torch.nn.Module, trained: bool = True) -> None:
+        super().__init__()
+        self.trained = trained  # if not, calls with gradients are the script's own business
+        self.evaluation = Evaluation()
         self.recorder, self.module = recorder, weakref.ref(module)
         self.known = Known()  # shapes of arguments with which calls have succeeded
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
@@ -116,15 +127,19 @@ class Found(Limits):
     def _call(self, args: tuple, kwargs: dict) -> Any:
         module, recorder = self.module(), self.recorder
         call = self.inner or module._call_impl  # type: ignore[union-attr]
-        if recorder.busy or not recorder.here():
+        thread = recorder.mine()
+        if thread.busy or not recorder.here():
             return call(*args, **kwargs)
         if self.why_not:
             return recorder.unrecorded(self.why_not, call, args, kwargs)
-        if not torch.is_grad_enabled():
-            return self._within(recorder.evaluate, self, module, call, args, kwargs)
-        if not module.training:  # type: ignore[union-attr]
+        gradients = torch.is_grad_enabled()
+        if gradients and not (self.trained and module.training):  # type: ignore[union-attr]
             return call(*args, **kwargs)
-        if recorder.tape is None and self._rests(args, kwargs):
+        if not recorder.claims(self, trains=gradients):
+            return self._within(lambda: call(*args, **kwargs))
+        if not gradients:
+            return self._within(recorder.evaluate, self, module, call, args, kwargs)
+        if thread.tape is None and self._rests(args, kwargs):
             result = self._within(recorder.resting, call, args, kwargs)
         else:
             result = recorder.call(self, module, call, args, kwargs)
@@ -140,12 +155,12 @@ class Found(Limits):
 
     def _within(self, run: Callable, *given: Any) -> Any:
         """Runs a call that is not recorded: the modules inside it are not to be found."""
-        recorder = self.recorder
-        was, recorder.within = recorder.within, True
+        thread = self.recorder.mine()
+        was, thread.within = thread.within, True
         try:
             return run(*given)
         finally:
-            recorder.within = was
+            thread.within = was
 
     def before(self, frozen: int) -> None:
         """Keeps whatever a call may change, so that it can be put back. ``frozen`` is the number of

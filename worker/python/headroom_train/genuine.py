@@ -188,10 +188,16 @@ def remember() -> None:
     ]
 
 
+def replaced() -> bool:
+    """Whether the script has replaced any function. PyTorch itself replaces some."""
+    found = (f for known in _originals for _, f in known.replaced())
+    return any(not getattr(getattr(f, "__code__", None), "co_filename", "").startswith(_OF_TORCH) for f in found)
+
+
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """A context for headroom's own work after a failure: PyTorch's functions are in their places. Not for
-    code of the script, which :func:`in_place` surrounds."""
+    """A context for headroom's own work after a failure: PyTorch's functions are in their places, for all threads. Not
+    for code of the script, which :func:`in_place` surrounds."""
     global _aside
     if _aside is not None:
         yield

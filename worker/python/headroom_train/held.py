@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_flatten
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
 WIDE = 64  # the most elements of a container whose elements are inspected for nested containers, too
-# Attributes that every module has and no call changes.
-USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"}
+# Attributes that no call changes: those that every module has, and the one by which the worker finds a module.
+USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"} | {"_compiled_call_impl"}
 PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
 _FIRST = len(vars(torch.nn.Module()))  # the number of attributes that every module has before any of its own
 
@@ -393,7 +393,7 @@ class Held:
             now = _attributes_of(ref)
             for name in [n for n in now if n not in own and n not in USUAL]:
                 del now[name]
-            for name, value in own.items():
+            for name, value in own.items() if now else ():
                 if now.get(name, self) is not value:
                     now[name] = value
         for _, _, contents, _ in self._contents:

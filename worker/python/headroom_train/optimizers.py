@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from functools import wraps
 from typing import Any, Callable
@@ -12,7 +13,7 @@ from .crowded import KNOWN, one_by_one
 from .failure import clean, is_out_of_memory, release_frames, unframed
 from .genuine import apart
 
-_inside = False  # whether a step is running: a wrapper around an optimizer calls that optimizer's step within its own
+_inside = threading.local()  # .step is True while this thread is in a step: a wrapper around an optimizer calls that optimizer's step within its own
 
 
 def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
@@ -33,7 +34,7 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
             raise
 
     def _guarded(self: torch.optim.Optimizer, args: tuple, kwargs: dict) -> Any:
-        if _inside:
+        if getattr(_inside, "step", False):
             return step(self, *args, **kwargs)
         if not args and not kwargs and not begins():
             return step(self)
@@ -61,14 +62,13 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
 
 def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> Any:
-    global _inside
     with apart():
         params = [p for g in optimizer.param_groups for p in g["params"]]
         had = None if len(optimizer.state) >= len(params) else set(optimizer.state)
         tensors = params + [v for s in optimizer.state.values() if isinstance(s, dict) for v in s.values() if isinstance(v, torch.Tensor)]
         before = [t._version for t in tensors]
     failed = None
-    _inside = True
+    _inside.step = True
     try:
         return step(optimizer)
     except BaseException as e:
@@ -76,7 +76,7 @@ def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> An
             raise
         failed = e
     finally:
-        _inside = False
+        _inside.step = False
     release_frames(failed)
     if [t._version for t in tensors] != before:
         report.refused(failed, "the optimizer had begun to change weights or its state")

@@ -1,14 +1,13 @@
 """Records the calls that a training run makes, and responds when one of them runs out of memory.
 
-There is one recorder per process. It works on the thread on which it was installed; the calls of
-other threads pass through. :meth:`Recorder.call` sees the outermost module calls, and
+There is one recorder per process. It works on one thread at a time, as :mod:`headroom_train.owner`
+says; the calls of other threads pass through. :meth:`Recorder.call` sees the outermost module calls, and
 :meth:`Recorder.function` the functions that are called on their results.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
@@ -19,18 +18,19 @@ from typing import Any, Callable, NoReturn, Optional
 import torch
 
 from .again import note, unsaved
-from .backward import bypass, finish, state_of
+from .backward import bypass, finish, reduced, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
 from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
-from .genuine import apart, in_place, is_backward, numel, set_aside
+from .genuine import apart, in_place, is_backward, numel, replaced, set_aside
 from .graph import KEEP, sequence
 from .held import Held, Lost
 from .hooks import Change
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
 from .norms import Batchwise, allowed, batchwise, refuse_batchwise
+from .owner import Owner
 from .pieces import Sizes
 from .replay import altered, approximable, modules_of, on_host, refuse_unless_approximable, versions_of
 from .rest import Rest, shapes_of
@@ -71,27 +71,22 @@ def explained() -> None:
 
 
 class Recorder:
-    """Records one process's calls, as the module's docstring says. Not safe for concurrent use;
-    calls of other threads pass through."""
+    """Records one process's calls, as the module's docstring says."""
 
     def __init__(self, report: Any) -> None:
         self.report = report
-        self.thread = threading.get_ident()
-        self.busy = False  # inside a module, a replay, or a function of ours
-        self.within = False  # inside an outermost module that is called without being recorded
-        self.tape: Optional[Tape] = None
-        self.late: weakref.WeakSet[Tape] = weakref.WeakSet()  # tapes with late tensors, until weights change
+        self.owner = Owner()
+        self.mine = self.owner.mine
         self.sizes = Sizes()
         self.evaluation = Sizes()  # of calls without gradients
-        self.stepping = False  # in a function of headroom_train.step that is run for its gradients alone
         self.check: Any = None  # for headroom check: the object that checks the first step
         self.observe: Optional[str] = None  # the reason why nothing is replayed; None if failures are recovered from
         self.kinds: dict[tuple, Optional[str]] = {}  # kinds of tapes whose graphs were walked → why a loss bypasses the modules' outputs
         self.rest = Rest()
 
     def here(self) -> bool:
-        """Whether a call made now is to be recorded."""
-        if threading.get_ident() != self.thread or torch.compiler.is_compiling() or self.observe is not None:
+        """Whether a call made now may be recorded."""
+        if torch.compiler.is_compiling() or self.observe is not None:
             return False
         if torch._C._current_graph_task_id() != -1:  # a backward pass is recomputing activations
             return False
@@ -99,10 +94,29 @@ class Recorder:
             return False
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
+    def claims(self, found: Found, trains: bool) -> bool:
+        """Whether this thread may record a call that trains a module, or watch one without gradients. If not, another
+        thread is in the midst of a step."""
+        allowed, owner = self.owner.claim(trains), self.owner.now()
+        if allowed and trains:
+            thread = self.mine()
+            if not thread.in_step():
+                thread.training.clear()
+            thread.training.add(found.number)
+        elif trains and owner is not None and found.number in owner.training:
+            self.only_observes(f"two threads train one {type(found.module()).__name__} at once")
+        elif trains:
+            self.report.remark("two threads train at once; if memory runs out, only the one that was in its step first goes on", "warning")
+        return allowed
+
+    def only_observes(self, why: str) -> None:
+        """From now on, nothing is recorded."""
+        self.observe = why
+
     def step_begins(self) -> bool:
         """Called before an optimizer's step: the tape ends here. Returns whether the step is to be
         guarded against failures."""
-        if self.stepping:
+        if self.mine().stepping:
             raise Refused("the optimizer's step is inside the function: call it after the function returns")
         self._settle()
         self._close()
@@ -120,17 +134,19 @@ class Recorder:
     def _settle(self) -> None:
         """Called before weights change: what the script still holds of steps that ran out of memory, and no replay has
         kept, gets its values. What cannot be computed is refused when the script asks for it."""
-        for tape in [*self.late]:
-            self.late.discard(tape)
+        known = self.mine().late
+        for tape in [*known]:
+            known.discard(tape)
             late = tape.late
             for slot in late.held() if late is not None else ():
                 with suppress(Refused):
                     self._guarded(lambda late=late, slot=slot: late.has(slot) or late.value(slot))
 
     def _close(self) -> None:
-        if self.tape is not None:
-            self.tape.close()
-            self.tape = None
+        thread = self.mine()
+        if thread.tape is not None:
+            thread.tape.close()
+            thread.tape = None
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The values of a late tensor."""
@@ -233,8 +249,7 @@ class Recorder:
             raise
 
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
-        """Calls, without gradients, a module that is being trained. Repeats the call in pieces if it runs out of
-        memory."""
+        """Calls a module without gradients. Repeats the call in pieces if it runs out of memory."""
         sizes, limits = self.evaluation, found.evaluation
         try:
             with apart():
@@ -245,15 +260,25 @@ class Recorder:
             found.unreadable(e)
             return self.unrecorded(found.why_not, call, args, kwargs)
         if worn:
-            return call(*args, **kwargs)
+            if any(place_of(t).late for t in worn):  # type: ignore[union-attr]
+                return call(*args, **kwargs)
+            with self._inside(worn):  # some modules are faster with plain tensors, and round otherwise
+                return call(*args, **kwargs)
         straight = failed is not None
         if not straight:
             try:
-                return call(*args, **kwargs)
+                result = call(*args, **kwargs)
             except BaseException as e:
                 if not is_out_of_memory(e):
                     raise
                 failed = e
+            if failed is None:
+                try:
+                    with apart():
+                        watch.passed()
+                except Exception as e:
+                    found.unreadable(e)
+                return result
             release_frames(failed)
             set_random_state(state)
             sizes.failed(limits, args, kwargs, failed)
@@ -305,17 +330,20 @@ class Recorder:
     @contextmanager
     def _inside(self, worn: Sequence[torch.Tensor]) -> Iterator[None]:
         """A context for a module's call on recorded tensors: nothing in it is recorded."""
-        self.busy = True
+        thread = self.mine()
+        thread.busy = True
         try:
             with plain_class(worn):
                 yield
         finally:
-            self.busy = False
+            thread.busy = False
 
     def _left_behind(self, places: Sequence[Place]) -> None:
         for place in places:
             if place.slot == LEFT:
                 self._refused(place.failure, Refused("the script uses a tensor that a module computed but did not return"))
+            if place.late and not place.tape.done and place.tape.thread() is not self.mine():
+                self._refused(place.tape.failure, Refused("a result whose values are not in memory is used in another thread"))
 
     def _valued(
         self, args: tuple, kwargs: dict, found: Sequence[torch.Tensor], refused: str = "a module uses a stored tensor whose values are not in memory"
@@ -327,7 +355,7 @@ class Recorder:
         args, kwargs = mapped(self._old, args), mapped(self._old, kwargs)
         for t in recorded(args, kwargs):
             if place_of(t).late:  # type: ignore[union-attr]
-                self._refused(place_of(t).tape.failure, Refused(refused))  # type: ignore[union-attr]
+                self._refused(place_of(t).tape.failure, Refused(self.observe or refused))  # type: ignore[union-attr]
         return args, kwargs
 
     def _old(self, t: Any) -> Any:
@@ -339,11 +367,13 @@ class Recorder:
         for t in worn:
             if place_of(t).late:  # type: ignore[union-attr]
                 return place_of(t).tape  # type: ignore[union-attr]
-        if self.tape is not None and (self.tape.closed or self.tape.done or not self.tape.alive()):
+        thread = self.mine()
+        if thread.tape is not None and (thread.tape.closed or thread.tape.done or not thread.tape.alive()):
             self._close()
-        if self.tape is None:
-            self.tape = Tape()
-        return self.tape
+        if thread.tape is None:
+            thread.tape = Tape()
+            thread.tape.thread = weakref.ref(thread)
+        return thread.tape
 
     def _late_call(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, again: Optional[Callable] = None, worn: Sequence = ()) -> Any:
         """Returns the result of a module's call that ran out of memory, or is expected to. The
@@ -421,7 +451,7 @@ class Recorder:
 
     def _postponed(self, tape: Tape, late: Late, entry: Entry, leaves: Sequence, tree: Any) -> Any:
         result = unflatten([self._made(entry, tape.failure, leaf) for leaf in leaves], tree)
-        self.late.add(tape)
+        self.mine().late.add(tape)
         postpone(tape)
         tape.add(entry, result)
         late.plan.accept()
@@ -533,7 +563,7 @@ class Recorder:
 
         @wraps(call)
         def compiled(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self.busy or not recorded(args, kwargs):
+            if torch.compiler.is_compiling() or self.mine().busy or not recorded(args, kwargs):
                 return call(*args, **kwargs)
             try:
                 return self.function(plainly, args, kwargs)
@@ -559,7 +589,7 @@ class Recorder:
                 result = applied(kind, *args, **kwargs)
                 if versions != [t._version for t in given] or any(r is t for r in flatten(result)[0] for t in given):
                     why = f"{kind.__name__} changes its argument"
-                    if self.busy:
+                    if self.mine().busy:
                         raise Refused(why)
                     for place in filter(None, (t.__dict__.get("_headroom") for t in given)):
                         place.tape.refuse(why)
@@ -571,7 +601,7 @@ class Recorder:
         @wraps(original.__func__)
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                if self.busy or not recorded(args, kwargs):
+                if self.mine().busy or not recorded(args, kwargs):
                     return applied(kind, *args, **kwargs)
                 return opaque(kind)(*args, **kwargs)
             except BaseException as e:
@@ -587,7 +617,8 @@ class Recorder:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         found = recorded(args, kwargs)
-        if self.busy or not self.here():
+        thread = self.mine()
+        if thread.busy or not self.here() or any(place_of(t).tape.thread() is not thread for t in found):  # type: ignore[union-attr]
             if any(place_of(t).late for t in found):  # type: ignore[union-attr]
                 args, kwargs = self._valued(args, kwargs, found)
             with torch._C.DisableTorchFunctionSubclass():
@@ -835,20 +866,26 @@ class Recorder:
                 if self.check is not None:
                     self.check.backward(self, tape, args, kwargs)
                 tape.close()
-                self.tape = None if self.tape is tape else self.tape
+                self._leave(tape)
             return result
         release_frames(failed)
         self.sizes.failed_after(failed)
         tape.failure = failed
-        self.tape = None if self.tape is tape else self.tape
+        self._leave(tape)
         try:
             self._may(tape)
             if not usual:
                 raise Refused("the graph is kept to be used again (retain_graph)")
+            if reduced(params):
+                raise Refused("DistributedDataParallel had begun to reduce gradients when memory ran out in backward")
             self._guarded(lambda: note(tape))
             return self._guarded(lambda: finish(tape, args, kwargs, params, before, failed, self.sizes, self.report))
         except Refused as why:
             self._refused(failed, why)
+
+    def _leave(self, tape: Tape) -> None:
+        thread = self.mine()
+        thread.tape = None if thread.tape is tape else thread.tape
 
     # Shared by the above.
 
@@ -867,8 +904,11 @@ class Recorder:
     def _guarded(self, work: Callable) -> Any:
         """Runs work that is headroom's rather than the script's: nothing in it is recorded, and any exception
         becomes a refusal."""
-        was, self.busy = self.busy, True
+        thread = self.mine()
+        was, thread.busy = thread.busy, True
         try:
+            if not self.owner.alone() and replaced():
+                raise Refused("another thread, too, calls the functions of PyTorch that the script has replaced")
             with set_aside():
                 return work()
         except Refused as why:
@@ -882,11 +922,11 @@ class Recorder:
             release_frames(e)
             raise Refused("there is not enough memory for values that the step needs at once" if is_out_of_memory(e) else f"{type(e).__name__}: {e}") from None
         finally:
-            self.busy = was
+            thread.busy = was
 
     def _refused(self, failure: Optional[BaseException], why: BaseException) -> NoReturn:
         self.sizes.refused()
-        self.tape = None  # whatever the user's own handler runs next is a new step
+        self.mine().tape = None  # whatever the user's own handler runs next is a new step
         self.report.refused(failure, str(why))
         raise failure from None  # type: ignore[misc]  # something has failed
 

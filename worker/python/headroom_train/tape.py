@@ -144,6 +144,7 @@ class Tape:
         self.failure: Optional[BaseException] = None  # the user's exception, once something has failed
         self.random = random_state()
         self._long = SHORT  # how many entries there may be before those are looked for that can be forgotten
+        self.thread: Callable[[], Any] = lambda: None  # on which it is recorded: see owner.Thread; None once that has ended
         self.closed = False
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had finished when something failed

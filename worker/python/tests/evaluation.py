@@ -152,16 +152,24 @@ class Follows(Classifier):
 class Case:
     """One kind of call. ``survives`` says what the call must survive: "once", a failure that does
     not happen again; "again", such a failure and also a whole batch that never fits; "", nothing at
-    all."""
+    all. A module that is not ``trained`` is called for the first time beside one that is, or for the second time if it
+    is ``known``."""
 
-    def __init__(self, kind: type[Classifier], survives: str, train: bool = False, autocast: bool = False) -> None:
-        self.kind, self.survives, self.train, self.autocast = kind, survives, train, autocast
+    def __init__(self, kind: type[Classifier], survives: str, train: bool = False, autocast: bool = False, trained: bool = True, known: bool = False) -> None:
+        self.kind, self.survives, self.train, self.autocast, self.trained, self.known = kind, survives, train, autocast, trained, known
         self.name = kind.__name__ + (" in training mode" if train else "") + (", autocast" if autocast else "")
+        self.name += "" if trained else ", not trained, called before" if known else ", not trained"
 
     def made(self) -> nn.Module:
-        """A module that has been trained for two steps."""
+        """A module that has been trained for two steps, unless it is not trained."""
         torch.manual_seed(0)
         net = self.kind()
+        if not self.trained:
+            torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+            if self.known:
+                with torch.no_grad():
+                    net.train(self.train)(*self.given())
+            return net.train(self.train)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(2):
             optimizer.zero_grad()
@@ -192,6 +200,7 @@ CASES = [
     Case(Follows, ""),
     Case(Classifier, "", train=True),
 ]
+CASES += [Case(c.kind, c.survives, c.train, c.autocast, trained=False, known=known) for c in CASES for known in (False, True)]
 
 
 def leaves(result: Any) -> list:

@@ -1236,3 +1236,29 @@ def classes_and_modes_of_the_script_see_its_own_calls(t: Training) -> str:
             t.step()
         said.append((list(Counting.calls), sorted(functions), sorted(operations)))
     return "" if said[0] == said[1] else "; ".join(f"{collections.Counter(a)} instead of {collections.Counter(b)}" for a, b in zip(*said) if a != b)
+
+
+@check
+def a_teacher_gets_plain_tensors(t: Training) -> str:
+    """PyTorch's encoder has a fast path, which rounds otherwise, for tensors whose class has no ``__torch_function__``."""
+    seen = []
+
+    class Teacher(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(5, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(type(x) is Tensor)
+            return self.body(x)
+
+    teacher = Teacher().eval().requires_grad_(False)
+    t.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})  # begins a search for modules
+    for _ in range(2):
+        t.batch()
+        out = t.net(t.x)
+        with torch.no_grad():
+            wanted = teacher(out)
+        F.mse_loss(out, wanted).backward()
+        t.optimizer.step()
+    return "" if seen == [True, True] else f"{seen}"

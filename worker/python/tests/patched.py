@@ -244,7 +244,7 @@ def compared(key: tuple[Any, str], runs: dict[str, Left]) -> str:
 HOOKS: list[tuple[Any, str]] = [
     (nn.Module, "__call__"), (nn.Module, "_wrapped_call_impl"), (nn.Module, "_call_impl"), (torch.optim.Optimizer, "profile_hook_step"),
     (torch.optim.Optimizer, "add_param_group"), (torch.optim.Optimizer, "zero_grad"), (torch, "compile"), (torch.autograd.Function, "apply"),
-    (torch.autocast, "__enter__"), (torch.autograd, "backward"), (warnings, "showwarning"),
+    (nn.Module, "eval"), (torch.autocast, "__enter__"), (torch.autograd, "backward"), (warnings, "showwarning"),
 ]  # fmt: skip
 
 
@@ -301,6 +301,7 @@ def hooked(owner: Any, name: str, when: str, attached: bool, fails: bool) -> tup
             loss.backward()
             optimizer.step()
         optimizer.zero_grad()
+        net.eval().train()
     if fails and not whole.raised:
         raise AssertionError("nothing has failed")
     return counts, ours is None or vars(owner)[name] is ours, trial.digest(dict(net.named_parameters())), signature

@@ -1,0 +1,119 @@
+"""Checks DistributedDataParallel with one rank: a module that fails is run in pieces, and the gradients are
+reduced once.
+
+    python alone.py
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import trial
+from forked import status
+from inject import Fault, Injector
+from loops_composed import mlp
+
+trial.attach()
+from headroom_train import _torch  # noqa: E402
+from headroom_train.found import found_of  # noqa: E402
+
+ROWS = 7
+
+
+class Training:
+    def __init__(self, **options: Any) -> None:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        torch.manual_seed(0)
+        self.net = nn.parallel.DistributedDataParallel(mlp(10, 12, 5), **options)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.failed = False
+
+    def step(self, at: int = -1, second: bool = False) -> None:
+        """Makes a step of two micro-batches, of which the first is not reduced. Operation ``at`` of one of them never
+        fits with all rows."""
+        self.optimizer.zero_grad()
+        for last in (False, True):
+            x, y = torch.randn(ROWS, 10), torch.randint(0, 5, (ROWS,))
+            with Injector(Fault("again", at, ROWS) if at >= 0 and last is second else None) as injector:
+                injector.begin()
+                if last:
+                    F.cross_entropy(self.net(x), y).backward()
+                else:
+                    with self.net.no_sync():
+                        F.cross_entropy(self.net(x), y).backward()
+                injector.end()
+            self.failed = self.failed or bool(injector.raised)
+        self.optimizer.step()
+
+
+def told() -> list[dict[str, Any]]:
+    return _torch._recorder.report.told  # type: ignore[union-attr]
+
+
+def every_operation() -> str:
+    """Every second operation fails in turn, in the first step and in a later one."""
+    bare = Training()
+    for _ in range(3):
+        bare.step()
+    want = [p.detach().clone() for p in bare.net.parameters()]
+    survived = raised = 0
+    for options in ({}, {"gradient_as_bucket_view": True}):
+        for first in (True, False):
+            for second in (False, True):
+                for at in range(0, 60, 2):
+                    t = Training(**options)
+                    told().clear()
+                    try:
+                        for i in range(3):
+                            t.step(at if i == (0 if first else 2) else -1, second)
+                    except torch.OutOfMemoryError as e:
+                        if " at profiler" in str(e):  # DistributedDataParallel's own, outside the module
+                            continue
+                        if not told() or "had begun to reduce" not in told()[-1]["why"]:
+                            return f"operation {at}: {e}, {told()[-1:]}"
+                        raised += 1
+                        continue
+                    if not t.failed:
+                        break
+                    if any(not torch.allclose(p, w, rtol=1e-5, atol=1e-7) for p, w in zip(t.net.parameters(), want)):
+                        return f"operation {at}: other weights"
+                    survived += bool(told())
+    return "" if survived >= 20 and raised else f"{survived} survived, {raised} raised"
+
+
+def an_evaluation_goes_on() -> str:
+    t, x = Training(), torch.randn(ROWS, 10)
+    t.step()
+    with torch.no_grad():
+        want = t.net.module.forward(x)
+        with Injector(Fault("again", 1, ROWS)) as injector:
+            injector.begin()
+            got = t.net.eval()(x)
+            injector.end()
+    return "" if injector.raised and torch.allclose(want, got) else "not survived"
+
+
+def what_looks_at_the_graph_is_left_alone() -> str:
+    """These walk from the results to the parameters that they depend on."""
+    for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+        _torch._recorder.observe = None  # type: ignore[union-attr]
+        t = Training(**options)
+        F.cross_entropy(t.net(torch.randn(ROWS, 10)), torch.randint(0, 5, (ROWS,))).backward()
+        if found_of(t.net.module) is not None or _torch._recorder.observe != "the model is managed by DistributedDataParallel":  # type: ignore[union-attr]
+            return f"{options}: {_torch._recorder.observe}"  # type: ignore[union-attr]
+    return ""
+
+
+CHECKS = [every_operation, an_evaluation_goes_on, what_looks_at_the_graph_is_left_alone]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(status(CHECKS))

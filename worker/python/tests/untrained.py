@@ -1,0 +1,216 @@
+"""Checks modules that are called without gradients and are not trained: teachers, reference models,
+averages of the weights.
+
+    python untrained.py
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trial
+from forked import status
+from inject import Fault, Injector
+from loops_composed import mlp
+
+trial.attach()
+from headroom_train import _torch  # noqa: E402
+from headroom_train.found import found_of  # noqa: E402
+from headroom_train.tape import Recorded  # noqa: E402
+
+ROWS = 7
+STUDENT = nn.Linear(10, 5)
+
+
+def step(student: nn.Module = STUDENT, optimizer: torch.optim.Optimizer | None = None) -> None:
+    optimizer = optimizer or torch.optim.SGD(student.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    F.cross_entropy(student(torch.randn(ROWS, 10)), torch.randint(0, 5, (ROWS,))).backward()
+    optimizer.step()
+
+
+def told() -> list[dict[str, Any]]:
+    return _torch._recorder.report.told  # type: ignore[union-attr]
+
+
+def failing(call: Callable[[], Any]) -> Any:
+    """The result of a call whose second operation never fits with all rows."""
+    with Injector(Fault("again", 1, ROWS)) as injector:
+        injector.begin()
+        result = call()
+        injector.end()
+    if not injector.raised:
+        raise AssertionError("nothing failed")
+    return result
+
+
+def survived(module: nn.Module, x: Tensor) -> str:
+    """What is wrong with a failing call without gradients; empty if it is survived with the right results."""
+    with torch.no_grad():
+        want = copy.deepcopy(module)(x)
+        try:
+            got = failing(lambda: module(x))
+        except torch.OutOfMemoryError:
+            return f"not survived {told()}"
+    return "" if torch.allclose(want, got) and type(got) is Tensor and not got.requires_grad else "other results"
+
+
+def a_teacher_is_called_in_pieces() -> str:
+    teacher, x = mlp(10, 12, 5).eval().requires_grad_(False), torch.randn(ROWS, 10)
+    optimizer = torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    said = survived(teacher, x)  # in the first step, before the student
+    step(STUDENT, optimizer)
+    step(STUDENT, optimizer)
+    with torch.no_grad():
+        said = said or "" if torch.allclose(failing(lambda: teacher(x)), copy.deepcopy(teacher)(x)) else "other results later"
+    return said or ("" if [t["how"].split()[-1] for t in told()] == ["pieces"] else f"{told()}")  # the second batch goes in pieces straight away
+
+
+def it_is_not_recorded_with_gradients() -> str:
+    """A network through which the student is compared (a perceptual loss) computes with gradients, too."""
+    net, x = mlp(10, 12, 5).requires_grad_(False), torch.randn(ROWS, 10)
+    torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    with torch.no_grad():
+        net(x)
+    out = net(x.requires_grad_())
+    if type(out) is not Tensor or found_of(net) is None:
+        return f"recorded: {type(out)}, {found_of(net)}"
+    try:
+        failing(lambda: net(x))
+    except torch.OutOfMemoryError:
+        return "" if not told() else f"told {told()}"
+    return "survived"
+
+
+def it_may_be_trained_later() -> str:
+    """A validation before the training, with the optimizer of another module already made."""
+    net, x = mlp(10, 12, 5), torch.randn(ROWS, 10)
+    optimizer = torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    with torch.no_grad():
+        net(x)
+    step(STUDENT, optimizer)
+    step(STUDENT, optimizer)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    out = net(x)
+    return "" if type(out) is Recorded and found_of(net).calls == 1 else "its calls are not recorded when it is trained"  # type: ignore[union-attr]
+
+
+def one_under_no_grad_stays_untrained() -> str:
+    torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    net = nn.Sequential(mlp(10, 12, 5), nn.Softmax(1))
+    free = nn.Softmax(1)
+    with torch.no_grad():
+        free(net(torch.randn(ROWS, 10)))
+    found = [name for name, m in net.named_modules() if found_of(m) is not None]
+    if found != [""] or found_of(free) is not None:
+        return f"found: {found}, {found_of(free)}"
+    return ""
+
+
+def an_average_is_found_when_it_is_evaluated() -> str:
+    """The copy is made of a module that is recorded, and first called when no module is looked for any more."""
+    net, x = mlp(10, 12, 5), torch.randn(ROWS, 10)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        step(net, optimizer)
+    averages = [copy.deepcopy(net), torch.optim.swa_utils.AveragedModel(net)]
+    if any("_compiled_call_impl" in vars(m) for a in averages for m in a.modules()):
+        return "a copy has the original's"
+    for a in averages:
+        step(net, optimizer)
+        said = survived(a.eval(), x)
+        if said:
+            return said
+        for _ in range(3):
+            step(net, optimizer)
+    return ""
+
+
+def searches_become_rare() -> str:
+    """Evaluations in every step begin fewer and fewer searches."""
+    optimizer = torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    begun = []
+    for i in range(40):
+        step(STUDENT, optimizer)
+        before = vars(nn.Module)["_compiled_call_impl"]
+        STUDENT.eval()
+        if before is None and vars(nn.Module)["_compiled_call_impl"] is not None:
+            begun.append(i + 1)
+        STUDENT.train()
+    return "" if begun == [2, 4, 8, 16, 32] else f"begun after steps {begun}"
+
+
+def it_is_freed_at_once() -> str:
+    teacher = mlp(10, 12, 5).requires_grad_(False)
+    torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    gc.collect()
+    gc.disable()
+    with torch.no_grad():
+        for _ in range(3):
+            teacher(torch.randn(ROWS, 10))
+    if found_of(teacher) is None:
+        return "not found"
+    there = [weakref.ref(teacher), *(weakref.ref(p) for p in teacher.parameters())]
+    del teacher
+    return "" if all(ref() is None for ref in there) else "a teacher outlives its last name"
+
+
+class Holder(nn.Module):
+    """Its part is called by itself, without gradients, and only then found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = mlp(10, 12, 10).requires_grad_(False)
+        self.head = nn.Linear(10, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.part(x)
+        return self.head(x)
+
+
+def a_part_that_is_found_is_no_change() -> str:
+    net = Holder()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    step(net, optimizer)
+    with torch.no_grad():
+        net.part(torch.randn(ROWS, 10))
+    if found_of(net.part) is None:
+        return "not found"
+    loss = F.cross_entropy(failing(lambda: net(torch.randn(ROWS, 10))), torch.randint(0, 5, (ROWS,)))
+    loss.backward()
+    optimizer.step()
+    return "" if told() and "pieces" in told()[-1].get("how", "") else f"{told()}"
+
+
+def attributes_that_the_script_sets_are_no_changes() -> str:
+    """What a script sets between two calls is noticed in the next look, and is not taken for the call's own doing then."""
+    teacher, x = mlp(10, 12, 5).requires_grad_(False), torch.randn(ROWS, 10)
+    torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    with torch.no_grad():
+        for epoch in range(4):
+            teacher.epoch = epoch
+            teacher(x)
+    teacher.epoch = 4
+    return survived(teacher, x)
+
+
+CHECKS = [
+    a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, it_may_be_trained_later, one_under_no_grad_stays_untrained,
+    an_average_is_found_when_it_is_evaluated, searches_become_rare, it_is_freed_at_once, a_part_that_is_found_is_no_change,
+    attributes_that_the_script_sets_are_no_changes,
+]  # fmt: skip
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(status(CHECKS))
