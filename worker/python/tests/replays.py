@@ -41,7 +41,7 @@ from headroom_train.held import MOST, Held  # noqa: E402
 from headroom_train.mixing import Operations, mixing  # noqa: E402
 from headroom_train.replay import sketched  # noqa: E402
 from headroom_train.report import Report  # noqa: E402
-from headroom_train.rows import Cut, Plan, sliced  # noqa: E402
+from headroom_train.rows import Axis, Cut, Plan, sliced  # noqa: E402
 from headroom_train.tape import Entry, Outside, Ref  # noqa: E402
 from headroom_train.wire import Wire  # noqa: E402
 
@@ -917,7 +917,8 @@ def kinds_of_batches() -> str:
         ("a batch of one row cannot be split", Packing(6, 9), (x[None], at[None], ends)),
         ("a row's result depends on the other rows; dimension 0 of the arguments of Packing, of 8, may not be the batch, since 3 whole numbers are given "
          "with it, such as the ends of sequences", Packing(6, 9), (x, at, ends)),
-        ("a call to Graph fails if dimension 0 of its arguments is cut from 8 to 2 (IndexError: index 3 is out of bounds for dimension 0 with size 2)", Graph(6, 9), (x, edges, at)),
+        ("a call to Graph fails if dimension 0 of its arguments is cut from 8 to 2 (IndexError: index 3 is out of bounds for dimension 0 with size 2)",
+         Graph(6, 9), (x, edges, at)),
     ]
     wrong = []
     for why, model, given in steps:
@@ -936,7 +937,7 @@ def kinds_of_batches() -> str:
     plan.tape, plan.batch, plan._rows = SimpleNamespace(outside=[x, edges, edges[:, :1]]), 8, [SimpleNamespace(count=2), SimpleNamespace(count=3)]  # type: ignore[assignment]
     for at, points in ((1, True), (2, False), (0, False)):
         try:
-            plan.refuse_pointing(Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: 1}, False))
+            plan.refuse_pointing(Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: Axis(0)}, False))
             found = False
         except failure.Refused:
             found = True
