@@ -72,7 +72,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
         for s, value in env.items():
             known = slots[s]
             if known.axis is not None:
-                known.axis.apart(whole[s]).narrow(known.axis.dim + 1, rows.start, rows.count).copy_(known.axis.apart(value))
+                known.axis.put(whole[s], rows.start, value)
             elif s in rules:
                 parts = [weight(rule, range(rows.start, rows.stop)) for rule in rules[s]]
                 like[s] = value

@@ -201,10 +201,7 @@ class Kept:
 
     def append(self, rows: torch.Tensor) -> None:
         """Adds the values of the next rows."""
-        rows = self._axis.apart(rows)
-        count = rows.shape[self._axis.dim + 1]
-        self._axis.apart(self.value).narrow(self._axis.dim + 1, self._filled, count).copy_(rows)
-        self._filled += count
+        self._filled += self._axis.put(self.value, self._filled, rows)
 
     def whole(self) -> Optional[torch.Tensor]:
         """The values, once those of all rows are there; None before."""

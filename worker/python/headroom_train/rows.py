@@ -60,6 +60,15 @@ class Axis(NamedTuple):
             return tensor.index_select(self.dim, index)
         return self.apart(tensor).index_select(self.dim + 1, index).flatten(self.dim, self.dim + 2)
 
+    def put(self, whole: torch.Tensor, start: int, part: torch.Tensor) -> int:
+        """Writes a part into the whole tensor, beginning with row ``start``. Returns how many rows the part has."""
+        count = part.shape[self.dim] // self.each()
+        if self.outer == 1:
+            whole.narrow(self.dim, start * self.inner, count * self.inner).copy_(part)
+        else:
+            self.apart(whole).narrow(self.dim + 1, start, count).copy_(self.apart(part))
+        return count
+
     def joined(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """The tensor of which the parts are the rows, in order."""
         if self.outer == 1:
