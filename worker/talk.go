@@ -287,9 +287,9 @@ func (t *talk) grows(m message, now time.Time) {
 }
 
 // settle records that the pending failures were survived, by what means, and how much time has
-// passed since the first of them. how is "" if the means is not known. rows is 0 if the process
-// does not know the number of rows of the batch: what it gave with the failure is then the
-// size of some dimension, and is not shown.
+// passed since the first of them. how is "" if the means is not known. rows is the number of rows of
+// the batch, or 0 if the process does not know it. If the process gave another number with the failure,
+// that is the size of some other dimension, and is not shown.
 func (t *talk) settle(how string, rows int) {
 	if len(t.pending) == 0 {
 		return
@@ -298,7 +298,7 @@ func (t *talk) settle(how string, rows int) {
 	defer t.life.mu.Unlock()
 	t.life.ended.Survived++
 	for i, f := range t.pending {
-		if how != "" && rows == 0 {
+		if how != "" && rows != f.Rows {
 			f = f.uncounted()
 		}
 		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0, InStep: f.Step}

@@ -108,8 +108,8 @@ def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots:
         most = 1e-1 if half_in(tape, modules) else 1e-2
         for s in slots:
             known = plan.slots[s]
-            if known.dim is not None and sampled.steps[s][known.dim] == 1:
-                value = sampled.values[s].narrow(known.dim, 0, rows.count * known.per_row)
+            if known.axis is not None and sampled.steps[s][known.axis.dim] == 1:
+                value = known.axis.some(sampled.values[s], 0, rows.count)
                 if not alike(value, sample(env[s], sampled.steps[s]), most):
                     return False
     return True

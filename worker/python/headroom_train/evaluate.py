@@ -89,8 +89,8 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
             raise Refused("the call draws random numbers")
         for s, value in env.items():
             known = slots[s]
-            if known.dim is not None:
-                whole[s].narrow(known.dim, rows.start * known.per_row, value.shape[known.dim]).copy_(value)
+            if known.axis is not None:
+                known.axis.put(whole[s], rows.start, value)
             elif s in rules:
                 parts = [weight(rule, range(rows.start, rows.stop)) for rule in rules[s]]
                 like[s] = value

@@ -28,7 +28,7 @@ from .hooks import changed
 from .norms import refuse_batchwise
 from .pieces import Sizes
 from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, rehearsed, residual, sketched, spread, versions_of
-from .rows import Rows
+from .rows import Axis, Rows
 from .tape import random_state, set_random_state
 from .trees import flatten, mapped, opened, tensors_in, unflatten
 from .weights import Rule, candidates, distinct, others, settled, typed, weight
@@ -386,6 +386,6 @@ def whole(tree: Any, batch: int) -> None:
 def cut(tree: Any, batch: int, rows: Rows) -> Any:
     """The tree with only the given rows of every tensor that has as many rows as the batch. Other
     tensors stay whole."""
-    return mapped(lambda t: rows.of(t, 1) if isinstance(t, torch.Tensor) and t.dim() and t.shape[0] == batch else t, tree)
+    return mapped(lambda t: rows.of(t, Axis(0)) if isinstance(t, torch.Tensor) and t.dim() and t.shape[0] == batch else t, tree)
 
 

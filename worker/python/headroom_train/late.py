@@ -187,7 +187,7 @@ class Kept:
     and was made by a GPU. ``value`` is None if there is no memory."""
 
     def __init__(self, known: Slot) -> None:
-        self._dim: int = known.dim  # type: ignore[assignment]
+        self._axis: Any = known.axis
         self._filled = 0
         self.value: Optional[torch.Tensor] = None
         near = known.device if math.prod(known.shape) <= NEAR else torch.device("cpu")
@@ -201,13 +201,11 @@ class Kept:
 
     def append(self, rows: torch.Tensor) -> None:
         """Adds the values of the next rows."""
-        count = rows.shape[self._dim]
-        self.value.narrow(self._dim, self._filled, count).copy_(rows)  # type: ignore[union-attr]
-        self._filled += count
+        self._filled += self._axis.put(self.value, self._filled, rows)
 
     def whole(self) -> Optional[torch.Tensor]:
         """The values, once those of all rows are there; None before."""
-        return self.value if self._filled == self.value.shape[self._dim] else None  # type: ignore[union-attr]
+        return self.value if self._filled == self.value.shape[self._axis.dim] // self._axis.each() else None  # type: ignore[union-attr]
 
 
 class Late:
@@ -355,7 +353,7 @@ class Late:
                         env = run(tape, plan, needed(tape, [slot]), rows)
                         parts.append(env[slot].clone())
                         env.clear()
-                found = torch.cat(parts, plan.slots[slot].dim)
+                found = plan.slots[slot].axis.joined(parts)  # type: ignore[union-attr]
         self._values[slot] = found
         return found
 

@@ -118,6 +118,8 @@ class Sizes:
 
     def first(self, batch: int) -> int:
         """The number of rows per piece that gives as few pieces as possible, all of nearly equal size."""
+        if batch != self._rows:  # the rows are not in dimension 0 of the first argument
+            self._rows, self._per_row = batch, max(1, self.cost() // batch)
         most = max(1, batch // 2) if self._fits is None else max(1, min(batch, self._fits // self._per_row))
         return -(-batch // -(-batch // most))
 

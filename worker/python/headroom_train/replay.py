@@ -24,7 +24,7 @@ from .held import parameters, submodules
 from .hooks import changed
 from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
-from .rows import NOTHING, Plan, Rows, arguments, perform
+from .rows import NOTHING, Axis, Plan, Rows, arguments, perform
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .trees import flatten
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
@@ -119,7 +119,7 @@ class Inputs:
     def __init__(self, tape: Tape, plan: Optional[Plan], entries: Sequence[int]) -> None:
         found: dict[int, torch.Tensor] = {}
         self.entering: dict[int, torch.Tensor] = {}  # tensors from outside that are cut or have a graph, by index
-        self.cut: dict[int, int] = {}
+        self.cut: dict[int, Axis] = {}
         for i in entries:
             entry = tape.entries[i]
             if entry.module is not None:
@@ -130,10 +130,10 @@ class Inputs:
                 tensor = tape.outside[index]
                 if not tensor.requires_grad or not entry.grad:
                     continue
-                per_row = 0 if plan is None else plan.cuts[i].outside.get(index, 0)
-                if per_row and self.cut.setdefault(index, per_row) != per_row:
+                axis = None if plan is None else plan.cuts[i].outside.get(index)
+                if axis is not None and self.cut.setdefault(index, axis) != axis:
                     raise Refused("a tensor with a graph would have to be split in two different ways")
-                if per_row or not tensor.is_leaf:
+                if axis is not None or not tensor.is_leaf:
                     self.entering[index] = tensor
                 else:
                     found.setdefault(id(tensor), tensor)
@@ -193,8 +193,8 @@ class Gradients:
 
     def all(self) -> list[Optional[torch.Tensor]]:
         out = list(self.own)
-        for value in self.entering.values():
-            out.append(torch.cat(value) if isinstance(value, list) else value)
+        for index, value in self.entering.items():
+            out.append(self.inputs.cut[index].joined(value) if isinstance(value, list) else value)
         return out
 
 
@@ -391,7 +391,7 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
     def value(outputs: dict, some: list[int]) -> torch.Tensor:
         def cut(s: int) -> torch.Tensor:
             known, output = plan.slots[s], outputs[s].clone() if changing else outputs[s]
-            return output if known.dim is None else output.narrow(known.dim, (some[0] - start) * known.per_row, len(some) * known.per_row)
+            return output if known.axis is None else known.axis.some(output, some[0] - start, len(some))
 
         return run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})[slot].float().reshape(())
 
@@ -652,11 +652,10 @@ class Proof:
     def _targets(self) -> list[torch.Tensor]:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a
         batch's rows. None of them requires a gradient."""
-        batch, tape = self.plan.batch, self.tape
-        found = [tape.outside[i] for cut in self.plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
-        found = list({id(t): t for t in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
-        # A tensor of shape (B·k, …) has B rows of k slices each.
-        return [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in found]
+        tape = self.tape
+        found = [(tape.outside[i], axis) for cut in self.plan.cuts for i, axis in cut.outside.items() if not tape.outside[i].requires_grad]
+        found = list({id(t): (t, axis) for t, axis in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
+        return [t if axis == Axis(0) else axis.apart(t).movedim(axis.dim + 1, 0) for t, axis in found]
 
     def _rule(
         self,
@@ -685,7 +684,7 @@ class Proof:
                 if within:
                     return float(run(tape, plan, first, at)[slot])
                 where = [place[r] for r in rows]
-                env = {s: pick(v, plan.slots[s], where, len(chosen)) for s, v in outputs.items()}
+                env = {s: pick(v, plan.slots[s], where) for s, v in outputs.items()}
                 return float(run(tape, plan, tail, at, env)[slot])
 
             exact = tolerance
@@ -717,8 +716,8 @@ class Proof:
                 found.setdefault(s, []).append(v)
         outputs = {}
         for s, parts in found.items():
-            dim = plan.slots[s].dim
-            outputs[s] = parts[0] if dim is None else torch.cat(parts, dim)
+            axis = plan.slots[s].axis
+            outputs[s] = parts[0] if axis is None else axis.joined(parts)
         self._compare(first, chosen, tolerance, outputs if len(starts) == 1 else None)
         return outputs
 
@@ -734,14 +733,13 @@ class Proof:
         split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in parts]
         alone = [(i, self._alone(first, together[i])) for i in range(2 if len(parts[1]) > 1 else 1) if len(together) > 2 and not self.few]
         for s, v in whole.items():
-            dim = plan.slots[s].dim
-            if dim is None:
+            axis = plan.slots[s].axis
+            if axis is None:
                 continue  # a loss computed inside a module is judged by its rule
-            each = v.shape[dim] // len(together)
             most = max(tolerance, TF32) if v.is_cuda else tolerance
             rough = max(tolerance, 1e-2) if v.is_cuda else tolerance  # other kernels may compute a single row, as a vector
-            rows = [(v.narrow(dim, i * each, each), e[s]) for i, e in alone if s in e and e[s].shape == v.narrow(dim, 0, each).shape]
-            if not same(v, torch.cat([e[s] for e in split], dim), most) or not all(same(a, b, rough) for a, b in rows):
+            rows = [(axis.some(v, i, 1), e[s]) for i, e in alone if s in e and e[s].shape == axis.some(v, 0, 1).shape]
+            if not same(v, axis.joined([e[s] for e in split]), most) or not all(same(a, b, rough) for a, b in rows):
                 raise plan.mixed("a row's result depends on the other rows of the batch")
 
     def _alone(self, first: Sequence[int], row: int) -> dict[int, torch.Tensor]:
@@ -930,14 +928,9 @@ def spread(batch: int, count: int) -> list[int]:
     return sorted({batch * i // count for i in range(count)})
 
 
-def pick(value: torch.Tensor, slot: Any, where: list[int], count: int) -> torch.Tensor:
-    """Some rows of an output that was computed for ``count`` rows."""
-    if slot.dim is None:
-        return value.clone()
-    index = torch.tensor(where, device=value.device)
-    if slot.per_row == 1:
-        return value.index_select(slot.dim, index)
-    return value.unflatten(slot.dim, (count, slot.per_row)).index_select(slot.dim, index).flatten(slot.dim, slot.dim + 1)
+def pick(value: torch.Tensor, slot: Any, where: list[int]) -> torch.Tensor:
+    """Some rows of an output."""
+    return value.clone() if slot.axis is None else slot.axis.chosen(value, torch.tensor(where, device=value.device))
 
 
 def ignored(tape: Tape) -> list[int]:

@@ -17,8 +17,8 @@ from typing import Any, Callable, ClassVar, NamedTuple, NoReturn, Optional
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .calm import ANYWHERE, Calm, Sealed, Watcher
-from .failure import Mixed, Refused, Writes, is_out_of_memory
+from .calm import ANYWHERE, Calm, Sealed, Watcher, rehearsal
+from .failure import Mixed, Refused, Writes, is_out_of_memory, patiently
 from .found import draws_of, found_of, number_of, state_of
 from .genuine import in_place
 from .graph import signature
@@ -32,6 +32,50 @@ INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "
 SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}  # the size of their results depends on values
 
 
+class Axis(NamedTuple):
+    """Where the rows of a batch are in a tensor. Dimension ``dim`` consists of ``outer`` blocks, one after the other, and
+    each block has ``inner`` slices for each row. Time steps that were flattened together with the rows are blocks."""
+
+    dim: int
+    outer: int = 1
+    inner: int = 1
+
+    def each(self) -> int:
+        """The number of slices of a row."""
+        return self.outer * self.inner
+
+    def apart(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor with the rows in dimension ``dim + 1``, between the blocks and the slices."""
+        return tensor.unflatten(self.dim, (self.outer, -1, self.inner))
+
+    def some(self, tensor: torch.Tensor, start: int, count: int) -> torch.Tensor:
+        """``count`` rows, beginning with row ``start``."""
+        if self.outer == 1:
+            return tensor.narrow(self.dim, start * self.inner, count * self.inner)
+        return self.apart(tensor).narrow(self.dim + 1, start, count).flatten(self.dim, self.dim + 2)
+
+    def chosen(self, tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """The rows that the index lists."""
+        if self.each() == 1:
+            return tensor.index_select(self.dim, index)
+        return self.apart(tensor).index_select(self.dim + 1, index).flatten(self.dim, self.dim + 2)
+
+    def put(self, whole: torch.Tensor, start: int, part: torch.Tensor) -> int:
+        """Writes a part into the whole tensor, beginning with row ``start``. Returns how many rows the part has."""
+        count = part.shape[self.dim] // self.each()
+        if self.outer == 1:
+            whole.narrow(self.dim, start * self.inner, count * self.inner).copy_(part)
+        else:
+            self.apart(whole).narrow(self.dim + 1, start, count).copy_(self.apart(part))
+        return count
+
+    def joined(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The tensor of which the parts are the rows, in order."""
+        if self.outer == 1:
+            return torch.cat([*parts], self.dim)
+        return torch.cat([self.apart(part) for part in parts], self.dim + 1).flatten(self.dim, self.dim + 2)
+
+
 class Rows:
     """Rows ``start`` to ``stop``, exclusive, of a batch of ``batch`` rows. If ``index`` is given,
     the rows that it lists instead."""
@@ -42,28 +86,29 @@ class Rows:
         self.batch, self.start, self.stop, self.index = batch, start, stop, index
         self.count = stop - start if index is None else len(index)
 
-    def of(self, tensor: torch.Tensor, per_row: int) -> torch.Tensor:
-        """These rows of a tensor that has ``per_row`` slices along dimension 0 for each row."""
+    def of(self, tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
+        """These rows of a tensor."""
         if self.count == self.batch and self.index is None:
             return tensor
         if self.index is None:
-            return tensor[self.start * per_row : self.stop * per_row]
-        index = torch.tensor(self.index, device=tensor.device)
-        if per_row == 1:
-            return tensor.index_select(0, index)
-        return tensor.unflatten(0, (self.batch, per_row)).index_select(0, index).flatten(0, 1)
+            return axis.some(tensor, self.start, self.count)
+        return axis.chosen(tensor, torch.tensor(self.index, device=tensor.device))
 
 
 class Slot(NamedTuple):
     """What is known about a tensor of the tape."""
 
     shape: tuple  # for the whole batch
-    dim: Optional[int]  # the dimension that grows with the batch; None if there is none
-    per_row: int
+    axis: Optional[Axis]  # where its rows are; None if no dimension grows with the batch
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
     fixed: bool  # the tensor does not depend on the batch at all
+
+    @property
+    def dim(self) -> Optional[int]:
+        """The dimension that grows with the batch; None if there is none."""
+        return None if self.axis is None else self.axis.dim
 
 
 class Other(NamedTuple):
@@ -76,7 +121,7 @@ class Cut(NamedTuple):
     """How an entry is run on some rows: which outside tensors are cut, how many slices of each
     belong to a row, and whether sizes among the entry's arguments are scaled."""
 
-    outside: dict  # index → per_row
+    outside: dict[int, Axis]  # by index
     scaled: bool
 
 
@@ -107,8 +152,7 @@ class Plan:
 
     def __init__(self, tape: Tape, first: Entry) -> None:
         self.tape = tape
-        self.batch = batch_of(tape, first)
-        self._doubt = doubt(tape, first)
+        self.batch, self.dim, self._doubt = rows_in(tape, first)
         self.cuts: list[Cut] = []
         self.slots: dict[int, Slot] = {}
         if self.batch < 2:
@@ -283,7 +327,7 @@ class Plan:
         if small.dim() != large.dim():
             raise Refused(f"{named(entry)} returns results with different numbers of dimensions for different batches")
         moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
-        shape, dim, per_row = list(small.shape), None, 1
+        shape, axis = list(small.shape), None
         if len(moved) > 1:
             raise self.mixed(f"{named(entry)} compares every row of the batch with every other")
         if moved:
@@ -292,12 +336,24 @@ class Plan:
             if rest or per_row * n[1] != large.shape[dim]:
                 raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
             shape[dim] = per_row * self.batch
+            axis = self._placed(dim, per_row, entry)
         refs = entry.references()[0]
         if entry.module is not None:  # fixed: a temperature, for example; not a loss, which differs between rows unless it is zero
             fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
         else:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
-        return Slot(tuple(shape), dim, per_row, small.dtype, small.device, small.requires_grad, fixed)
+        return Slot(tuple(shape), axis, small.dtype, small.device, small.requires_grad, fixed)
+
+    def _placed(self, dim: int, per_row: int, entry: Entry) -> Axis:
+        """Where the rows are in a result that has ``per_row`` slices for each row in dimension ``dim``."""
+        if not self.dim or per_row == 1:
+            return Axis(dim, 1, per_row)
+        axis = Axis(dim, per_row)  # the time steps come first
+        given = {self.slots[r].axis for r in entry.references()[0]} - {None}
+        folded = dim == 0 and entry.call_name() in SHAPING and all(self.slots[r].shape[0] == per_row for r in entry.references()[0])
+        if entry.module is None and given != {axis} and not (folded and given == {Axis(1)}):
+            raise Refused(f"{named(entry)} folds the batch into another dimension")
+        return axis
 
     def _try(self, entry: Entry, made: bool = False) -> tuple[Cut, list]:
         refs, outside = entry.references()
@@ -306,7 +362,7 @@ class Plan:
         if rowful and any(s.dim is None and not s.fixed for s in known):
             raise self.mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
         if entry.module is not None:
-            cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
+            cut = Cut({i: axis for i, axis in self._axes(outside, {1}).items()}, False)
             if any(self.tape.outside[i].is_cuda for i in outside):
                 self.refuse_pointing(entry, cut)
             before = Held(entry.module.modules(), deep=True)
@@ -335,7 +391,7 @@ class Plan:
                 continue
             most = int(t.max())
             if self.batch // 2 <= most < self.batch and most >= self._rows[1].count:
-                raise Refused(f"a call to {named(entry)} is given numbers up to {most}, which may stand for its {self.batch} rows, in a tensor that cannot be cut")
+                raise Refused(f"a call to {named(entry)} is given numbers up to {most}, which may stand for {self.batch} rows, in a tensor that cannot be cut")
 
     def _reads(self, entry: Entry, cut: Cut, kept: list[Change], sealed: Sealed) -> bool:
         """Whether a call reads attributes that it also changes; if so, a repeated call must find the values that
@@ -374,8 +430,8 @@ class Plan:
         return True
 
     def _alternatives(self, entry: Entry, rowful: list[Slot], outside: list[int]) -> tuple[Cut, list]:
-        factors = {s.per_row for s in rowful} | {1}
-        could = [i for i in outside if self._sized(i) in factors]
+        axes = self._axes(outside, {s.axis.each() for s in rowful if s.axis is not None} | {1})
+        could = [*axes]
         if len(could) > 4:
             raise Refused(f"{named(entry)} takes too many tensors of the batch's size")
         scalings = (True, False) if entry.call_name() in SHAPING and mentions(entry, self.batch) else (False,)
@@ -384,7 +440,7 @@ class Plan:
         for scaled in scalings:
             for size in range(len(could) + 1):
                 for chosen in combinations(could, size):
-                    cut = Cut({i: self._sized(i) for i in chosen}, scaled)
+                    cut = Cut({i: axes[i] for i in chosen}, scaled)
                     try:
                         results = self._both(entry, cut, rehearse=True)
                         shapes = self._proper(entry, rowful, results)
@@ -438,13 +494,11 @@ class Plan:
             return None
         return [tuple(t.shape) for t in tensors_in(result)]
 
-    def _sized(self, index: int) -> int:
-        """How many slices along dimension 0 of an outside tensor would belong to a row; 0 if the
-        tensor cannot be cut."""
-        tensor = self.tape.outside[index]
-        if tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.shape[0] % self.batch:
-            return 0
-        return tensor.shape[0] // self.batch
+    def _axes(self, outside: Sequence[int], factors: set[int]) -> dict[int, Axis]:
+        """Where the rows would be in those outside tensors that can be cut, by index. ``factors`` are the numbers of
+        slices that a row may have."""
+        found = {i: axis_in(self.tape.outside[i], self.batch, self.dim) for i in outside}
+        return {i: axis for i, axis in found.items() if axis is not None and axis.each() in factors}
 
     def _both(self, entry: Entry, cut: Cut, rehearse: bool = False, sealed: Sequence[Sealed] = ()) -> list:
         """What a call returns for each of the trial's two numbers of rows, without graphs. Raises
@@ -491,7 +545,7 @@ class Plan:
                 if is_out_of_memory(e) or isinstance(e, Refused):
                     raise
                 said = (str(e).strip().splitlines() or [""])[0]
-                why = f"a call to {named(entry)} fails if dimension 0 of its arguments is cut from {self.batch} to {self._rows[which].count}"
+                why = f"a call to {named(entry)} fails if dimension {self.dim} of its arguments is cut from {self.batch} to {self._rows[which].count}"
                 raise Refused(f"{why} ({type(e).__name__}: {said})") from e
         found = found_of(entry.module)
         if found is not None:
@@ -573,18 +627,87 @@ def batch_of(tape: Tape, first: Entry) -> int:
     return most
 
 
+def axis_in(tensor: torch.Tensor, batch: int, dim: int) -> Optional[Axis]:
+    """Where the rows of a batch would be in a tensor from outside, if dimension ``dim`` of the first module's arguments is
+    the batch; None if the tensor cannot be cut."""
+    if dim and tensor.dim() > dim and tensor.shape[dim] == batch:
+        return Axis(dim)
+    if tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.shape[0] % batch:
+        return None
+    each = tensor.shape[0] // batch
+    return Axis(0, each) if dim else Axis(0, 1, each)
+
+
+_dims: dict[tuple, int] = {}  # the dimension that is the batch, by module and kinds of arguments; -1 if neither 0 nor 1 is
+
+
+def rows_in(tape: Tape, first: Entry) -> tuple[int, int, str]:
+    """The number of rows of a tape's batch, the dimension of the first call's arguments that is the batch, and why it may
+    not be, or an empty text. This is dimension 0, unless layers that expect time in dimension 0 make it likely to be
+    dimension 1, and a trial shows that it is."""
+    turned = next((m for m in submodules([first.module]) if getattr(m, "batch_first", True) is False), None)  # type: ignore[list-item]
+    given = [t for t in (tape.outside[i] for i in first.references()[1]) if t.dim()]
+    second = {t.shape[1] for t in given if t.dim() > 1}
+    if turned is None or len(second) != 1 or max(second) < 2 or first.references()[0]:
+        batch = batch_of(tape, first)
+        return batch, 0, doubt(tape, first, batch)
+    key = number_of(first.module), tuple((t.dim(), t.dtype) for t in given)
+    if key not in _dims:
+        _dims[key] = separate_in(tape, first, max(second))
+    if _dims[key] == 1:
+        return max(second), 1, ""
+    batch = batch_of(tape, first)
+    may = f"dimension 0 of the arguments of {named(first)}, of {batch}, may not be the batch, since its {type(turned).__name__} has batch_first=False"
+    return batch, 0, "" if _dims[key] == 0 else may
+
+
+def separate_in(tape: Tape, first: Entry, second: int) -> int:
+    """The dimension of a module's arguments, 0 or 1, along which two slices have the same results together as each
+    alone; -1 if there is none. ``second`` is the size of dimension 1."""
+
+    def separate(batch: int, dim: int) -> bool:
+        axes = {i: axis_in(tape.outside[i], batch, dim) for i in first.references()[1]}
+        cut = Cut({i: axis for i, axis in axes.items() if axis is not None and axis.each() == 1}, False)
+
+        def made(*rows: int) -> list[torch.Tensor]:
+            args, kwargs = arguments(tape, first, cut, {}, Rows(batch, 0, batch, [*rows]))
+            return tensors_in(perform(first, args, kwargs, trial=True))
+
+        grown = 0
+        for both, one, other in zip(made(0, 1), made(0), made(1)):
+            moved = [d for d in range(both.dim()) if both.shape[d] != one.shape[d]]
+            if not moved:
+                continue
+            grown += 1
+            axis = Axis(moved[0], one.shape[moved[0]] if dim and not moved[0] else 1)
+            if len(moved) > 1 or both.shape[moved[0]] != 2 * one.shape[moved[0]] or one.shape != other.shape:
+                return False
+            if both.is_floating_point() and not torch.allclose(both, axis.joined([one, other]), rtol=1e-2, atol=1e-4 * float(both.abs().max())):
+                return False
+        return grown > 0
+
+    def tried() -> int:
+        with rehearsal([first.module]), Calm(), torch.no_grad():  # type: ignore[list-item]
+            for dim in (0, 1):
+                try:
+                    if separate(second if dim else batch_of(tape, first), dim):
+                        return dim
+                except Exception as e:
+                    if is_out_of_memory(e):
+                        raise
+        return -1
+
+    return patiently(tried, "there is not enough memory for a trial on a few rows")
+
+
 def tensors_listed(items: list) -> bool:
     """Whether a list of an entry's arguments has tensors in its items."""
     return any(type(t) in (Ref, Outside) for t in tree_flatten(items, is_leaf=lambda t: type(t) in (Ref, Outside))[0])
 
 
-def doubt(tape: Tape, first: Entry) -> str:
+def doubt(tape: Tape, first: Entry, batch: int) -> str:
     """Why dimension 0 of the arguments may not be the batch; empty if nothing speaks against it."""
-    batch = batch_of(tape, first)
     why = f"dimension 0 of the arguments of {named(first)}, of {batch}, may not be the batch"
-    turned = next((m for m in submodules([first.module]) if getattr(m, "batch_first", True) is False), None)  # type: ignore[list-item]
-    if turned is not None:
-        return f"{why}, since its {type(turned).__name__} has batch_first=False"
     given = [tape.outside[i] for i in first.references()[1]]
     beside = next((t for t in given if t.dim() == 1 and not t.is_floating_point() and 1 < len(t) != batch), None)
     if beside is not None:

@@ -176,3 +176,131 @@ class Distillation(Language):
         logits = self.net(ids)
         soft = F.kl_div(logits.log_softmax(-1), wanted, reduction="batchmean")
         return 0.5 * soft + 0.5 * F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+class TimeFirst(Language):
+    """Time is dimension 0, and the batch dimension 1. The state is carried from one chunk of a text to the next."""
+
+    steps = 5
+
+    def build(self) -> None:
+        self.net = Carrying()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.state = torch.zeros(1, self.rows, WIDTH), torch.zeros(1, self.rows, WIDTH)
+
+    def chunk(self, i: int) -> tuple[Tensor, Tensor]:
+        """Tokens and labels, some of which are ignored, unevenly over the rows."""
+        text = torch.randint(0, VOCABULARY, (self.steps + 1, self.rows), generator=self.draw(i))
+        return text[:-1], text[1:].masked_fill(text[1:] < torch.arange(self.rows), -100)
+
+    def loss(self, i: int) -> Tensor:
+        tokens, labels = self.chunk(i)
+        self.state = self.state[0].detach(), self.state[1].detach()
+        logits, self.state = self.net(tokens, self.state)
+        return F.cross_entropy(logits, labels.reshape(-1))
+
+
+class Carrying(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.body, self.out = nn.Embedding(VOCABULARY, WIDTH), nn.LSTM(WIDTH, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        y, state = self.body(self.tokens(tokens), state)
+        return self.out(y.view(-1, WIDTH)), state
+
+
+@shape()
+class CarriedStateTimeFirst(TimeFirst):
+    pass
+
+
+@shape()
+class AsManyStepsAsRows(TimeFirst):
+    steps = 7
+
+
+class TimeFirstEncoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.out = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+        self.body = nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.body(self.tokens(tokens)))
+
+
+@shape()
+class TimeFirstTransformer(TimeFirst):
+    """The script folds time and rows together, and counts what is right."""
+
+    def build(self) -> None:
+        self.net = TimeFirstEncoder()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def step(self, i: int) -> list[float]:
+        tokens, labels = self.chunk(i)
+        self.optimizer.zero_grad()
+        logits = self.net(tokens)
+        flat = logits.view(-1, VOCABULARY)
+        loss = F.cross_entropy(flat, labels.reshape(-1)) + 0.01 * logits.square().mean()
+        loss.backward()
+        self.optimizer.step()
+        right = (flat.argmax(1) == labels.reshape(-1)).sum()
+        return [loss.item(), right.item(), float(flat.detach()[3].sum())]
+
+
+class Turning(TimeFirstEncoder):
+    """Is given rows in dimension 0, as usual, although its layers expect time there."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens.t()).transpose(0, 1)
+
+
+@shape()
+class TurnedInside(TimeFirst):
+    def build(self) -> None:
+        self.net = Turning()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        tokens, labels = self.chunk(i)
+        return F.cross_entropy(self.net(tokens.t()).reshape(-1, VOCABULARY), labels.t().reshape(-1))
+
+
+class Acoustic(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.out = nn.GRU(10, WIDTH, batch_first=True), nn.Linear(WIDTH, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.body(x)[0]).log_softmax(-1)
+
+
+@shape()
+class Ctc(Raw):
+    """The loss is given time in dimension 0, and a mean over utterances, each divided by its length."""
+
+    def build(self) -> None:
+        self.net = Acoustic()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def drawn(self, i: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        source = self.draw(i)
+        x, y = torch.randn(self.rows, 9, 10, generator=source), torch.randint(1, 6, (self.rows, 4), generator=source)
+        frames, lengths = torch.randint(7, 10, (self.rows,), generator=source), torch.randint(1, 4, (self.rows,), generator=source)
+        return x, y, frames, lengths
+
+    def loss(self, i: int) -> Tensor:
+        x, y, frames, lengths = self.drawn(i)
+        return F.ctc_loss(self.net(x).transpose(0, 1), y, frames, lengths, zero_infinity=True)
+
+
+@shape("refuse")
+class CtcOfOneRow(Ctc):
+    """The targets of all utterances are in one dimension."""
+
+    def loss(self, i: int) -> Tensor:
+        x, y, frames, lengths = self.drawn(i)
+        y = torch.cat([row[:n] for row, n in zip(y, lengths)])
+        return F.ctc_loss(self.net(x).transpose(0, 1), y, frames, lengths, zero_infinity=True)

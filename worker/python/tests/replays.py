@@ -41,7 +41,7 @@ from headroom_train.held import MOST, Held  # noqa: E402
 from headroom_train.mixing import Operations, mixing  # noqa: E402
 from headroom_train.replay import sketched  # noqa: E402
 from headroom_train.report import Report  # noqa: E402
-from headroom_train.rows import Cut, Plan, sliced  # noqa: E402
+from headroom_train.rows import Axis, Cut, Plan, sliced  # noqa: E402
 from headroom_train.tape import Entry, Outside, Ref  # noqa: E402
 from headroom_train.wire import Wire  # noqa: E402
 
@@ -474,21 +474,33 @@ def sizes_by_values() -> str:
     return "; ".join(wrong)
 
 
+class Strict(nn.LSTM):
+    """Raises an exception if it is not given eleven rows."""
+
+    def forward(self, x: torch.Tensor, state: Any) -> Any:
+        if x.shape[1] != 11:
+            raise ValueError("eleven rows are expected")
+        return super().forward(x, state)
+
+
 def time_first() -> str:
-    """After a failed backward, the whole batch is run again even if the model raises an exception
-    when it is given only a few rows."""
-    torch.manual_seed(0)
-    net = nn.LSTM(6, 5, 2)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    x, state = torch.randn(7, 11, 6), (torch.zeros(2, 11, 5), torch.zeros(2, 11, 5))
-    found = []
-    for fault in (nullcontext(), Fail("aten.div.Scalar")):
-        optimizer.zero_grad()
-        with fault:
-            net(x, state)[0].square().mean().backward()
-        found.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
-    same = all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*found))
-    return "" if same and told() == "the whole batch again" else told()
+    """A batch in dimension 1 is found where time is in dimension 0. After a failed backward, the whole batch is run again
+    even if the model raises an exception when it is given only a few rows."""
+    wrong = []
+    for kind, want in ((nn.LSTM, "11 rows in "), (Strict, "the whole batch again")):
+        torch.manual_seed(0)
+        net = kind(6, 5, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        x, state = torch.randn(7, 11, 6), (torch.zeros(2, 11, 5), torch.zeros(2, 11, 5))
+        found = []
+        for fault in (nullcontext(), Fail("aten.div.Scalar")):
+            optimizer.zero_grad()
+            with fault:
+                net(x, state)[0].square().mean().backward()
+            found.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
+        if not all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*found)) or not told().startswith(want):
+            wrong.append(told())
+    return "; ".join(wrong)
 
 
 def crossing() -> str:
@@ -861,14 +873,15 @@ def objects() -> str:
 
 
 class Timed(nn.Module):
-    """Time is dimension 0, and the batch dimension 1."""
+    """Time is dimension 0, and the batch dimension 1, in which rows depend on each other, too."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.LSTM(6, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x)[0].reshape(-1, 5)
+        y = self.body(x)[0]
+        return (y - y.mean(1, keepdim=True)).reshape(-1, 5)
 
 
 class Stacked(nn.Linear):
@@ -917,7 +930,8 @@ def kinds_of_batches() -> str:
         ("a batch of one row cannot be split", Packing(6, 9), (x[None], at[None], ends)),
         ("a row's result depends on the other rows; dimension 0 of the arguments of Packing, of 8, may not be the batch, since 3 whole numbers are given "
          "with it, such as the ends of sequences", Packing(6, 9), (x, at, ends)),
-        ("a call to Graph fails if dimension 0 of its arguments is cut from 8 to 2 (IndexError: index 3 is out of bounds for dimension 0 with size 2)", Graph(6, 9), (x, edges, at)),
+        ("a call to Graph fails if dimension 0 of its arguments is cut from 8 to 2 (IndexError: index 3 is out of bounds for dimension 0 with size 2)",
+         Graph(6, 9), (x, edges, at)),
     ]
     wrong = []
     for why, model, given in steps:
@@ -936,7 +950,7 @@ def kinds_of_batches() -> str:
     plan.tape, plan.batch, plan._rows = SimpleNamespace(outside=[x, edges, edges[:, :1]]), 8, [SimpleNamespace(count=2), SimpleNamespace(count=3)]  # type: ignore[assignment]
     for at, points in ((1, True), (2, False), (0, False)):
         try:
-            plan.refuse_pointing(Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: 1}, False))
+            plan.refuse_pointing(Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: Axis(0)}, False))
             found = False
         except failure.Refused:
             found = True
