@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .failure import Writes
+from .failure import Elsewhere, Writes
 from .genuine import asked, set_aside
 from .held import Held, submodules
 from .hooks import changed
@@ -183,13 +183,20 @@ def _named(func: Any) -> str:
 class Sealed(Watcher):
     """Raises :class:`Writes` before anything is written to a tensor that existed before the context was entered,
     such as an argument, a frozen parameter, or a tensor that a module keeps for itself. Tensors in ``free`` may
-    be written to. What a backward pass writes is checked only if ``backward`` is true."""
+    be written to. What a backward pass writes is checked only if ``backward`` is true.
 
-    def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
+    If ``known`` is given, also raises :class:`Elsewhere` before any other trained tensor that existed before is used.
+    A checkpoint may hide it from the graph of what a call returns."""
+
+    def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True, known: Optional[Iterable[torch.Tensor]] = None) -> None:
         self._name, self._backward = name, backward
         self._free = {0, *map(_memory, free)}
+        self._known = None if known is None else {*map(_memory, known)}
 
     def before(self, func: Any, args: Any, kwargs: Any) -> None:
+        for t in tree_leaves((args, kwargs)) if self._known is not None else ():
+            if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf and _memory(t) not in self._free and _memory(t) not in self._known:
+                raise Elsewhere(f"{self._name} uses a trained tensor that is neither a parameter of the module nor an argument")
         for i, name in _effects(func)[0] if self._backward or torch._C._current_graph_task_id() == -1 else ():
             given = args[i] if i < len(args) else kwargs.get(name)
             if not self._free.issuperset(map(_memory, tree_leaves(given))):

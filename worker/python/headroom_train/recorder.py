@@ -23,7 +23,7 @@ from .again import note, unsaved
 from .backward import bypass, finish, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
+from .failure import Elsewhere, NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
 from .genuine import in_place, is_backward, numel, set_aside
@@ -353,7 +353,7 @@ class Recorder:
         if not found.tried:
             try:
                 self._result(tape, late, entry)
-            except Writes:
+            except (Writes, Elsewhere):
                 raise
             except NoMemory as why:
                 raise Writes(str(why)) from None

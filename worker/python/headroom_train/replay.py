@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_flatten
 from .calm import ANYWHERE, HALF, NEVER, STANCES, Calm, rehearsal
 from .failure import Mixed, Refused, clean, is_out_of_memory, patiently
 from .found import draws_of, found_of, number_of
-from .genuine import grad
+from .genuine import backward, grad
+from .graph import reentrant
 from .held import parameters, submodules
 from .hooks import changed
 from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
@@ -37,6 +38,7 @@ PAIRS = 4  # pairs of rows on which rules are tried if three rows do not fit: a 
 SOME = 8  # the most rows on which everything else is tried
 FEW = 4  # the same for large outputs, where each row takes time
 TF32 = 2e-3  # rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says otherwise
+HOOKED = "a parameter has a hook, which would see the gradients of pieces"
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 
 
@@ -142,9 +144,22 @@ class Inputs:
         self.own = list(found.values())
         for t in self.own:
             if t._backward_hooks:
-                raise Refused("a parameter has a hook, which would see the gradients of pieces")
+                raise Refused(HOOKED)
         self.tensors = self.own + list(self.entering.values())
         self.graphs = any(not t.is_leaf for t in self.entering.values())
+        self.reentrant: Optional[bool] = None  # a reentrant checkpoint is in the graph of what is differentiated; None before anything was
+        self.shared: set[int] = set()  # ids of tensors to whose gradients several such checkpoints add
+
+    def differentiated(self, total: torch.Tensor, leaves: Sequence[torch.Tensor] = ()) -> list[Optional[torch.Tensor]]:
+        """The gradients of a replayed scalar with respect to :attr:`own` and to the given leaves."""
+        if self.reentrant is None:
+            self.reentrant = reentrant(total)
+        tensors = [*self.own, *leaves]
+        if not self.reentrant:
+            return grad(total, tensors)
+        found, shared = accumulated(total, tensors)
+        self.shared |= shared
+        return found
 
     def leaves(self, rows: Optional[Rows]) -> dict[int, torch.Tensor]:
         """Stand-ins for the entering tensors, for one piece."""
@@ -155,6 +170,31 @@ class Inputs:
                 part = rows.of(part, self.cut[index])
             made[index] = part.requires_grad_()
         return made
+
+
+def accumulated(total: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[list[Optional[torch.Tensor]], set[int]]:
+    """The gradients of ``total`` with respect to leaves, as backward leaves them in ``.grad``, which is set aside
+    meanwhile. This is the only way through a reentrant checkpoint. The second result has the ids of the leaves whose
+    gradients were added up in several steps."""
+    if any(t._post_accumulate_grad_hooks for t in tensors):
+        raise Refused(HOOKED)
+    seen: set[int] = set()
+    shared: set[int] = set()
+
+    def count(tensor: torch.Tensor) -> None:
+        (shared if id(tensor) in seen else seen).add(id(tensor))
+
+    had = [t.grad for t in tensors]
+    hooks = [t.register_post_accumulate_grad_hook(count) for t in tensors]
+    try:
+        for t in tensors:
+            t.grad = None
+        backward(total)
+        return [t.grad for t in tensors], shared
+    finally:
+        for t, before, hook in zip(tensors, had, hooks):
+            hook.remove()
+            t.grad = before
 
 
 class Gradients:
@@ -347,7 +387,7 @@ def _piece(
     env.clear()
     if scale != 1.0:
         total = total * scale
-    grads = grad(total, inputs.own + list(leaves.values()))
+    grads = inputs.differentiated(total, list(leaves.values()))
     if not all(holds() for holds in hold):
         raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
     return values, grads, leaves, kept
@@ -581,7 +621,7 @@ class Proof:
         at = Rows(self.plan.batch, 0, self.plan.batch, rows)
         with torch.enable_grad():
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
-        grads = grad(total, inputs.own) if total.requires_grad and inputs.own else []
+        grads = inputs.differentiated(total) if total.requires_grad and inputs.own else []
         with _disable_current_modes():  # nothing here is random, and a mode would take longer for each of these many small kernels than the kernel itself
             return sketched(grads)
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from .calm import ANYWHERE, Calm, Sealed, Watcher
 from .failure import Mixed, Refused, Writes, is_out_of_memory
-from .found import draws_of, found_of, number_of, state_of
+from .found import found_of, number_of, state_of
 from .genuine import in_place
 from .graph import signature
 from .held import Change, Held, Lost
@@ -178,8 +178,8 @@ class Plan:
             if entry.seen is not None:
                 if entry.held is not None:
                     entry.held.put_back()
-                with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-                    self._one(entry, self.cuts[i], 1, where=draws_of(entry.module))
+                with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # in the trial's mode: under another one a view has another node
+                    self._one(entry, self.cuts[i], 1)
                 if not entry.seen.like(self._given, rounding(self.tape, entry.seen.half)):
                     Plan.forget()
                     raise Refused(f"a call to {named(entry)} returns different results when it is repeated")
@@ -285,7 +285,7 @@ class Plan:
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
-            sealed = Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)])
+            sealed = Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)], known=self.tape.leaves(entry.module) if entry.grad else None)
             results = self._both(entry, cut, sealed=[sealed])
             changes = list(self._before.changed())
             kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
@@ -435,7 +435,7 @@ class Plan:
                 raise Mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
         return results
 
-    def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:
+    def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = ()) -> Any:
         """What a module's call returns for one of the trial's two numbers of rows, without a graph.
         ``which`` is 0 for the first number and 1 for the second. For the second, samples of the
         results are kept in ``_given``."""
@@ -445,7 +445,7 @@ class Plan:
         params = [p for m in modules for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
         versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
         state = random_state()
-        with Calm(where, watchers, apart=True) as calm:
+        with Calm(ANYWHERE, watchers, apart=True) as calm:
             result = perform(entry, args, kwargs, trial=True)
         found = found_of(entry.module)
         if found is not None:
@@ -458,7 +458,8 @@ class Plan:
             raise Writes(f"a call to {named(entry)} assigns new data to a parameter")
         if which == 1:
             tensors = {i: v for i, v in enumerate(tree_flatten(result)[0]) if isinstance(v, torch.Tensor)}
-            self._given = Given({i: sample(v) for i, v in tensors.items()}, signature(tensors.values()), calm.draws, calm.half)
+            graph = signature(tensors.values(), {id(t) for t in self.tape.leaves(entry.module)})
+            self._given = Given({i: sample(v) for i, v in tensors.items()}, graph, calm.draws, calm.half)
         return tree_map(_cut_off, result)  # free its activations before the next call
 
 

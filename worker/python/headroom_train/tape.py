@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .failure import bare, unframed
 from .genuine import asked, clone, detach, is_inference, numel
 from .graph import drop
+from .held import parameters
 
 LEAVES = {
     int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
@@ -203,6 +204,12 @@ class Tape:
                 self.scalars[slot] = clone(detach(tensor))
             except Exception:  # the error is our own, not the script's; a scalar without a value here is refused later
                 pass
+
+    def leaves(self, module: Optional[torch.nn.Module] = None) -> list[torch.Tensor]:
+        """The tensors from elsewhere that a replay knows of: the parameters of the modules that were called, and of
+        ``module``, which is about to be called, and the outside tensors."""
+        modules = [e.module for e in self.entries if e.module is not None]
+        return [*parameters(modules if module is None else [*modules, module]), *self.outside]
 
     def drop(self, tensors: Iterable[torch.Tensor]) -> None:
         """Releases the tensors saved by those parts of the given tensors' graphs that belong to
