@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 import torch
 
+REENTRANT = "CheckpointFunctionBackward"  # the name of a reentrant checkpoint's node, in PyTorch and in libraries that have their own
 MOST = 10000  # nodes of a graph that are looked at
 KEEP = 16  # saved tensors with at most this many elements are kept, so that the graphs of scalars stay usable
 
@@ -66,10 +67,15 @@ def _behind(node: Any) -> Any:
     return node
 
 
+def leaves(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The leaves of the tensors' graphs."""
+    yield from (n.variable for n in walk([t.grad_fn for t in tensors]) if n.name().endswith("AccumulateGrad"))
+
+
 def reentrant(tensor: torch.Tensor) -> bool:
     """Whether a tensor's graph contains a checkpoint with ``use_reentrant=True``. Such a checkpoint has a graph of its
     own, and adds the gradients that it finds there to ``.grad`` itself."""
-    return any(n.name() == "CheckpointFunctionBackward" for n in walk([tensor.grad_fn], most=MOST))
+    return any(n.name() == REENTRANT for n in walk([tensor.grad_fn], most=MOST))
 
 
 def signature(tensors: Iterable[Any], known: Container[int]) -> int:

@@ -285,7 +285,8 @@ class Plan:
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
-            sealed = Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)], known=self.tape.leaves(entry.module) if entry.grad else None)
+            free = [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]
+            sealed = Sealed(f"a call to {named(entry)}", free, known=self.tape.leaves(entry.module) if entry.grad else None)
             results = self._both(entry, cut, sealed=[sealed])
             changes = list(self._before.changed())
             kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
@@ -447,6 +448,8 @@ class Plan:
         state = random_state()
         with Calm(ANYWHERE, watchers, apart=True) as calm:
             result = perform(entry, args, kwargs, trial=True)
+        for watcher in watchers:
+            watcher.returned(tensors_in(result))
         found = found_of(entry.module)
         if found is not None:
             found.remember(calm)

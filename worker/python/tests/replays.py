@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import loops_adapters
 import loops_parts
 import loops_stateful
 import trial
@@ -140,17 +141,17 @@ def listing(names: list[str]) -> Any:
 def tried_once() -> str:
     """Every call of a failed step is tried once, on two different numbers of rows, and is not tried
     again for the calls that follow it. A module's call is then repeated once, on one of these
-    numbers of rows and without a mode that looks for random numbers."""
+    numbers of rows."""
     torch.manual_seed(0)
     net, x, y = nn.Linear(6, 5), torch.randn(8, 4, 6), torch.randint(0, 5, (8, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     tried: list[str] = []
-    ran: list[tuple[int, int]] = []
+    ran: list[int] = []
     one = Plan._one
 
-    def counting(self: Plan, entry: Entry, cut: Any, which: int, watchers: Any = (), where: int = ANYWHERE) -> Any:
-        ran.append((which, where))
-        return one(self, entry, cut, which, watchers, where)
+    def counting(self: Plan, entry: Entry, cut: Any, which: int, watchers: Any = ()) -> Any:
+        ran.append(which)
+        return one(self, entry, cut, which, watchers)
 
     Plan._both, Plan._one = listing(tried), counting  # type: ignore[method-assign]
     with Injector(Fault("again", 0, 8)) as injector:
@@ -160,7 +161,7 @@ def tried_once() -> str:
     optimizer.step()
     # The module's call is tried for its shapes and results, and the loss's call with its targets whole and cut.
     want = ["Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy"]
-    return "" if injector.raised and tried == want and ran == [(0, ANYWHERE), (1, ANYWHERE), (1, NEVER)] else f"{tried}, {ran}"
+    return "" if injector.raised and tried == want and ran == [0, 1, 1] else f"{tried}, {ran}"
 
 
 class Leaving(nn.Module):
@@ -893,6 +894,67 @@ def equal_calls() -> str:
     return "" if sizes == [4, 2, 2, 2, 2] and modes == [0] * 5 else f"{sizes}, {modes}"
 
 
+def views_are_the_same() -> str:
+    """A call is the same when it is repeated for a trial, although views have other nodes in a graph that is made under
+    a mode. Nothing here has a mode of its own, unlike a sweep."""
+    net, words, wrong = loops_adapters.Einsum(), torch.randint(0, loops_adapters.WORDS, (8, 5)), []
+    whole = net.forward
+
+    def limited(given: torch.Tensor) -> torch.Tensor:
+        if len(given) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
+        return whole(given)
+
+    net.forward = limited  # type: ignore[method-assign]
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        F.cross_entropy(net(words).flatten(0, 1), words.flatten()).backward()
+        wrong.append(told())
+    return "" if wrong[0] == "8 rows in 2 pieces" else f"{wrong}"
+
+
+def gradients_set_aside() -> str:
+    """The gradients that a reentrant checkpoint adds to ``.grad`` are the same as without the checkpoint. What was in
+    ``.grad`` before is there afterwards, even if the backward pass fails, and leaves that two checkpoints add to are
+    known. Hooks that would see the gradients of pieces are refused, and none is left."""
+    torch.manual_seed(0)
+    first, last, x = nn.Linear(4, 4), nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
+    tensors = [*first.parameters(), *last.parameters(), x]
+    again = torch.utils.checkpoint.checkpoint
+
+    def total(checkpointed: bool, twice: bool) -> torch.Tensor:
+        out = again(first, x, use_reentrant=True) if checkpointed else first(x)
+        out = again(first, out, use_reentrant=True) if checkpointed and twice else first(out) if twice else out
+        return last(out.tanh()).square().sum()
+
+    before = [torch.randn_like(t) for t in tensors]
+    for t, g in zip(tensors, before):
+        t.grad = g
+    for twice in (False, True):
+        want = torch.autograd.grad(total(False, twice), tensors)
+        found, shared = replay.accumulated(total(True, twice), tensors)
+        if not all(torch.allclose(a, b) for a, b in zip(found, want)):  # type: ignore[arg-type]
+            return f"twice: {twice}: {found} in place of {want}"
+        if shared != ({id(p) for p in first.parameters()} if twice else set()):
+            return f"twice: {twice}: {shared} are shared"
+    broken = total(True, False)
+    with Whole("aten.tanh_backward.default", 3):
+        try:
+            replay.accumulated(broken, tensors)
+            return "nothing has failed"
+        except torch.OutOfMemoryError:
+            pass
+    handle = first.weight.register_post_accumulate_grad_hook(lambda p: None)
+    try:
+        replay.accumulated(total(True, False), tensors)
+        return "a hook has seen the gradients of a piece"
+    except failure.Refused:
+        pass
+    handle.remove()
+    kept = all(t.grad is g for t, g in zip(tensors, before)) and not any(t._post_accumulate_grad_hooks for t in tensors)
+    return "" if kept else "gradients or hooks are not as before"
+
+
 def few_values() -> str:
     """The loss of the same rows is computed only once, however many cuts contain them: four rows
     have 15 non-empty subsets."""
@@ -1159,6 +1221,36 @@ def sealed() -> str:
     return ""
 
 
+def elsewhere() -> str:
+    """A trial stops where a call uses a trained tensor that is not known, in a checkpoint, too. Known tensors, and any
+    that the call makes, may be used."""
+    net, x, other = nn.Linear(6, 5), torch.randn(4, 6), nn.Parameter(torch.randn(5))
+    again, wrong = torch.utils.checkpoint.checkpoint, []
+    calls: list[tuple[Callable[[], Any], bool]] = [
+        (lambda: net(x) + 1, False),
+        (lambda: net(x[:2].requires_grad_()).detach().requires_grad_().sum(), False),
+        (lambda: nn.Parameter(torch.zeros(5)) * net(x), False),
+        (lambda: net(x) * net.weight.detach()[:, 0].requires_grad_(), False),
+        (lambda: net(x) * other.detach() * (other > 0) * other.sum().item(), False),
+        (lambda: again(lambda t: net(t) * other.detach(), x.clone().requires_grad_(), use_reentrant=True), False),
+        (lambda: net(x) * torch.no_grad()(lambda: other * 2)(), False),
+        (lambda: net(x) * other, True),
+        (lambda: again(lambda t: net(t) * other, x.clone().requires_grad_(), use_reentrant=True), True),
+        (lambda: torch.cat([net(x), other[None]]), True),
+        (lambda: other.sum() + net(x), True),
+    ]
+    for n, (call, stops) in enumerate(calls):
+        stopped = False
+        try:
+            with Watched([sealed := Sealed("it", [], known=[*net.parameters(), x])]):
+                sealed.returned([call()])
+        except failure.Elsewhere:
+            stopped = True
+        if stopped != stops:
+            wrong.append(f"{n}, stopped: {stopped}")
+    return "; ".join(wrong)
+
+
 class Storing(nn.Module):
     """Writes to a tensor that is not its own. With ``always`` it does so in every call; otherwise
     only if reading its count raises an exception."""
@@ -1386,7 +1478,7 @@ CHECKS = [
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
     coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
-    attention,
+    attention, views_are_the_same, gradients_set_aside, elsewhere,
 ]  # fmt: skip
 
 
