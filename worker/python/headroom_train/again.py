@@ -44,7 +44,7 @@ def note(tape: Tape) -> None:
         with unrecorded():
             for tensor in (ref() for ref in tape.live):
                 place = None if tensor is None else place_of(tensor)
-                if place is not None and not place.late and tensor.is_floating_point():  # type: ignore[union-attr]
+                if place is not None and not place.late and (tensor.is_floating_point() or tensor.is_complex()):  # type: ignore[union-attr]
                     steps[place.slot] = steps_of(tensor.shape)  # type: ignore[union-attr]
                     values[place.slot] = sample(tensor, steps[place.slot])  # type: ignore[arg-type]
                     graphs[place.slot] = signature([tensor], known)

@@ -17,7 +17,7 @@ from .graph import walk, within
 from .held import Held, submodules
 from .late import HandBack, Late
 from .norms import NOTE, refuse_batchwise
-from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable, run
+from .replay import SEVERAL, Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable, run
 from .rows import Plan
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state
 from .weights import Rule
@@ -198,7 +198,7 @@ def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int
     if first == [loss]:
         return {loss: (1.0 if given is None else given, None)}, {}
     if any(s not in tape.scalars for s in first):
-        raise Refused("the batch is reduced to more than one number")
+        raise Refused(SEVERAL)
     rest = [i for i in entries if tape.entries[i].module is None and all(late.plan.slots[r].dim is None for r in tape.entries[i].references()[0])]
     leaves = {s: tape.scalars[s].clone().requires_grad_() for s in first}
     beside = [tape.outside[i] for e in rest for i in tape.entries[e].references()[1] if tape.outside[i].requires_grad]

@@ -26,7 +26,7 @@ from .held import parameters, submodules
 from .hooks import changed
 from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
-from .rows import NOTHING, Plan, Rows, arguments, perform
+from .rows import NOTHING, Plan, Rows, arguments, as_real, perform
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
@@ -39,6 +39,7 @@ SOME = 8  # the most rows on which everything else is tried
 FEW = 4  # the same for large outputs, where each row takes time
 TF32 = 2e-3  # rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says otherwise
 HOOKED = "a parameter has a hook, which would see the gradients of pieces"
+SEVERAL = "the batch is reduced to more than one number"
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 
 
@@ -543,6 +544,8 @@ class Proof:
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
         """The rules of one scalar that no trial refutes. Raises :class:`Refused` if none is left."""
         tape, plan = self.tape, self.plan
+        if plan.slots[slot].dtype.is_complex:
+            raise Refused(SEVERAL)
         entries = needed(tape, [slot])
         first, tail = parted(tape, plan, entries)
         kind = (slot, *self._kind(entries))
@@ -637,7 +640,7 @@ class Proof:
         coefficients are zero, since a term matters as soon as its coefficient is not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         given = {i: self.tape.outside[i] for e in made for i in e.references()[1]}
-        zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and t.is_floating_point())
+        zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and (t.is_floating_point() or t.is_complex()))
         return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made) + zero
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
@@ -670,7 +673,7 @@ class Proof:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a
         batch's rows. None of them requires a gradient."""
         batch, tape = self.plan.batch, self.tape
-        found = [tape.outside[i] for cut in self.plan.cuts for i in cut.outside if not tape.outside[i].requires_grad]
+        found = [t for t in (tape.outside[i] for cut in self.plan.cuts for i in cut.outside) if not (t.requires_grad or t.is_complex())]
         found = list({id(t): t for t in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
         # A tensor of shape (B·k, …) has B rows of k slices each.
         return [t if t.shape[0] == batch else t.unflatten(0, (batch, t.shape[0] // batch)) for t in found]
@@ -877,9 +880,9 @@ def proven(proof: Proof, slot: int, pieces: Sequence[Rows]) -> Rule:
 def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
     if a.shape != b.shape:
         return False
-    if not a.is_floating_point():
+    if not (a.is_floating_point() or a.is_complex()):
         return True  # an argmax may depend on a rounding error
-    a, b = a.float(), b.float()
+    a, b = as_real(a).float(), as_real(b).float()
     size = float(a.abs().max()) if a.numel() else 0.0
     return bool(((a - b).abs() <= tolerance * max(size, 1e-12)).all()) if a.isfinite().all() else torch.equal(a, b)
 
@@ -913,13 +916,13 @@ def words(entry: Entry) -> tuple:
 
 def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float]]:
     """For each gradient, two numbers: its dot product with a fixed vector, and its norm. Both are 0
-    if the gradient is None."""
+    if the gradient is None. Real and imaginary parts are elements of their own."""
     flat = {i: _flat(g) for i, g in enumerate(grads) if g is not None and g.numel()}
     longest: dict[torch.device, int] = {}
     for f in flat.values():
         longest[f.device] = max(longest.get(f.device, 0), f.numel())
     vectors = {d: torch.arange(1, n + 1, dtype=torch.float32, device=d).mul_(1.618034).cos_().mul_(math.sqrt(2)) for d, n in longest.items()}
-    products = [(f.real if f.is_complex() else f).mul(vectors[f.device][: f.numel()]).sum() for f in flat.values()]
+    products = [f.mul(vectors[f.device][: f.numel()]).sum() for f in flat.values()]
     norms = torch._foreach_norm(list(flat.values())) if flat else []
     device = next(iter(vectors), None)
     found = torch.stack([t.to(device, torch.float32) for t in (*products, *norms)]).tolist() if flat else []  # all at once, since every read waits for the GPU
@@ -928,8 +931,8 @@ def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float
 
 
 def _flat(grad: torch.Tensor) -> torch.Tensor:
-    flat = (grad if grad.layout == torch.strided else grad.to_dense()).reshape(-1)
-    return flat if flat.dtype in (torch.float32, torch.float64, torch.complex64) else flat.float()
+    flat = as_real(grad if grad.layout == torch.strided else grad.to_dense()).reshape(-1)
+    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:

@@ -479,11 +479,16 @@ def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(steps)
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of real numbers itself; of a complex one, the real and the imaginary parts, along one more dimension."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 @torch.no_grad()
 def sample(tensor: torch.Tensor, steps: Optional[Sequence[int]] = None) -> torch.Tensor:
-    """Some of a tensor's values, as float64 on the CPU."""
+    """Some of a tensor's values, as float64 on the CPU: of complex ones both parts."""
     steps = steps_of(tensor.shape) if steps is None else steps
-    return tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))].cpu().double()
+    return as_real(tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))]).cpu().double()
 
 
 def alike(a: torch.Tensor, b: torch.Tensor, most: float) -> bool:

@@ -34,7 +34,7 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom_train import _torch, again, backward, failure, late, norms, recorder, replay, weights  # noqa: E402
+from headroom_train import _torch, again, backward, check, failure, late, norms, recorder, replay, rows, weights  # noqa: E402
 from headroom_train.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.found import Found, found_of  # noqa: E402
 from headroom_train.held import MOST, Held  # noqa: E402
@@ -50,10 +50,11 @@ def sketches() -> str:
     """A sketch has the right dot product and norm for every kind of gradient."""
     torch.manual_seed(0)
     gradients = [torch.randn(3, 4), None, torch.zeros(0), torch.randn(7, dtype=torch.float64), torch.randn(5).bfloat16()]
-    gradients += [torch.randn(4, dtype=torch.complex64), torch.eye(3).to_sparse()]
+    gradients += [torch.randn(4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex128).conj(), torch.eye(3).to_sparse()]
     for g, found in zip(gradients, sketched(gradients)):
         values = [] if g is None else g.to_dense().reshape(-1).tolist()
-        product = sum(complex(v).real * math.sqrt(2) * math.cos(1.618034 * (i + 1)) for i, v in enumerate(values))
+        values = [part for v in values for part in (v.real, v.imag)] if g is not None and g.is_complex() else values
+        product = sum(v * math.sqrt(2) * math.cos(1.618034 * (i + 1)) for i, v in enumerate(values))
         if math.dist(found, (product, math.sqrt(sum(abs(v) ** 2 for v in values)))) > 1e-4:
             return f"{found} of {g}"
     return "" if sketched([]) == [] and sketched([None]) == [(0.0, 0.0)] else "sketches of nothing"
@@ -913,6 +914,20 @@ def views_are_the_same() -> str:
     return "" if wrong[0] == "8 rows in 2 pieces" else f"{wrong}"
 
 
+def complex_numbers() -> str:
+    """Results and gradients that differ only in their imaginary parts are found to differ."""
+    torch.manual_seed(0)
+    a = torch.randn(3, 4, dtype=torch.complex64)
+    b = torch.complex(a.real, a.imag + 0.5)
+    if not check.distance(a, b) > 0.1 or check.distance(a, a.conj().conj()) or not check.distance(a, a.conj()) > 0.1:
+        return f"a distance of {check.distance(a, b)}"
+    if replay.same(a, b, 1e-3) or not replay.same(a, a.clone(), 1e-3):
+        return "results"
+    if rows.alike(rows.sample(a), rows.sample(b), 1e-3) or not rows.alike(rows.sample(a), rows.sample(a.clone()), 1e-3):
+        return "samples"
+    return "" if replay.residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
+
+
 def gradients_set_aside() -> str:
     """The gradients that a reentrant checkpoint adds to ``.grad`` are the same as without the checkpoint. What was in
     ``.grad`` before is there afterwards, even if the backward pass fails, and leaves that two checkpoints add to are
@@ -1478,7 +1493,7 @@ CHECKS = [
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
     coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
-    attention, views_are_the_same, gradients_set_aside, elsewhere,
+    attention, views_are_the_same, complex_numbers, gradients_set_aside, elsewhere,
 ]  # fmt: skip
 
 
