@@ -695,7 +695,9 @@ class Recorder:
 
     def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         if name == "backward":
-            raise Refused("backward is called on a result that is not a scalar")
+            known = late.plan.slots[place_of(args[0]).slot]  # type: ignore[union-attr]
+            same = "the loss is the same for other rows, so it is not known how it depends on them"
+            raise Refused(same if known.fixed else "backward is called on a result that is not a scalar")
         if changes(name) and not changes_late(name, args):
             raise Refused("a tensor from outside the step is updated in place from a result whose values are not in memory")
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import combinations
 from threading import get_ident
 from typing import Any, Callable, ClassVar, Optional
 
@@ -28,7 +29,7 @@ from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_bat
 from .rest import room
 from .rows import NOTHING, Plan, Rows, arguments, as_real, perform
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
-from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
+from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, telling, weight
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
 ROUNDS = 6  # at most this many tries, each on different rows, to tell the rules apart
@@ -714,6 +715,8 @@ class Proof:
                     value(chosen)
                 exact = tolerance / 10 if calm.half else 1e-5
             rules = surviving(rules, chosen, value, exact)
+            if within and tolerance < 1e-3 and plan.slots[slot].requires_grad and not settled(rules, pieces):
+                rules = self._told_apart(slot, first, rules)
             if not rules:
                 raise Mixed("the loss of a batch is not a weighted sum of the losses of its rows")
             if settled(rules, pieces) and again + 1 >= least:
@@ -721,6 +724,27 @@ class Proof:
                 break
             chosen = others(rules, batch, count, again)
         return rules
+
+    def _told_apart(self, slot: int, entries: Sequence[int], rules: Sequence[Rule]) -> list[Rule]:
+        """The rules that gradients do not refute. Losses hardly show which of two similar rules is right if they are
+        about the same in every row, as at the beginning of a training; the rows' gradients differ then, too. Each rule is
+        used to add up the gradients of the same rows, cut in two ways into parts of one size."""
+        inputs, left = Inputs(self.tape, self.plan, entries), list(rules)
+        least = 2e-5 if any(t.is_cuda for t in inputs.tensors) else 1e-5
+        for pair in combinations(rules, 2):
+            rows = telling(pair, self.plan.batch, min(SOME, self.plan.batch // 4 * 4))
+            if len(left) < 2 or len(rows) % 4 or any(r not in left for r in pair):
+                continue
+            half = len(rows) // 2
+            parts = [rows[:half], rows[half:], rows[::2], rows[1::2]]
+            sketches = [self._sketch(slot, None, entries, inputs, part, rows) for part in parts]
+
+            def added_up(rule: Rule, which: slice, rows: list = rows, parts: list = parts, sketches: list = sketches) -> list:
+                weights = [weight(rule, part, rows) for part in parts[which]]
+                return added(*([(w * value, w * norm) for value, norm in sketch] for w, sketch in zip(weights, sketches[which])))
+
+            left = [r for r in left if residual(added_up(r, slice(2)), [added_up(r, slice(2, 4))]) <= least]
+        return left
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
         """The modules' outputs for the chosen rows, checked to be the same when rows are run together and in parts."""

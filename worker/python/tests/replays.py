@@ -29,6 +29,7 @@ from torch import nn
 import loops_adapters
 import loops_parts
 import loops_stateful
+import loops_weighted
 import trial
 from forked import status
 from inject import Fault, Injector, Whole
@@ -914,6 +915,20 @@ def views_are_the_same() -> str:
     return "" if wrong[0] == "8 rows in 2 pieces" else f"{wrong}"
 
 
+def a_level_loss() -> str:
+    """A loss inside a module that is the same for all rows is refused for that reason, and not for being no scalar."""
+    net, said = loops_weighted.Alike(), []
+    nn.init.zeros_(net.score.weight)
+    words, tags, mask = torch.randint(9, (8, 5)), torch.randint(4, (8, 5)), torch.rand(8, 5) > 0.3
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    try:
+        with Whole("aten.embedding.default", 8), Whole("aten.addmm.default", 40):
+            net(words, tags, mask).backward()
+    except torch.OutOfMemoryError:
+        said.append(_torch._recorder.report.told[-1]["why"])
+    return "" if said == ["the loss is the same for other rows, so it is not known how it depends on them"] else f"{said}"
+
+
 def complex_numbers() -> str:
     """Results and gradients that differ only in their imaginary parts are found to differ."""
     torch.manual_seed(0)
@@ -1493,7 +1508,7 @@ CHECKS = [
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
     coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
-    attention, views_are_the_same, complex_numbers, gradients_set_aside, elsewhere,
+    attention, views_are_the_same, a_level_loss, complex_numbers, gradients_set_aside, elsewhere,
 ]  # fmt: skip
 
 
