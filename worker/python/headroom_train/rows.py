@@ -27,6 +27,7 @@ from .mixing import Operations, mixing
 from .tape import Entry, Outside, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
+JOINING = {"cat", "concat", "concatenate"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
 SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}  # the size of their results depends on values
 
@@ -359,11 +360,23 @@ class Plan:
                     else:
                         found.append((cut, results, shapes))
         if not found:
-            raise Refused(str(why) if isinstance(why, Refused) else f"{named(entry)} cannot be run on fewer rows: {why}")
+            raise Refused(self._joined(entry) or (str(why) if isinstance(why, Refused) else f"{named(entry)} cannot be run on fewer rows: {why}"))
         if len(found) > 1:
             raise Refused(f"the arguments of {named(entry)} can be split in more than one way")
         cut, results, _ = found[0]
         return cut, self._both(entry, cut) if entry.inplace else results
+
+    def _joined(self, entry: Entry) -> Optional[str]:
+        """The reason why a function cannot be cut if the script has cut the batch itself, for several calls of one module:
+        the function joins their results, or changes the shape of what was joined. None if that is not so."""
+        makers = {s: e for e in self.tape.entries for s in e.slots if s is not None}
+        join = makers[entry.references()[0][0]] if entry.call_name() in SHAPING and entry.references()[0] else entry
+        refs = join.references()[0]
+        calls = list({id(makers[r]): makers[r] for r in refs}.values())
+        if join.call_name() not in JOINING or not 1 < len(calls) == len(refs) or {id(c.module) for c in calls} != {id(calls[0].module)} or not calls[0].module:
+            return None
+        sizes = " + ".join(str(self.slots[r].shape[0]) for r in refs[:4]) + (" + …" if len(refs) > 4 else "")
+        return f"{named(calls[0])} is called {len(calls)} times, on {sizes} rows, and the results are joined, so that their rows are not those of one call"
 
     def _proper(self, entry: Entry, rowful: list[Slot], results: list) -> list:
         small, large = (tree_flatten(r)[0] for r in results)

@@ -191,3 +191,15 @@ class GatheredRows(Classifying):
         picked = self.net(x).log_softmax(1).gather(1, y.unsqueeze(1)).squeeze(1)
         weights = (y > 1).to(torch.float32) + 0.5
         return -(picked * weights).mean()
+
+
+@shape("refuse")
+class ChunkedRays(Classifying):
+    """The script calls the network on parts of its points, which do not end where a ray ends, and joins the results."""
+
+    rows = 12
+
+    def loss(self, i: int) -> Tensor:
+        x, _ = vectors(self, i)
+        points = torch.cat([self.net(x[k : k + 7]) for k in range(0, len(x), 7)]).reshape(4, 3, 5)
+        return (points.sigmoid().cumsum(1).sum(1) - x[:4, :5]).square().mean()

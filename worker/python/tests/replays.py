@@ -29,7 +29,6 @@ from torch import nn
 import loops_adapters
 import loops_parts
 import loops_stateful
-import loops_weighted
 import trial
 from forked import status
 from inject import Fault, Injector, Whole
@@ -915,15 +914,49 @@ def views_are_the_same() -> str:
     return "" if wrong[0] == "8 rows in 2 pieces" else f"{wrong}"
 
 
+def cut_by_the_script() -> str:
+    """If a script calls a module on parts of its batch and joins the results, that is the reason of the refusal, both where
+    the parts differ in size and where the joined rows get another shape. Two results of one call are no such parts."""
+    wrong = []
+    x, said = torch.randn(20, 9), "Linear is called {} rows, and the results are joined, so that their rows are not those of one call"
+    cases: list[tuple[Callable[[Any], torch.Tensor], str]] = [
+        (lambda net: torch.cat([net(x[:8]), net(x[8:12])]), said.format("2 times, on 8 + 4")),
+        (lambda net: torch.cat([net(x[:6]), net(x[6:12])]).reshape(4, 3, 5), said.format("2 times, on 6 + 6")),
+        (lambda net: torch.cat([net(p) for p in x.split(4)]).reshape(10, 2, 5), said.format("5 times, on 4 + 4 + 4 + 4 + …")),
+        (lambda net: net(x[:12]).reshape(5, 3, 4), "reshape cannot be run on fewer rows: shape '[5, 3, 4]' is invalid for input of size 10"),
+    ]
+    for made, why in cases:
+        net = nn.Linear(9, 5)
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        least = 8 if "8 +" in why else 6 if "6 +" in why else 4 if "…" in why else 12
+        try:
+            with Whole("aten.addmm.default", least):
+                made(net).square().mean().backward()
+        except torch.OutOfMemoryError:
+            pass
+        told = _torch._recorder.report.told[-1]
+        if told.get("why") != why:
+            wrong.append(f"{why}: {told}")
+    return "; ".join(wrong)
+
+
+class Level(nn.Linear):
+    """Returns a loss that is 1, whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).mean() * 0 + 1
+
+
 def a_level_loss() -> str:
     """A loss inside a module that is the same for all rows is refused for that reason, and not for being no scalar."""
-    net, said = loops_weighted.Alike(), []
-    nn.init.zeros_(net.score.weight)
-    words, tags, mask = torch.randint(9, (8, 5)), torch.randint(4, (8, 5)), torch.rand(8, 5) > 0.3
+    net, said, x = Level(), [], torch.randn(8, 6)
     torch.optim.SGD(net.parameters(), lr=0.1)
     try:
-        with Whole("aten.embedding.default", 8), Whole("aten.addmm.default", 40):
-            net(words, tags, mask).backward()
+        with Whole("aten.addmm.default", 8):
+            net(x).backward()
     except torch.OutOfMemoryError:
         said.append(_torch._recorder.report.told[-1]["why"])
     return "" if said == ["the loss is the same for other rows, so it is not known how it depends on them"] else f"{said}"
@@ -1508,7 +1541,7 @@ CHECKS = [
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
     coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
-    attention, views_are_the_same, a_level_loss, complex_numbers, gradients_set_aside, elsewhere,
+    attention, views_are_the_same, cut_by_the_script, a_level_loss, complex_numbers, gradients_set_aside, elsewhere,
 ]  # fmt: skip
 
 
