@@ -34,14 +34,14 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom_train import _torch, again, backward, check, failure, late, norms, recorder, replay, rows, weights  # noqa: E402
+from headroom_train import _torch, again, backward, check, failure, late, norms, recorder, replay, weights  # noqa: E402
 from headroom_train.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.found import Found, found_of  # noqa: E402
 from headroom_train.held import MOST, Held  # noqa: E402
 from headroom_train.mixing import Operations, mixing  # noqa: E402
 from headroom_train.replay import sketched  # noqa: E402
 from headroom_train.report import Report  # noqa: E402
-from headroom_train.rows import Plan, sliced  # noqa: E402
+from headroom_train.rows import Plan, alike, sample, sliced  # noqa: E402
 from headroom_train.tape import Entry, Outside, Ref  # noqa: E402
 from headroom_train.wire import Wire  # noqa: E402
 
@@ -724,7 +724,7 @@ class Rounding(nn.Module):
         return h.float() * self.scale * (1 + off)
 
 
-def alike() -> str:
+def equal_but_for_rounding() -> str:
     """The weights by which losses add up are found even if the losses hardly differ from row to row
     and the module rounds its results."""
     torch.manual_seed(0)
@@ -971,7 +971,7 @@ def complex_numbers() -> str:
         return f"a distance of {check.distance(a, b)}"
     if replay.same(a, b, 1e-3) or not replay.same(a, a.clone(), 1e-3):
         return "results"
-    if rows.alike(rows.sample(a), rows.sample(b), 1e-3) or not rows.alike(rows.sample(a), rows.sample(a.clone()), 1e-3):
+    if alike(sample(a), sample(b), 1e-3) or not alike(sample(a), sample(a.clone()), 1e-3):
         return "samples"
     return "" if replay.residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
 
@@ -1539,7 +1539,7 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once,
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
-    coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
+    coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, views_are_the_same, cut_by_the_script, a_level_loss, complex_numbers, gradients_set_aside, elsewhere,
 ]  # fmt: skip
