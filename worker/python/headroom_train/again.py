@@ -40,13 +40,14 @@ def note(tape: Tape) -> None:
 
     def sampled() -> Sampled:
         values, steps, graphs = {}, {}, {}
+        known = {id(t) for t in tape.leaves()}
         with unrecorded():
             for tensor in (ref() for ref in tape.live):
                 place = None if tensor is None else place_of(tensor)
-                if place is not None and not place.late and tensor.is_floating_point():  # type: ignore[union-attr]
+                if place is not None and not place.late and (tensor.is_floating_point() or tensor.is_complex()):  # type: ignore[union-attr]
                     steps[place.slot] = steps_of(tensor.shape)  # type: ignore[union-attr]
                     values[place.slot] = sample(tensor, steps[place.slot])  # type: ignore[arg-type]
-                    graphs[place.slot] = signature([tensor])
+                    graphs[place.slot] = signature([tensor], known)
         return Sampled(values, steps, graphs, len(tape.entries), not same_random_state(tape.random, random_state()))
 
     if tape.sampled is None and tape.entries:
@@ -89,10 +90,10 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
         env: dict[int, torch.Tensor] = {}
         for i in again:
             run(tape, None, [i], None, env)
-        half = half_in(tape, modules)
+        half, known = half_in(tape, modules), {id(t) for t in tape.leaves()}
         most, total = rounding(tape, half), 5e-3 if half else 1e-3  # total is for a loss, which is a sum
         return all(
-            sampled.graphs[s] == signature([env[s]]) and alike(v, sample(env[s], sampled.steps[s]), min(most, total) if v.numel() == 1 else most)
+            sampled.graphs[s] == signature([env[s]], known) and alike(v, sample(env[s], sampled.steps[s]), min(most, total) if v.numel() == 1 else most)
             for s, v in sampled.values.items()
             if s in slots
         )

@@ -11,14 +11,14 @@ import torch
 
 from .again import confirm
 from .calm import rehearsal
-from .failure import Refused, Writes, clean, is_out_of_memory
+from .failure import Elsewhere, Refused, Writes, clean, is_out_of_memory
 from .found import found_of
 from .genuine import grad, in_place
 from .graph import walk, within
 from .held import Held, submodules
 from .late import HandBack, Late
 from .norms import NOTE, refuse_batchwise
-from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable, run
+from .replay import SEVERAL, Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable, run
 from .rows import Plan
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state
 from .weights import Rule
@@ -71,7 +71,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
         targets, extra = weighed(tape, Late(tape, plan, sizes, report), loss, given, entries)
         proof, pieces = Proof(tape, plan), pieces_of(plan.batch, sizes.first(plan.batch))
         return Planned(plan, {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}, extra, "")
-    except Writes:
+    except (Writes, Elsewhere):
         raise
     except Exception as why:  # for example one that a module raises when given only a few rows
         if is_out_of_memory(why):
@@ -80,15 +80,15 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
         return Planned(None, {loss: (1.0 if given is None else given, None)}, {}, reason)
 
 
-def refuse_writing(tape: Tape) -> None:
-    """Raises :class:`Writes` if a trial on a few rows shows that a module's call writes to a tensor that
-    existed before the call."""
+def refuse_unrepeatable(tape: Tape) -> None:
+    """Raises :class:`Writes` or :class:`Elsewhere` if a trial on a few rows shows a reason why not even the
+    whole batch may be run again."""
     if all(f is None or f.tried for f in map(found_of, modules_of(tape))):
         return
     try:
         with rehearsal(modules_of(tape)):
             Plan(tape, tape.entries[0]).extend()
-    except Writes:
+    except (Writes, Elsewhere):
         raise
     except Exception:  # then the trial shows nothing
         pass
@@ -121,7 +121,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     elif any(f.writes for f in founds) or any(e.held is None and found_of(e.module).moving for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
         raise Refused("a module's calls change its attributes or frozen parameters")
     else:
-        refuse_writing(tape)
+        refuse_unrepeatable(tape)
     offload = plan is None and any(t.is_cuda for t in params)
     written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
     if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     grads = summed(inputs, sums, extra)
     reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
     tensors = {id(t): t for t in [*inputs.tensors, *extra]}
-    if any(i not in reached for i in tensors):
+    if any(i not in reached or reached[i] and i in inputs.shared for i in tensors):
         raise Refused("it is not known whether a tensor has already received its gradient")
     rest = [t for i, t in tensors.items() if not reached[i]]
     if rest:
@@ -200,7 +200,7 @@ def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int
     if first == [loss]:
         return {loss: (1.0 if given is None else given, None)}, {}
     if any(s not in tape.scalars for s in first):
-        raise Refused("the batch is reduced to more than one number")
+        raise Refused(SEVERAL)
     rest = [i for i in entries if tape.entries[i].module is None and all(late.plan.slots[r].dim is None for r in tape.entries[i].references()[0])]
     leaves = {s: tape.scalars[s].clone().requires_grad_() for s in first}
     beside = [tape.outside[i] for e in rest for i in tape.entries[e].references()[1] if tape.outside[i].requires_grad]

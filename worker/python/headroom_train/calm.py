@@ -7,15 +7,17 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any, Callable
+from types import FrameType
+from typing import Any, Callable, NoReturn, Optional
 
 import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .failure import Writes
+from .failure import Elsewhere, Writes
 from .genuine import asked, set_aside
+from .graph import REENTRANT, leaves
 from .held import Held, submodules
 from .hooks import changed
 from .norms import independent
@@ -38,6 +40,9 @@ class Watcher:
 
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Called after the operation, with what it returned."""
+
+    def returned(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Called in a trial with the tensors that a module's call returned, and that still have their graphs."""
 
 
 class Watched(TorchDispatchMode):
@@ -183,13 +188,21 @@ def _named(func: Any) -> str:
 class Sealed(Watcher):
     """Raises :class:`Writes` before anything is written to a tensor that existed before the context was entered,
     such as an argument, a frozen parameter, or a tensor that a module keeps for itself. Tensors in ``free`` may
-    be written to. What a backward pass writes is checked only if ``backward`` is true."""
+    be written to. What a backward pass writes is checked only if ``backward`` is true.
 
-    def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True) -> None:
+    If ``known`` is given, also finds the use of any other trained tensor that existed before: :meth:`returned` in the
+    graph of what the code returns, and :meth:`before` where a reentrant checkpoint hides it from that graph."""
+
+    def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True, known: Optional[Iterable[torch.Tensor]] = None) -> None:
         self._name, self._backward = name, backward
         self._free = {0, *map(_memory, free)}
+        self._known = None if known is None else {*map(_memory, known)}
 
     def before(self, func: Any, args: Any, kwargs: Any) -> None:
+        if self._known is not None and not torch.is_grad_enabled() and func._schema.name != "aten::detach":
+            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf]
+            if any(map(self._strange, given)) and _checkpointed():
+                self._elsewhere()
         for i, name in _effects(func)[0] if self._backward or torch._C._current_graph_task_id() == -1 else ():
             given = args[i] if i < len(args) else kwargs.get(name)
             if not self._free.issuperset(map(_memory, tree_leaves(given))):
@@ -198,6 +211,26 @@ class Sealed(Watcher):
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if _effects(func)[1]:
             self._free.update(map(_memory, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))
+
+    def returned(self, tensors: Sequence[torch.Tensor]) -> None:
+        if self._known is not None and any(map(self._strange, leaves(tensors))):
+            self._elsewhere()
+
+    def _strange(self, tensor: torch.Tensor) -> bool:
+        return _memory(tensor) not in self._free and _memory(tensor) not in self._known  # type: ignore[operator]
+
+    def _elsewhere(self) -> NoReturn:
+        raise Elsewhere(f"{self._name} uses a trained tensor that is neither a parameter of the module nor an argument")
+
+
+def _checkpointed() -> bool:
+    """Whether this is called in the first pass of a reentrant checkpoint, in which gradients are off."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "forward" and type(frame.f_locals.get("ctx")).__name__ == REENTRANT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _memory(value: Any) -> int:

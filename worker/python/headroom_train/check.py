@@ -21,6 +21,7 @@ from .backward import planned, summed
 from .calm import Calm, rehearsal
 from .failure import Refused, is_out_of_memory
 from .replay import gradients, in_two, modules_of, precisely
+from .rows import as_real
 from .tape import Tape, place_of
 
 MOST = 16  # at most this many calls are checked
@@ -128,7 +129,7 @@ def distance(a: Optional[torch.Tensor], b: Optional[torch.Tensor]) -> float:
     ``a`` are zero."""
     if a is None or b is None:
         return 0.0 if a is None or not bool(a.any()) else 1.0
-    a, b = (t.to_dense() if t.layout != torch.strided else t for t in (a, b))
+    a, b = (as_real(t if t.layout == torch.strided else t.to_dense()) for t in (a, b))
     size = float(a.abs().max()) if a.numel() else 0.0
     off = float((a.float() - b.float()).abs().max()) if a.numel() else 0.0
     return off / size if size else float(off > 0)

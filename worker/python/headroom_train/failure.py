@@ -70,6 +70,11 @@ class Writes(Refused):
     the call."""
 
 
+class Elsewhere(Refused):
+    """Raised for a call that uses a trained tensor which is neither its module's parameter nor an argument: a replay
+    would not give that tensor its gradient."""
+
+
 def bare(failure: Any) -> Any:
     """A copy of an exception, without its traceback; None if ``failure`` is None."""
     return None if failure is None else type(failure)(*failure.args)

@@ -139,6 +139,12 @@ def grad(outputs: Any, inputs: Any, given: Any = None) -> Any:
         return _grad(outputs, inputs, given, allow_unused=True)
 
 
+def backward(output: torch.Tensor) -> None:
+    """Adds the gradients of ``output`` to ``.grad`` of all leaves. Code of the script may run meanwhile, as in :func:`grad`."""
+    with in_place():
+        _backward(output)
+
+
 def is_backward(func: Any) -> bool:
     """Whether a function is PyTorch's ``Tensor.backward`` or ``torch.autograd.grad``."""
     code = getattr(func, "__code__", None)
@@ -146,6 +152,7 @@ def is_backward(func: Any) -> bool:
 
 
 _grad = torch.autograd.grad
+_backward = torch.autograd.backward
 _BACKWARD = {torch._tensor.__file__, torch.autograd.__file__}
 
 

@@ -9,12 +9,14 @@ failure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cache
 from typing import Any, Callable
 
 import torch
 
+REENTRANT = "CheckpointFunctionBackward"  # the name of a reentrant checkpoint's node, in PyTorch and in libraries that have their own
+MOST = 10000  # nodes of a graph that are looked at
 KEEP = 16  # saved tensors with at most this many elements are kept, so that the graphs of scalars stay usable
 
 
@@ -65,19 +67,36 @@ def _behind(node: Any) -> Any:
     return node
 
 
-def signature(tensors: Iterable[Any], most: int = 10000) -> int:
+def leaves(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The leaves of the tensors' graphs."""
+    yield from (n.variable for n in walk([t.grad_fn for t in tensors]) if n.name().endswith("AccumulateGrad"))
+
+
+def reentrant(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's graph contains a checkpoint with ``use_reentrant=True``. Such a checkpoint has a graph of its
+    own, and adds the gradients that it finds there to ``.grad`` itself."""
+    return any(n.name() == REENTRANT for n in walk([tensor.grad_fn], most=MOST))
+
+
+def signature(tensors: Iterable[Any], known: Container[int]) -> int:
     """A hash by which the graphs of some tensors are recognised. It covers the graphs' functions,
-    how these are connected, their constants, and the leaves. Copies and conversions are left out:
+    how these are connected, their constants, and the leaves. Of the leaves, those whose ids are in ``known`` existed
+    before the call; any other may have been made in it, as by ``requires_grad_()`` on what a frozen layer returns,
+    and counts by its shape and dtype. Copies and conversions are left out:
     autocast caches converted weights, and a scalar that is changed in place is replayed on a
     copy."""
     parts = []
-    for node in walk([t.grad_fn for t in tensors], most=most):
+    for node in walk([t.grad_fn for t in tensors], most=MOST):
         name = node.name()
         if not name.startswith(_COPIES):
-            leaf = id(node.variable) if name.endswith("AccumulateGrad") else 0
+            leaf = _leaf(node.variable, known) if name.endswith("AccumulateGrad") else 0
             following = tuple(n.name() for n in (_behind(n) for n, _ in node.next_functions) if n is not None)
             parts.append((name, leaf, following, repr([getattr(node, n) for n in _constants(type(node))])))  # type: ignore[arg-type]
     return hash(tuple(parts))
+
+
+def _leaf(tensor: torch.Tensor, known: Container[int]) -> Any:
+    return id(tensor) if id(tensor) in known else (tuple(tensor.shape), tensor.dtype)
 
 
 def drop(nodes: Iterable[Any], borders: Iterable[Any], failure: BaseException) -> None:

@@ -25,7 +25,7 @@ from .genuine import set_aside
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
 from .norms import NOTE, Statistics, batchwise
-from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
+from .replay import SEVERAL, Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 
@@ -265,8 +265,8 @@ class Late:
 
     def _replayed(self, slot: int) -> torch.Tensor:
         known = self.plan.slots[slot]
-        if len(known.shape) and max(known.shape) > 1:
-            raise Refused("the batch is reduced to more than one number")
+        if known.dtype.is_complex or len(known.shape) and max(known.shape) > 1:
+            raise Refused(SEVERAL)
         plan, rule, why = self.plan, None, ""
         entries = needed(self.tape, [slot])
         self._confirm(entries)

@@ -21,7 +21,7 @@ from .again import note, unsaved
 from .backward import bypass, finish, reduced, state_of
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
+from .failure import Elsewhere, NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
 from .genuine import apart, in_place, is_backward, numel, replaced, set_aside
@@ -441,7 +441,7 @@ class Recorder:
         if not found.tried:
             try:
                 self._result(tape, late, entry)
-            except Writes:
+            except (Writes, Elsewhere):
                 raise
             except NoMemory as why:
                 raise Writes(str(why)) from None
@@ -804,7 +804,9 @@ class Recorder:
 
     def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         if name == "backward":
-            raise Refused("backward is called on a result that is not a scalar")
+            known = late.plan.slots[place_of(args[0]).slot]  # type: ignore[union-attr]
+            same = "the loss is the same for other rows, so it is not known how it depends on them"
+            raise Refused(same if known.fixed else "backward is called on a result that is not a scalar")
         if changes(name) and not changes_late(name, args):
             raise Refused("a tensor from outside the step is updated in place from a result whose values are not in memory")
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))

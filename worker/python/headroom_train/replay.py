@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import combinations
 from threading import get_ident
 from typing import Any, Callable, ClassVar, Optional
 
@@ -19,15 +20,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .calm import ANYWHERE, HALF, NEVER, STANCES, Calm, rehearsal
 from .failure import Refused, clean, is_out_of_memory, patiently
 from .found import draws_of, found_of, number_of
-from .genuine import grad
+from .genuine import backward, grad
+from .graph import reentrant
 from .held import parameters, submodules
 from .hooks import changed
 from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
-from .rows import NOTHING, Axis, Plan, Rows, arguments, perform
+from .rows import NOTHING, Axis, Plan, Rows, arguments, as_real, perform
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .trees import flatten
-from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
+from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, telling, weight
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
 ROUNDS = 6  # at most this many tries, each on different rows, to tell the rules apart
@@ -37,6 +39,8 @@ PAIRS = 4  # pairs of rows on which rules are tried if three rows do not fit: a 
 SOME = 8  # the most rows on which everything else is tried
 FEW = 4  # the same for large outputs, where each row takes time
 TF32 = 2e-3  # rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says otherwise
+HOOKED = "a parameter has a hook, which would see the gradients of pieces"
+SEVERAL = "the batch is reduced to more than one number"
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 
 
@@ -142,9 +146,22 @@ class Inputs:
         self.own = list(found.values())
         for t in self.own:
             if t._backward_hooks:
-                raise Refused("a parameter has a hook, which would see the gradients of pieces")
+                raise Refused(HOOKED)
         self.tensors = self.own + list(self.entering.values())
         self.graphs = any(not t.is_leaf for t in self.entering.values())
+        self.reentrant: Optional[bool] = None  # a reentrant checkpoint is in the graph of what is differentiated; None before anything was
+        self.shared: set[int] = set()  # ids of tensors to whose gradients several such checkpoints add
+
+    def differentiated(self, total: torch.Tensor, leaves: Sequence[torch.Tensor] = ()) -> list[Optional[torch.Tensor]]:
+        """The gradients of a replayed scalar with respect to :attr:`own` and to the given leaves."""
+        if self.reentrant is None:
+            self.reentrant = reentrant(total)
+        tensors = [*self.own, *leaves]
+        if not self.reentrant:
+            return grad(total, tensors)
+        found, shared = accumulated(total, tensors)
+        self.shared |= shared
+        return found
 
     def leaves(self, rows: Optional[Rows]) -> dict[int, torch.Tensor]:
         """Stand-ins for the entering tensors, for one piece."""
@@ -155,6 +172,31 @@ class Inputs:
                 part = rows.of(part, self.cut[index])
             made[index] = part.requires_grad_()
         return made
+
+
+def accumulated(total: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[list[Optional[torch.Tensor]], set[int]]:
+    """The gradients of ``total`` with respect to leaves, as backward leaves them in ``.grad``, which is set aside
+    meanwhile. This is the only way through a reentrant checkpoint. The second result has the ids of the leaves whose
+    gradients were added up in several steps."""
+    if any(t._post_accumulate_grad_hooks for t in tensors):
+        raise Refused(HOOKED)
+    seen: set[int] = set()
+    shared: set[int] = set()
+
+    def count(tensor: torch.Tensor) -> None:
+        (shared if id(tensor) in seen else seen).add(id(tensor))
+
+    had = [t.grad for t in tensors]
+    hooks = [t.register_post_accumulate_grad_hook(count) for t in tensors]
+    try:
+        for t in tensors:
+            t.grad = None
+        backward(total)
+        return [t.grad for t in tensors], shared
+    finally:
+        for t, before, hook in zip(tensors, had, hooks):
+            hook.remove()
+            t.grad = before
 
 
 class Gradients:
@@ -364,7 +406,7 @@ def _piece(
     env.clear()
     if scale != 1.0:
         total = total * scale
-    grads = grad(total, inputs.own + list(leaves.values()))
+    grads = inputs.differentiated(total, list(leaves.values()))
     if not all(holds() for holds in hold):
         raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
     return values, grads, leaves, kept
@@ -520,6 +562,8 @@ class Proof:
     def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
         """The rules of one scalar that no trial refutes. Raises :class:`Refused` if none is left."""
         tape, plan = self.tape, self.plan
+        if plan.slots[slot].dtype.is_complex:
+            raise Refused(SEVERAL)
         entries = needed(tape, [slot])
         first, tail = parted(tape, plan, entries)
         kind = (slot, *self._kind(entries))
@@ -598,7 +642,7 @@ class Proof:
         at = Rows(self.plan.batch, 0, self.plan.batch, rows)
         with torch.enable_grad():
             total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
-        grads = grad(total, inputs.own) if total.requires_grad and inputs.own else []
+        grads = inputs.differentiated(total) if total.requires_grad and inputs.own else []
         with _disable_current_modes():  # nothing here is random, and a mode would take longer for each of these many small kernels than the kernel itself
             return sketched(grads)
 
@@ -614,7 +658,7 @@ class Proof:
         coefficients are zero, since a term matters as soon as its coefficient is not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         given = {i: self.tape.outside[i] for e in made for i in e.references()[1]}
-        zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and t.is_floating_point())
+        zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and (t.is_floating_point() or t.is_complex()))
         return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made) + zero
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
@@ -653,7 +697,8 @@ class Proof:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a
         batch's rows. None of them requires a gradient."""
         tape = self.tape
-        found = [(tape.outside[i], axis) for cut in self.plan.cuts for i, axis in cut.outside.items() if not tape.outside[i].requires_grad]
+        found = [(tape.outside[i], axis) for cut in self.plan.cuts for i, axis in cut.outside.items()]
+        found = [(t, axis) for t, axis in found if not (t.requires_grad or t.is_complex())]
         found = list({id(t): (t, axis) for t, axis in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
         return [t if axis == Axis(0) else axis.apart(t).movedim(axis.dim + 1, 0) for t, axis in found]
 
@@ -693,6 +738,8 @@ class Proof:
                     value(chosen)
                 exact = tolerance / 10 if calm.half else 1e-5
             rules = surviving(rules, chosen, value, exact)
+            if within and tolerance < 1e-3 and plan.slots[slot].requires_grad and not settled(rules, pieces):
+                rules = self._told_apart(slot, first, rules)
             if not rules:
                 raise plan.mixed("the loss of a batch is not a weighted sum of the losses of its rows")
             if settled(rules, pieces) and again + 1 >= least:
@@ -700,6 +747,27 @@ class Proof:
                 break
             chosen = others(rules, batch, count, again)
         return rules
+
+    def _told_apart(self, slot: int, entries: Sequence[int], rules: Sequence[Rule]) -> list[Rule]:
+        """The rules that gradients do not refute. Losses hardly show which of two similar rules is right if they are
+        about the same in every row, as at the beginning of a training; the rows' gradients differ then, too. Each rule is
+        used to add up the gradients of the same rows, cut in two ways into parts of one size."""
+        inputs, left = Inputs(self.tape, self.plan, entries), list(rules)
+        least = 2e-5 if any(t.is_cuda for t in inputs.tensors) else 1e-5
+        for pair in combinations(rules, 2):
+            rows = telling(pair, self.plan.batch, min(SOME, self.plan.batch // 4 * 4))
+            if len(left) < 2 or len(rows) % 4 or any(r not in left for r in pair):
+                continue
+            half = len(rows) // 2
+            parts = [rows[:half], rows[half:], rows[::2], rows[1::2]]
+            sketches = [self._sketch(slot, None, entries, inputs, part, rows) for part in parts]
+
+            def added_up(rule: Rule, which: slice, rows: list = rows, parts: list = parts, sketches: list = sketches) -> list:
+                weights = [weight(rule, part, rows) for part in parts[which]]
+                return added(*([(w * value, w * norm) for value, norm in sketch] for w, sketch in zip(weights, sketches[which])))
+
+            left = [r for r in left if residual(added_up(r, slice(2)), [added_up(r, slice(2, 4))]) <= least]
+        return left
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
         """The modules' outputs for the chosen rows, checked to be the same when rows are run together and in parts."""
@@ -858,9 +926,9 @@ def proven(proof: Proof, slot: int, pieces: Sequence[Rows]) -> Rule:
 def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
     if a.shape != b.shape:
         return False
-    if not a.is_floating_point():
+    if not (a.is_floating_point() or a.is_complex()):
         return True  # an argmax may depend on a rounding error
-    a, b = a.float(), b.float()
+    a, b = as_real(a).float(), as_real(b).float()
     size = float(a.abs().max()) if a.numel() else 0.0
     return bool(((a - b).abs() <= tolerance * max(size, 1e-12)).all()) if a.isfinite().all() else torch.equal(a, b)
 
@@ -894,13 +962,13 @@ def words(entry: Entry) -> tuple:
 
 def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float]]:
     """For each gradient, two numbers: its dot product with a fixed vector, and its norm. Both are 0
-    if the gradient is None."""
+    if the gradient is None. Real and imaginary parts are elements of their own."""
     flat = {i: _flat(g) for i, g in enumerate(grads) if g is not None and g.numel()}
     longest: dict[torch.device, int] = {}
     for f in flat.values():
         longest[f.device] = max(longest.get(f.device, 0), f.numel())
     vectors = {d: torch.arange(1, n + 1, dtype=torch.float32, device=d).mul_(1.618034).cos_().mul_(math.sqrt(2)) for d, n in longest.items()}
-    products = [(f.real if f.is_complex() else f).mul(vectors[f.device][: f.numel()]).sum() for f in flat.values()]
+    products = [f.mul(vectors[f.device][: f.numel()]).sum() for f in flat.values()]
     norms = torch._foreach_norm(list(flat.values())) if flat else []
     device = next(iter(vectors), None)
     found = torch.stack([t.to(device, torch.float32) for t in (*products, *norms)]).tolist() if flat else []  # all at once, since every read waits for the GPU
@@ -909,8 +977,8 @@ def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float
 
 
 def _flat(grad: torch.Tensor) -> torch.Tensor:
-    flat = (grad if grad.layout == torch.strided else grad.to_dense()).reshape(-1)
-    return flat if flat.dtype in (torch.float32, torch.float64, torch.complex64) else flat.float()
+    flat = as_real(grad if grad.layout == torch.strided else grad.to_dense()).reshape(-1)
+    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
 
 
 def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float, float]]]) -> float:

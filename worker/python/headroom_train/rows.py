@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from .calm import ANYWHERE, Calm, Sealed, Watcher, rehearsal
 from .failure import Mixed, Refused, Writes, is_out_of_memory, patiently
-from .found import draws_of, found_of, number_of, state_of
+from .found import found_of, number_of, state_of
 from .genuine import in_place
 from .graph import signature
 from .held import Change, Held, Lost, submodules
@@ -28,6 +28,7 @@ from .tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as, rand
 from .trees import FIXED, flatten, mapped, tensors_in
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
+JOINING = {"cat", "concat", "concatenate"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
 SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}  # the size of their results depends on values
 
@@ -235,8 +236,8 @@ class Plan:
             if entry.seen is not None:
                 if entry.held is not None:
                     entry.held.put_back()
-                with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-                    self._one(entry, self.cuts[i], 1, where=draws_of(entry.module))
+                with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # in the trial's mode: under another one a view has another node
+                    self._one(entry, self.cuts[i], 1)
                 if not entry.seen.like(self._given, rounding(self.tape, entry.seen.half)):
                     Plan.forget()
                     raise Refused(f"a call to {named(entry)} returns different results when it is repeated")
@@ -366,7 +367,8 @@ class Plan:
             if any(self.tape.outside[i].is_cuda for i in outside):
                 self.refuse_pointing(entry, cut)
             before = Held(entry.module.modules(), deep=True)
-            sealed = Sealed(f"a call to {named(entry)}", [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)])
+            free = [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]
+            sealed = Sealed(f"a call to {named(entry)}", free, known=self.tape.leaves(entry.module) if entry.grad else None)
             results = self._both(entry, cut, sealed=[sealed])
             changes = list(self._before.changed())
             kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
@@ -453,11 +455,23 @@ class Plan:
                     else:
                         found.append((cut, results, shapes))
         if not found:
-            raise Refused(str(why) if isinstance(why, Refused) else f"{named(entry)} cannot be run on fewer rows: {why}")
+            raise Refused(self._joined(entry) or (str(why) if isinstance(why, Refused) else f"{named(entry)} cannot be run on fewer rows: {why}"))
         if len(found) > 1:
             raise Refused(f"the arguments of {named(entry)} can be split in more than one way")
         cut, results, _ = found[0]
         return cut, self._both(entry, cut) if entry.inplace else results
+
+    def _joined(self, entry: Entry) -> Optional[str]:
+        """The reason why a function cannot be cut if the script has cut the batch itself, for several calls of one module:
+        the function joins their results, or changes the shape of what was joined. None if that is not so."""
+        makers = {s: e for e in self.tape.entries for s in e.slots if s is not None}
+        join = makers[entry.references()[0][0]] if entry.call_name() in SHAPING and entry.references()[0] else entry
+        refs = join.references()[0]
+        calls = list({id(makers[r]): makers[r] for r in refs}.values())
+        if join.call_name() not in JOINING or not 1 < len(calls) == len(refs) or {id(c.module) for c in calls} != {id(calls[0].module)} or not calls[0].module:
+            return None
+        sizes = " + ".join(str(self.slots[r].shape[0]) for r in refs[:4]) + (" + …" if len(refs) > 4 else "")
+        return f"{named(calls[0])} is called {len(calls)} times, on {sizes} rows, and the results are joined, so that their rows are not those of one call"
 
     def _proper(self, entry: Entry, rowful: list[Slot], results: list) -> list:
         small, large = (flatten(r)[0] for r in results)
@@ -528,7 +542,7 @@ class Plan:
                 raise self.mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
         return results
 
-    def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:
+    def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = ()) -> Any:
         """What a module's call returns for one of the trial's two numbers of rows, without a graph.
         ``which`` is 0 for the first number and 1 for the second. For the second, samples of the
         results are kept in ``_given``."""
@@ -538,7 +552,7 @@ class Plan:
         params = [p for m in modules for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
         versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
         state = random_state()
-        with Calm(where, watchers, apart=True) as calm:
+        with Calm(ANYWHERE, watchers, apart=True) as calm:
             try:
                 result = perform(entry, args, kwargs, trial=True)
             except Exception as e:
@@ -547,6 +561,8 @@ class Plan:
                 said = (str(e).strip().splitlines() or [""])[0]
                 why = f"a call to {named(entry)} fails if dimension {self.dim} of its arguments is cut from {self.batch} to {self._rows[which].count}"
                 raise Refused(f"{why} ({type(e).__name__}: {said})") from e
+        for watcher in watchers:
+            watcher.returned(tensors_in(result))
         found = found_of(entry.module)
         if found is not None:
             found.remember(calm)
@@ -558,7 +574,8 @@ class Plan:
             raise Writes(f"a call to {named(entry)} assigns new data to a parameter")
         if which == 1:
             tensors = {i: v for i, v in enumerate(flatten(result)[0]) if isinstance(v, torch.Tensor)}
-            self._given = Given({i: sample(v) for i, v in tensors.items()}, signature(tensors.values()), calm.draws, calm.half)
+            graph = signature(tensors.values(), {id(t) for t in self.tape.leaves(entry.module)})
+            self._given = Given({i: sample(v) for i, v in tensors.items()}, graph, calm.draws, calm.half)
         return mapped(_cut_off, result)  # free its activations before the next call
 
 
@@ -575,11 +592,16 @@ def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(steps)
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of real numbers itself; of a complex one, the real and the imaginary parts, along one more dimension."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 @torch.no_grad()
 def sample(tensor: torch.Tensor, steps: Optional[Sequence[int]] = None) -> torch.Tensor:
-    """Some of a tensor's values, as float64 on the CPU."""
+    """Some of a tensor's values, as float64 on the CPU: of complex ones both parts."""
     steps = steps_of(tensor.shape) if steps is None else steps
-    return tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))].cpu().double()
+    return as_real(tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))]).cpu().double()
 
 
 def alike(a: torch.Tensor, b: torch.Tensor, most: float) -> bool:

@@ -26,6 +26,7 @@ from .callsite import relay
 from .failure import bare, unframed
 from .genuine import asked, is_inference, numel, unseen_copy
 from .graph import drop
+from .held import parameters
 from .trees import LEAVES, Tree, flatten, unflatten
 
 SHORT = 4  # a tape with fewer entries is not shortened
@@ -245,6 +246,12 @@ class Tape:
                 self.scalars[slot] = unseen_copy(tensor)
             except Exception:  # the error is our own, not the script's; a scalar without a value here is refused later
                 pass
+
+    def leaves(self, module: Optional[torch.nn.Module] = None) -> list[torch.Tensor]:
+        """The tensors from elsewhere that a replay knows of: the parameters of the modules that were called, and of
+        ``module``, which is about to be called, and the outside tensors."""
+        modules = [e.module for e in self.entries if e.module is not None]
+        return [*parameters(modules if module is None else [*modules, module]), *self.outside]
 
     def drop(self, tensors: Iterable[torch.Tensor]) -> None:
         """Releases the tensors saved by those parts of the given tensors' graphs that belong to

@@ -21,6 +21,7 @@ from .rows import Rows
 Rule = Optional[list]  # a number for each row of the batch
 
 TRIES = 6
+FEW = 8  # rows on which two rules are told apart
 
 
 def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = None) -> float:
@@ -159,18 +160,19 @@ def settled(rules: Sequence[Rule], pieces: Sequence[Rows]) -> bool:
 
 
 def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
-    """The rows on which the first rule and the next different rule differ the most: half of
-    ``count`` in each direction."""
+    """The rows on which the first rule and the next different rule differ the most, half of
+    ``count`` in each direction; those of one direction come first. In a few rows such a difference is a larger part
+    of the whole than in many."""
     vectors = [r if r is not None else [1.0] * batch for r in rules]
     ones, others = vectors[0], next((v for v in vectors[1:] if v != vectors[0]), vectors[0])
     order = sorted(range(batch), key=lambda r: ones[r] / (sum(ones) or 1) - others[r] / (sum(others) or 1))
     half = max(1, count // 2)
-    return sorted({*order[:half], *order[-half:]})
+    return [*dict.fromkeys([*order[:half], *order[-half:]])]
 
 
 def others(rules: Sequence[Rule], batch: int, count: int, again: int) -> list[int]:
     """The rows for the next try: for the first try those that best tell the rules apart, for later tries random
     ones."""
     if again == 0 and len(rules) > 1:
-        return telling(rules, batch, count)
+        return sorted(telling(rules, batch, min(count, FEW)))
     return sorted(random.Random(again).sample(range(batch), count))

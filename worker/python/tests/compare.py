@@ -28,6 +28,7 @@ def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
             return f"{name} is {b.dtype} {tuple(b.shape)}, not {a.dtype} {tuple(a.shape)}"
         if not a.numel():
             continue
+        a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a, b))
         off = (a.double() - b.double()).abs().max().item() / (max(a.double().abs().max().item(), 0.1 * largest) or 1.0)
         if math.isnan(off) and not torch.equal(a.isnan(), b.isnan()):
             return f"{name} is not a number"

@@ -293,7 +293,7 @@ class CheckpointingDropout(Checkpointing):
     dropout = 0.1
 
 
-@shape("refuse")
+@shape()
 class CheckpointingReentrant(Checkpointing):
     reentrant = True
 

@@ -288,7 +288,7 @@ class MixedInside(Batchwise):
         return 0.7 * F.cross_entropy(out, y) + 0.3 * F.cross_entropy(out, other)
 
 
-@shape("refuse")
+@shape()
 class ReentrantLoss(Batchwise):
     """The loss is computed in a reentrant checkpoint, so its gradients can be obtained only with backward, not
     with autograd.grad."""

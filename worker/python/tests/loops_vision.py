@@ -1,4 +1,4 @@
-"""Loops over images: convolutions with and without BatchNorm and dropout, and dense labels."""
+"""Loops over images: convolutions with and without BatchNorm and dropout, dense labels, and complex numbers."""
 
 from __future__ import annotations
 
@@ -132,3 +132,64 @@ class TwoReductions(VaeTwoLosses):
     """A sum and a mean, each with a rule of its own, are added."""
 
     sample = False
+
+
+class Spectral(nn.Module):
+    """Multiplies the low frequencies of an image by complex weights, and writes them into a tensor of zeros."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.low, self.high = (nn.Parameter(0.5 * torch.randn(channels, channels, 2, 2, dtype=torch.cfloat)) for _ in range(2))
+        self.skip = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = torch.fft.rfft2(x)
+        out = torch.zeros(x.size(0), *found.shape[1:], dtype=torch.cfloat)
+        out[:, :, :2, :2] = torch.einsum("bixy,ioxy->boxy", found[:, :, :2, :2], self.low)
+        out[:, :, -2:, :2] = torch.einsum("bixy,ioxy->boxy", found[:, :, -2:, :2], self.high)
+        return F.gelu(torch.fft.irfft2(out, s=x.shape[-2:]) + self.skip(x))
+
+
+@shape()
+class FourierOperator(Raw):
+    """The error of each image, relative to its size."""
+
+    def build(self) -> None:
+        self.net: nn.Module = nn.Sequential(nn.Conv2d(3, 4, 1), Spectral(4), Spectral(4), nn.Conv2d(4, 1, 1))
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01, eps=1e-3)
+
+    def loss(self, i: int) -> Tensor:
+        x, _ = images(self, i)
+        wanted = x.cumsum(2).sum(1, keepdim=True).flatten(1)
+        return ((self.net(x).flatten(1) - wanted).norm(dim=1) / wanted.norm(dim=1)).mean()
+
+
+class Transform(nn.Module):
+    """Returns complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.turn = nn.Conv2d(3, 2, 1), nn.Parameter(torch.randn(2, 6, 4, dtype=torch.cfloat))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft2(self.conv(x)) * self.turn
+
+
+@shape()
+class ComplexResults(FourierOperator):
+    def build(self) -> None:
+        self.net = Transform()
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01, eps=1e-3)
+
+    def loss(self, i: int) -> Tensor:
+        x, _ = images(self, i)
+        return (self.net(x) - torch.fft.rfft2(x[:, :2])).abs().square().mean()
+
+
+@shape("refuse")
+class ComplexSum(ComplexResults):
+    """The whole batch is reduced to one complex number, which has no gradient of its own."""
+
+    def loss(self, i: int) -> Tensor:
+        x, _ = images(self, i)
+        return (self.net(x) * torch.fft.rfft2(x[:, :2])).sum().abs()

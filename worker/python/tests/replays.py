@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 
+import loops_adapters
 import loops_parts
 import loops_stateful
 import trial
@@ -34,14 +35,14 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom_train import _torch, again, backward, failure, late, norms, recorder, replay, trees, weights  # noqa: E402
+from headroom_train import _torch, again, backward, check, failure, late, norms, recorder, replay, trees, weights  # noqa: E402
 from headroom_train.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.found import Found, found_of  # noqa: E402
 from headroom_train.held import MOST, Held  # noqa: E402
 from headroom_train.mixing import Operations, mixing  # noqa: E402
 from headroom_train.replay import sketched  # noqa: E402
 from headroom_train.report import Report  # noqa: E402
-from headroom_train.rows import Axis, Cut, Plan, sliced  # noqa: E402
+from headroom_train.rows import Axis, Cut, Plan, alike, sample, sliced  # noqa: E402
 from headroom_train.tape import Entry, Outside, Ref  # noqa: E402
 from headroom_train.wire import Wire  # noqa: E402
 
@@ -50,10 +51,11 @@ def sketches() -> str:
     """A sketch has the right dot product and norm for every kind of gradient."""
     torch.manual_seed(0)
     gradients = [torch.randn(3, 4), None, torch.zeros(0), torch.randn(7, dtype=torch.float64), torch.randn(5).bfloat16()]
-    gradients += [torch.randn(4, dtype=torch.complex64), torch.eye(3).to_sparse()]
+    gradients += [torch.randn(4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex128).conj(), torch.eye(3).to_sparse()]
     for g, found in zip(gradients, sketched(gradients)):
         values = [] if g is None else g.to_dense().reshape(-1).tolist()
-        product = sum(complex(v).real * math.sqrt(2) * math.cos(1.618034 * (i + 1)) for i, v in enumerate(values))
+        values = [part for v in values for part in (v.real, v.imag)] if g is not None and g.is_complex() else values
+        product = sum(v * math.sqrt(2) * math.cos(1.618034 * (i + 1)) for i, v in enumerate(values))
         if math.dist(found, (product, math.sqrt(sum(abs(v) ** 2 for v in values)))) > 1e-4:
             return f"{found} of {g}"
     return "" if sketched([]) == [] and sketched([None]) == [(0.0, 0.0)] else "sketches of nothing"
@@ -141,17 +143,17 @@ def listing(names: list[str]) -> Any:
 def tried_once() -> str:
     """Every call of a failed step is tried once, on two different numbers of rows, and is not tried
     again for the calls that follow it. A module's call is then repeated once, on one of these
-    numbers of rows and without a mode that looks for random numbers."""
+    numbers of rows."""
     torch.manual_seed(0)
     net, x, y = nn.Linear(6, 5), torch.randn(8, 4, 6), torch.randint(0, 5, (8, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     tried: list[str] = []
-    ran: list[tuple[int, int]] = []
+    ran: list[int] = []
     one = Plan._one
 
-    def counting(self: Plan, entry: Entry, cut: Any, which: int, watchers: Any = (), where: int = ANYWHERE) -> Any:
-        ran.append((which, where))
-        return one(self, entry, cut, which, watchers, where)
+    def counting(self: Plan, entry: Entry, cut: Any, which: int, watchers: Any = ()) -> Any:
+        ran.append(which)
+        return one(self, entry, cut, which, watchers)
 
     Plan._both, Plan._one = listing(tried), counting  # type: ignore[method-assign]
     with Injector(Fault("again", 0, 8)) as injector:
@@ -161,7 +163,7 @@ def tried_once() -> str:
     optimizer.step()
     # The module's call is tried for its shapes and results, and the loss's call with its targets whole and cut.
     want = ["Linear", "__getitem__", "flatten", "float", "cross_entropy", "cross_entropy"]
-    return "" if injector.raised and tried == want and ran == [(0, ANYWHERE), (1, ANYWHERE), (1, NEVER)] else f"{tried}, {ran}"
+    return "" if injector.raised and tried == want and ran == [0, 1, 1] else f"{tried}, {ran}"
 
 
 class Leaving(nn.Module):
@@ -735,7 +737,7 @@ class Rounding(nn.Module):
         return h.float() * self.scale * (1 + off)
 
 
-def alike() -> str:
+def equal_but_for_rounding() -> str:
     """The weights by which losses add up are found even if the losses hardly differ from row to row
     and the module rounds its results."""
     torch.manual_seed(0)
@@ -1072,6 +1074,129 @@ def equal_calls() -> str:
     return "" if sizes == [4, 2, 2, 2, 2] and modes == [0] * 5 else f"{sizes}, {modes}"
 
 
+def views_are_the_same() -> str:
+    """A call is the same when it is repeated for a trial, although views have other nodes in a graph that is made under
+    a mode. Nothing here has a mode of its own, unlike a sweep."""
+    net, words, wrong = loops_adapters.Einsum(), torch.randint(0, loops_adapters.WORDS, (8, 5)), []
+    whole = net.forward
+
+    def limited(given: torch.Tensor) -> torch.Tensor:
+        if len(given) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
+        return whole(given)
+
+    net.forward = limited  # type: ignore[method-assign]
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        F.cross_entropy(net(words).flatten(0, 1), words.flatten()).backward()
+        wrong.append(told())
+    return "" if wrong[0] == "8 rows in 2 pieces" else f"{wrong}"
+
+
+def cut_by_the_script() -> str:
+    """If a script calls a module on parts of its batch and joins the results, that is the reason of the refusal, both where
+    the parts differ in size and where the joined rows get another shape. Two results of one call are no such parts."""
+    wrong = []
+    x, said = torch.randn(20, 9), "Linear is called {} rows, and the results are joined, so that their rows are not those of one call"
+    cases: list[tuple[Callable[[Any], torch.Tensor], str]] = [
+        (lambda net: torch.cat([net(x[:8]), net(x[8:12])]), said.format("2 times, on 8 + 4")),
+        (lambda net: torch.cat([net(x[:6]), net(x[6:12])]).reshape(4, 3, 5), said.format("2 times, on 6 + 6")),
+        (lambda net: torch.cat([net(p) for p in x.split(4)]).reshape(10, 2, 5), said.format("5 times, on 4 + 4 + 4 + 4 + …")),
+        (lambda net: net(x[:12]).reshape(5, 3, 4), "reshape cannot be run on fewer rows: shape '[5, 3, 4]' is invalid for input of size 10"),
+    ]
+    for made, why in cases:
+        net = nn.Linear(9, 5)
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        least = 8 if "8 +" in why else 6 if "6 +" in why else 4 if "…" in why else 12
+        try:
+            with Whole("aten.addmm.default", least):
+                made(net).square().mean().backward()
+        except torch.OutOfMemoryError:
+            pass
+        told = _torch._recorder.report.told[-1]
+        if told.get("why") != why:
+            wrong.append(f"{why}: {told}")
+    return "; ".join(wrong)
+
+
+class Level(nn.Linear):
+    """Returns a loss that is 1, whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).mean() * 0 + 1
+
+
+def a_level_loss() -> str:
+    """A loss inside a module that is the same for all rows is refused for that reason, and not for being no scalar."""
+    net, said, x = Level(), [], torch.randn(8, 6)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    try:
+        with Whole("aten.addmm.default", 8):
+            net(x).backward()
+    except torch.OutOfMemoryError:
+        said.append(_torch._recorder.report.told[-1]["why"])
+    return "" if said == ["the loss is the same for other rows, so it is not known how it depends on them"] else f"{said}"
+
+
+def complex_numbers() -> str:
+    """Results and gradients that differ only in their imaginary parts are found to differ."""
+    torch.manual_seed(0)
+    a = torch.randn(3, 4, dtype=torch.complex64)
+    b = torch.complex(a.real, a.imag + 0.5)
+    if not check.distance(a, b) > 0.1 or check.distance(a, a.conj().conj()) or not check.distance(a, a.conj()) > 0.1:
+        return f"a distance of {check.distance(a, b)}"
+    if replay.same(a, b, 1e-3) or not replay.same(a, a.clone(), 1e-3):
+        return "results"
+    if alike(sample(a), sample(b), 1e-3) or not alike(sample(a), sample(a.clone()), 1e-3):
+        return "samples"
+    return "" if replay.residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
+
+
+def gradients_set_aside() -> str:
+    """The gradients that a reentrant checkpoint adds to ``.grad`` are the same as without the checkpoint. What was in
+    ``.grad`` before is there afterwards, even if the backward pass fails, and leaves that two checkpoints add to are
+    known. Hooks that would see the gradients of pieces are refused, and none is left."""
+    torch.manual_seed(0)
+    first, last, x = nn.Linear(4, 4), nn.Linear(4, 4), torch.randn(3, 4, requires_grad=True)
+    tensors = [*first.parameters(), *last.parameters(), x]
+    again = torch.utils.checkpoint.checkpoint
+
+    def total(checkpointed: bool, twice: bool) -> torch.Tensor:
+        out = again(first, x, use_reentrant=True) if checkpointed else first(x)
+        out = again(first, out, use_reentrant=True) if checkpointed and twice else first(out) if twice else out
+        return last(out.tanh()).square().sum()
+
+    before = [torch.randn_like(t) for t in tensors]
+    for t, g in zip(tensors, before):
+        t.grad = g
+    for twice in (False, True):
+        want = torch.autograd.grad(total(False, twice), tensors)
+        found, shared = replay.accumulated(total(True, twice), tensors)
+        if not all(torch.allclose(a, b) for a, b in zip(found, want)):  # type: ignore[arg-type]
+            return f"twice: {twice}: {found} in place of {want}"
+        if shared != ({id(p) for p in first.parameters()} if twice else set()):
+            return f"twice: {twice}: {shared} are shared"
+    broken = total(True, False)
+    with Whole("aten.tanh_backward.default", 3):
+        try:
+            replay.accumulated(broken, tensors)
+            return "nothing has failed"
+        except torch.OutOfMemoryError:
+            pass
+    handle = first.weight.register_post_accumulate_grad_hook(lambda p: None)
+    try:
+        replay.accumulated(total(True, False), tensors)
+        return "a hook has seen the gradients of a piece"
+    except failure.Refused:
+        pass
+    handle.remove()
+    kept = all(t.grad is g for t, g in zip(tensors, before)) and not any(t._post_accumulate_grad_hooks for t in tensors)
+    return "" if kept else "gradients or hooks are not as before"
+
+
 def few_values() -> str:
     """The loss of the same rows is computed only once, however many cuts contain them: four rows
     have 15 non-empty subsets."""
@@ -1338,6 +1463,36 @@ def sealed() -> str:
     return ""
 
 
+def elsewhere() -> str:
+    """A trial stops where a call uses a trained tensor that is not known, in a checkpoint, too. Known tensors, and any
+    that the call makes, may be used."""
+    net, x, other = nn.Linear(6, 5), torch.randn(4, 6), nn.Parameter(torch.randn(5))
+    again, wrong = torch.utils.checkpoint.checkpoint, []
+    calls: list[tuple[Callable[[], Any], bool]] = [
+        (lambda: net(x) + 1, False),
+        (lambda: net(x[:2].requires_grad_()).detach().requires_grad_().sum(), False),
+        (lambda: nn.Parameter(torch.zeros(5)) * net(x), False),
+        (lambda: net(x) * net.weight.detach()[:, 0].requires_grad_(), False),
+        (lambda: net(x) * other.detach() * (other > 0) * other.sum().item(), False),
+        (lambda: again(lambda t: net(t) * other.detach(), x.clone().requires_grad_(), use_reentrant=True), False),
+        (lambda: net(x) * torch.no_grad()(lambda: other * 2)(), False),
+        (lambda: net(x) * other, True),
+        (lambda: again(lambda t: net(t) * other, x.clone().requires_grad_(), use_reentrant=True), True),
+        (lambda: torch.cat([net(x), other[None]]), True),
+        (lambda: other.sum() + net(x), True),
+    ]
+    for n, (call, stops) in enumerate(calls):
+        stopped = False
+        try:
+            with Watched([sealed := Sealed("it", [], known=[*net.parameters(), x])]):
+                sealed.returned([call()])
+        except failure.Elsewhere:
+            stopped = True
+        if stopped != stops:
+            wrong.append(f"{n}, stopped: {stopped}")
+    return "; ".join(wrong)
+
+
 class Storing(nn.Module):
     """Writes to a tensor that is not its own. With ``always`` it does so in every call; otherwise
     only if reading its count raises an exception."""
@@ -1563,9 +1718,10 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once,
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
-    objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
+    objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, equal_but_for_rounding,
+    half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
-    attention,
+    attention, views_are_the_same, cut_by_the_script, a_level_loss, complex_numbers, gradients_set_aside, elsewhere,
 ]  # fmt: skip
 
 
