@@ -49,7 +49,6 @@ class Report:
         self._cuts: set[tuple[int, int]] = set()  # pairs of rows and pieces that were reported
         self._warned: set[str] = set()  # beginnings of the warnings that were shown
         self.told: list[dict[str, Any]] = []  # the newest failures that were survived or refused
-        self._refused: Any = None  # the newest failure that was refused
         self.trained: Any = ()  # ids of the parameters that optimizers train
         self.observes: Optional[str] = None  # why nothing is recorded any more
         atexit.register(self.ends)
@@ -99,7 +98,8 @@ class Report:
             say(f"out of memory, survived: {text}; {short(failure)}")
 
     def refused(self, failure: Optional[BaseException], why: str) -> None:
-        self._refused = failure
+        if failure is not None:
+            failure._headroom_refused = True  # type: ignore[attr-defined]  # kept here, it would keep what its frames hold
         self.told = [*self.told[-15:], {"where": _where(failure), "why": why}]
         wire = self.wire()
         if wire is not None:
@@ -110,7 +110,7 @@ class Report:
     def ends(self) -> None:
         """Called when the process ends. If that is because memory ran out where nothing is recorded, report why."""
         error = chained = getattr(sys, "last_value", None)  # set by Python when it prints an exception that nobody has caught
-        while chained is not None and chained is not self._refused:
+        while chained is not None and not getattr(chained, "_headroom_refused", False):
             chained = chained.__cause__ or chained.__context__
         if self._watches or error is None or chained is not None or not is_out_of_memory(error):
             return
