@@ -57,7 +57,8 @@ type message struct {
 	Found []Checked `json:"found"`
 
 	// refused
-	Mixed bool `json:"mixed"` // the result depends on which rows are in a batch together
+	Mixed bool   `json:"mixed"` // the result depends on which rows are in a batch together
+	Hint  string `json:"hint"`  // what the user can do, or ""
 
 	// note, refused
 	Text  string `json:"text"`
@@ -107,7 +108,7 @@ func parse(line []byte) (message, error) {
 	if m.Seconds < 0 || m.Seconds > math.MaxInt32 {
 		m.Seconds = 0
 	}
-	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, (*string)(&m.Phase)} {
+	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
 	}
 	m.Found = m.Found[:min(len(m.Found), foundMost)]

@@ -106,6 +106,7 @@ func TestProofs(t *testing.T) {
 		{"untrained.py"},
 		{"threads.py"},
 		{"alone.py"},
+		{"endings.py"},
 		{"replays.py"},
 		{"changes.py"},
 		{"approximate.py"},

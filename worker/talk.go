@@ -125,6 +125,7 @@ func (t *talk) end() {
 	}
 	if last != nil {
 		t.life.ended.OOM, t.life.ended.Where, t.life.ended.Why = &last.failure, last.Where, last.Why
+		t.life.ended.Hint = last.Hint
 		t.life.ended.Boundary, t.life.ended.Every = t.trend.newest(memory.LeakWindow)
 	}
 }

@@ -170,6 +170,9 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 				o.Hint = "run the command again with --allow " + name + ", if it is acceptable that the gradients are approximate"
 			}
 		}
+		if o.Hint == "" && o.Kind.Memory() {
+			o.Hint = seen.Hint
+		}
 		if o.Hint == "" && o.Kind.Memory() && seen.Mixed != "" {
 			o.Hint = "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
 		}

@@ -27,6 +27,17 @@ func TestAllowIsTheNextStep(t *testing.T) {
 	}
 }
 
+// TestHintFromInside checks that what a process says would help is passed on, unless something else is known to help.
+func TestHintFromInside(t *testing.T) {
+	for _, c := range []struct{ before, want string }{{"", "load less"}, {"do this", "do this"}} {
+		seen := worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Hint: "load less"}
+		o := (&inside{}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory, Hint: c.before}, seen)
+		if o.Hint != c.want {
+			t.Errorf("%q, want %q", o.Hint, c.want)
+		}
+	}
+}
+
 // TestWhyNothingWasDone checks what is said of a command that ran out of memory before any of its
 // processes had said hello.
 func TestWhyNothingWasDone(t *testing.T) {

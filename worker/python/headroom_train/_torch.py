@@ -71,6 +71,7 @@ def install() -> None:
     Recorded.shared = staticmethod(recorder.shared)
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     finder = Finder(recorder)
+    report.trained = finder.trained
     around: Callable = lambda step: optimizers.guard(step, report, recorder.step_begins)  # noqa: E731
     if check is not None:
         recorder.check, around = check, check.instead
@@ -169,7 +170,7 @@ class Finder:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._trained: set[int] = set()  # ids of the parameters that belong to an optimizer
+        self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
         self._untrained: weakref.WeakSet[Found] = weakref.WeakSet()
         self._looking: Optional[Change] = None  # while the calls of all modules are inspected
         self._until: Callable[[], Optional[Thread]] = lambda: None  # the thread whose step ends the search; None for any
@@ -179,7 +180,7 @@ class Finder:
 
     def trains(self, parameters: Iterable[torch.Tensor]) -> None:
         """Called with parameters that an optimizer is given. Modules that were not trained before may be from now on."""
-        self._trained.update(map(id, parameters))
+        self.trained.update(map(id, parameters))
         for found in [*self._untrained]:
             module = found.module()
             if module is not None and self._is_trained(module):
@@ -190,7 +191,7 @@ class Finder:
     def evaluates(self) -> None:
         """Called when a module is put into evaluation mode. What is called only in evaluations is found there; since a
         search slows the calls of all modules down a little, there are fewer and fewer of them."""
-        if self._trained and self._steps >= self._pause and not self.recorder.mine().busy and self.recorder.here():
+        if self.trained and self._steps >= self._pause and not self.recorder.mine().busy and self.recorder.here():
             self._pause = 2 * self._steps
             self._look()
 
@@ -202,7 +203,7 @@ class Finder:
             self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
 
     def _is_trained(self, module: torch.nn.Module) -> bool:
-        return any(id(p) in self._trained for p in parameters([module]))
+        return any(id(p) in self.trained for p in parameters([module]))
 
     def found(self, module: torch.nn.Module) -> Optional[Found]:
         """What is to be called in place of a module that is called without having been found before; None for
@@ -219,7 +220,8 @@ class Finder:
             return None
         why = shared(module)
         if why is not None:
-            recorder.observe = why if trained else recorder.observe
+            if trained:
+                recorder.only_observes(why)
             return None
         with self._lock:  # otherwise two threads would both find it
             known = found_of(module)

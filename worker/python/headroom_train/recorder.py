@@ -111,7 +111,7 @@ class Recorder:
 
     def only_observes(self, why: str) -> None:
         """From now on, nothing is recorded."""
-        self.observe = why
+        self.observe = self.report.observes = why
 
     def step_begins(self) -> bool:
         """Called before an optimizer's step: the tape ends here. Returns whether the step is to be

@@ -3,6 +3,7 @@ failures are shown to the user instead."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .failure import Mixed
+from .failure import Mixed, is_out_of_memory
 from .growth import Growth
 from .phases import Phases
 from .rest import may_ask, unreserved
@@ -47,6 +48,9 @@ class Report:
         self._cuts: set[tuple[int, int]] = set()  # pairs of rows and pieces that were reported
         self._warned: set[str] = set()  # beginnings of the warnings that were shown
         self.told: list[dict[str, Any]] = []  # the newest failures that were survived or refused
+        self.trained: Any = ()  # ids of the parameters that optimizers train
+        self.observes: Optional[str] = None  # why nothing is recorded any more
+        atexit.register(self.ends)
 
     def wire(self) -> Optional[Wire]:
         """This process's connection to headroom, on which the hello has been sent; None if there is
@@ -54,6 +58,8 @@ class Report:
         wire = Wire.get()
         if wire is not None and wire is not self._greeted:
             self._greeted = wire
+            atexit.unregister(self.ends)
+            atexit.register(self.ends)  # before the wire says bye
             wire.hello(torch=str(torch.__version__), **self._watches)
         return wire
 
@@ -92,12 +98,32 @@ class Report:
             say(f"out of memory, survived: {text}; {short(failure)}")
 
     def refused(self, failure: Optional[BaseException], why: str) -> None:
+        if failure is not None:
+            failure._headroom_refused = True  # type: ignore[attr-defined]  # kept here, it would keep what its frames hold
         self.told = [*self.told[-15:], {"where": _where(failure), "why": why}]
         wire = self.wire()
         if wire is not None:
             wire.refused(why, mixed=Mixed.behind(why), step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
+
+    def ends(self) -> None:
+        """Called when the process ends. If that is because memory ran out where nothing is recorded, report why."""
+        error = chained = getattr(sys, "last_value", None)  # set by Python when it prints an exception that nobody has caught
+        while chained is not None and not getattr(chained, "_headroom_refused", False):
+            chained = chained.__cause__ or chained.__context__
+        if self._watches or error is None or chained is not None or not is_out_of_memory(error):
+            return
+        from .ending import Ending, ending, line  # not needed for training
+
+        found = ending(error, self.trained) if self.observes is None else Ending(self.observes)
+        wire = self.wire()
+        if wire is not None:
+            known = evidence(error)
+            known.update(where=line(error, _foreign) or known["where"], phase="" if found.apart else known["phase"])
+            wire.refused(found.why, hint=found.hint, step=self._steps + 1, **known)
+        else:
+            say(f"out of memory, and this step cannot be run in pieces: {found.why}")
 
     def remark(self, text: str, level: str = "info") -> None:
         """Add a sentence to the journal. With the level "warning" the sentence is also shown to the

@@ -1,0 +1,83 @@
+"""What is said about a failure that has ended the script, if none of the worker's code has seen it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_LOADER = "in DataLoader worker process"
+_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+class Ending(NamedTuple):
+    """Why nothing could be done about a failure, and what the user can do: ``hint`` may be empty. ``apart`` if it was in
+    no phase of a training step."""
+
+    why: str
+    hint: str = ""
+    apart: bool = False
+
+
+def frames(error: BaseException) -> Iterator[FrameType]:
+    """The frames of an exception's traceback, outermost first."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+def lines(error: BaseException) -> list[tuple[str, str]]:
+    """The files and lines of the traceback that a loader's worker process has sent, outermost first; empty for any
+    other exception."""
+    return _LINE.findall(str(error)) if _LOADER in str(error) else []
+
+
+def ending(error: BaseException, trained: Iterable[int]) -> Ending:
+    """Explains an exception for want of memory that the worker's code has not seen. ``trained`` has the ids of the
+    parameters that optimizers train."""
+    if lines(error):
+        if any(name.endswith("collate.py") for name, _ in lines(error)):
+            why = "it was in a worker process of a DataLoader, which put a batch together"
+            return Ending(why, "load smaller batches, or start fewer loader workers (num_workers)", apart=True)
+        return Ending(
+            "it was in a worker process of a DataLoader, which loaded one sample: the size of the batch does not change that",
+            "let a sample need less memory at that line, or start fewer loader workers (num_workers)",
+            apart=True,
+        )
+    every = [*frames(error)]
+    names = [f.f_code.co_filename.removeprefix(_TORCH) for f in every]
+    if any(name.startswith("_functorch") for name in names):
+        hint = "vmap(…, chunk_size=N) computes N rows at a time" if any(f.f_code.co_name == "vmap_impl" for f in every) else ""
+        return Ending("it was inside torch.func, whose functions the worker does not record", hint)
+    module = next((f for f, name in zip(every, names) if name == "nn/modules/module.py" and isinstance(f.f_locals.get("self"), torch.nn.Module)), None)
+    if module is not None:
+        return _called(module, set(trained))
+    if any(f.f_code.co_name == "_engine_run_backward" for f in every):
+        return Ending("nothing in this backward pass came from a call that is recorded")
+    if any(name.startswith("optim") for name in names):
+        return Ending("it was in an optimizer's step that the worker does not run again")
+    hint = "make or load less at once at that line, or keep less from earlier steps"
+    return Ending("the script itself asked for it, outside the calls of its modules", hint, apart=True)
+
+
+def _called(frame: FrameType, trained: set[int]) -> Ending:
+    module: Any = frame.f_locals["self"]
+    name = type(module).__name__
+    if any(id(p) in trained for p in module.parameters()):
+        return Ending(f"this call of {name} is not recorded")
+    given = (*frame.f_locals.get("args", ()), *frame.f_locals.get("kwargs", {}).values())
+    if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
+        why = f"no optimizer trains a parameter of {name}, but something that it is given: only the calls of modules that are trained are recorded"
+        return Ending(why, f"give {name} fewer rows at once at that line")
+    return Ending(f"no optimizer trained a parameter of {name} when it was called")
+
+
+def line(error: BaseException, foreign: Any) -> Optional[str]:
+    """The innermost line of the user's code in what a loader's worker process has sent; None for any other exception."""
+    return next((f"{name}:{number}" for name, number in reversed(lines(error)) if not foreign(name)), None)
