@@ -17,12 +17,12 @@ import (
 const Hidden = "***"
 
 // patterns recognise secrets by the names that they are given to: names that end in key, token,
-// password or secret. They are compiled when they are first needed, since most starts never do.
+// password, passwd, passphrase or secret, and the HTTP header Authorization. They are compiled when they are first needed, since most starts never do.
 var patterns = sync.OnceValue(func() (p struct{ flag, given, within, userinfo *regexp.Regexp }) {
-	const name = `[\w.+-]*(?:key|token|password|secret)`
+	const name = `[\w.+-]*(?:key|token|password|passwd|passphrase|secret)`
 	p.flag = regexp.MustCompile(`(?i)^--?` + name + `$`)
 	p.given = regexp.MustCompile(`(?is)^(` + name + `=)(.+)$`)
-	p.within = regexp.MustCompile(`(?i)(` + name + `["']?\s*[=:]\s*|--` + name + `\s+)("[^"]*"|'[^']*'|[^\s;&|,}"']+)`)
+	p.within = regexp.MustCompile(`(?i)(` + name + `["']?\s*[=:]\s*|--` + name + `\s+|authorization["']?\s*[=:]\s*["']?(?:bearer|basic|token)\s+)("[^"]*"|'[^']*'|[^\s;&|,}"']+)`)
 	p.userinfo = regexp.MustCompile(`(://[^/\s:@]+:)([^/\s@]+)(@)`)
 	return p
 })
@@ -34,7 +34,7 @@ var patterns = sync.OnceValue(func() (p struct{ flag, given, within, userinfo *r
 func Masked(words []string) (masked, secrets []string) {
 	hint := func(w string) bool { // spares nearly all words the regular expressions
 		w = strings.ToLower(w)
-		return slices.ContainsFunc([]string{"key", "token", "password", "secret", "://"}, func(end string) bool { return strings.Contains(w, end) })
+		return slices.ContainsFunc([]string{"key", "token", "passw", "passphrase", "secret", "authorization", "://"}, func(end string) bool { return strings.Contains(w, end) })
 	}
 	if !slices.ContainsFunc(words, hint) {
 		return words, nil

@@ -27,6 +27,8 @@ func TestMasked(t *testing.T) {
 		{`x|--config|{"api_key": "abc", "lr": 1}`, `x|--config|{"api_key": ***, "lr": 1}`, "abc"},
 		{"x|--db|postgres://me:abc@host/db", "x|--db|postgres://me:***@host/db", "abc"},
 		{"x|--url|https://host:80/a@b", "x|--url|https://host:80/a@b", ""},
+		{"x|--passwd|abc|--gpg-passphrase=d", "x|--passwd|***|--gpg-passphrase=***", "abc|d"},
+		{`curl|-H|Authorization: Bearer abc|x`, `curl|-H|Authorization: Bearer ***|x`, "abc"},
 		{"x|--token|a\nb", "x|--token|***", "a\nb"},
 	} {
 		words := strings.Split(c.words, "|")

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import torch
 
 from .tape import Recorded
-from .trees import LEAVES, flatten
+from .trees import LEAVES, flatten, plain
 
 # Methods that read no values.
 METADATA = {
@@ -54,8 +54,9 @@ def _search(tree: Any, found: list) -> None:
     elif kind in LEAVES or kind is torch.Tensor or kind is torch.nn.Parameter:
         return
     elif kind is tuple or kind is list:
-        for t in tree:
-            _search(t, found)
+        if not plain(tree):
+            for t in tree:
+                _search(t, found)
     else:
         found += [t for t in flatten(tree)[0] if type(t) is Recorded]
 

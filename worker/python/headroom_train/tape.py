@@ -27,7 +27,7 @@ from .failure import bare, unframed
 from .genuine import asked, is_inference, numel, unseen_copy
 from .graph import drop
 from .held import parameters
-from .trees import LEAVES, Tree, flatten, unflatten
+from .trees import LEAVES, Tree, flatten, plain, unflatten
 
 SHORT = 4  # a tape with fewer entries is not shortened
 LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
@@ -166,9 +166,9 @@ class Tape:
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             return self._outer(tree)
         if kind is tuple:
-            return tuple(self.encode(t) for t in tree)
+            return tree if plain(tree) else tuple(self.encode(t) for t in tree)
         if kind is list:
-            return [self.encode(t) for t in tree]
+            return [*tree] if plain(tree) else [self.encode(t) for t in tree]
         if kind is dict:
             return {k: self.encode(v) for k, v in tree.items()}
         if kind in LEAVES:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
+from collections.abc import Collection
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, Callable, NamedTuple, Optional
@@ -52,6 +53,12 @@ class Tree(NamedTuple):
 
     spec: Any
     shells: dict[int, Shell]
+
+
+def plain(elements: Collection) -> bool:
+    """Whether none of the elements of a list or tuple is a tensor, or can contain one, by their types alone. A batch may be
+    given together with thousands of numbers or texts."""
+    return LEAVES.issuperset(map(type, elements))
 
 
 @cache
