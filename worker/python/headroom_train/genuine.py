@@ -119,11 +119,12 @@ def _replaced(func: Any, frame: FrameType) -> Any:
     return next(iter(found.values()))[2] if found else None
 
 
-def grad(outputs: Any, inputs: Any, given: Any = None) -> Any:
+def grad(outputs: Any, inputs: Any, given: Any = None, retain: bool = False) -> Any:
     """Gradients of ``outputs`` with respect to ``inputs``, as :func:`torch.autograd.grad` returns them; None for an input that
-    does not matter. Code of the script may run meanwhile: custom functions, and what a checkpoint repeats."""
+    does not matter. The graph can be used again if ``retain`` is true. Code of the script may run meanwhile: custom
+    functions, and what a checkpoint repeats."""
     with in_place():
-        return _grad(outputs, inputs, given, allow_unused=True)
+        return _grad(outputs, inputs, given, retain_graph=retain, allow_unused=True)
 
 
 def is_backward(func: Any) -> bool:

@@ -63,6 +63,7 @@ class Slot(NamedTuple):
     device: torch.device
     requires_grad: bool
     fixed: bool  # the tensor does not depend on the batch at all
+    shared: bool = False  # it shares memory with an argument of the call that made it
 
 
 class Cut(NamedTuple):
@@ -91,6 +92,7 @@ class Given(NamedTuple):
 NOTHING = Cut({}, False)
 SAMPLE = 4096  # the most values of a result that are kept
 MANY = 10000  # kinds of calls that are remembered
+MADE_UP = (0.25, 0.75)  # in a trial, values of a number of the batch that has not been computed for a few rows
 _NUMBERS = count(1)
 _PLAIN = (int, float, str, type(None))
 
@@ -115,6 +117,7 @@ class Plan:
         self.leaves = False  # some entries leave something behind on modules
         self.deep = False  # some entries leave behind more than tensors with a graph in attributes
         self.skipped: set[int] = set()  # entries that are not needed
+        self._shared: set[int] = set()  # slots of tensors that share memory with each other
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
         """Adds the entries that are new on the tape; the script has already made their calls.
@@ -131,8 +134,23 @@ class Plan:
                     continue
                 cut, results = self._try(entry, made=True)
                 self._accept(entry, cut, results)
-                self.keys.append(key)
+                self._add_key(entry, key)
                 self._note_left(entry)
+
+    def is_scalar(self, slot: int) -> bool:
+        """Whether a slot's tensor belongs to the batch as a whole, and requires a gradient."""
+        known = self.slots[slot]
+        return known.dim is None and known.requires_grad and not known.fixed
+
+    def is_derived(self, entry: Entry) -> bool:
+        """Whether a function is given nothing of the batch but numbers that belong to it as a whole. It is then
+        called once for all rows, whatever they are."""
+        refs = entry.references()[0]
+        return entry.module is None and bool(refs) and all(self.slots[r].dim is None and not self.slots[r].fixed for r in refs)
+
+    def is_shared(self, slot: int) -> bool:
+        """Whether a slot's tensor may share memory with another tensor on the tape."""
+        return slot in self._shared
 
     memory: ClassVar[dict[int, tuple]] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
     numbers: ClassVar[dict[tuple, int]] = {}  # keys, by the function called, its arguments and the key of the call before
@@ -155,7 +173,8 @@ class Plan:
             cut, leaves, tree, self.left, self.keeps = Plan.memory[key]
             self._pending: tuple = entry, cut, None, leaves, key
             return leaves, tree
-        self._catch_up()
+        if not self.is_derived(entry):
+            self._catch_up()
         cut, results = self._try(entry)
         (small, tree), (large, _) = (tree_flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
@@ -196,7 +215,7 @@ class Plan:
     def accept(self) -> None:
         """Adds the call for which :meth:`result` was called last. The call is now on the tape."""
         entry, cut, results, leaves, key = self._pending
-        self.keys.append(key)
+        self._add_key(entry, key)
         self._note_left(entry)
         if results is not None:
             self._accept(entry, cut, results)
@@ -204,7 +223,17 @@ class Plan:
         self.cuts.append(cut)
         for slot, leaf in zip(entry.slots, leaves):
             if slot is not None:
-                self.slots[slot] = leaf
+                self._put(slot, leaf, entry)
+
+    def _add_key(self, entry: Entry, key: int) -> None:
+        """Adds a call's key to those on which the keys of later calls depend, unless no trial of theirs depends on
+        the call: a coefficient of a loss may be another number in every step."""
+        self.keys.append(self.keys[-1] if self.keys and self.is_derived(entry) else key)
+
+    def _put(self, slot: int, known: Slot, entry: Entry) -> None:
+        self.slots[slot] = known
+        if known.shared:
+            self._shared.update((slot, *entry.references()[0]))
 
     def _note_left(self, entry: Entry) -> None:
         if entry.module is not None:
@@ -230,20 +259,22 @@ class Plan:
         self._recognised = entry, number
         return number
 
-    def behind(self) -> bool:
-        """Whether calls on the tape have to be run for a few rows before another call can be
-        tried."""
+    def behind(self, entry: Entry) -> bool:
+        """Whether calls on the tape have to be run for a few rows before ``entry`` can be tried."""
+        if len(self.cuts) == len(self.tape.entries) and self.is_derived(entry):
+            return False
         return len(self.cuts) < len(self.tape.entries) or any(not self._there(i) for i in range(len(self.cuts)))
 
     def _there(self, i: int) -> bool:
         entry = self.tape.entries[i]
-        return i in self.skipped or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace
+        return i in self.skipped or self.is_derived(entry) or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace
 
     def _catch_up(self) -> None:
         """Computes, for a few rows, the results of those entries that have not been tried because
         they were :meth:`known`."""
         for i, (entry, cut) in enumerate(zip(self.tape.entries, self.cuts)):
             if not self._there(i):
+                self._make_up(entry)
                 for env, result in zip(self._env, self._both(entry, cut)):
                     env.update({s: v for s, v in zip(entry.slots, tree_flatten(result)[0]) if s is not None})
 
@@ -252,7 +283,7 @@ class Plan:
         flat = [tree_flatten(r)[0] for r in results]
         for slot, small, large in zip(entry.slots, *flat):
             if slot is not None:
-                self.slots[slot] = self._slot(small, large, entry)
+                self._put(slot, self._slot(small, large, entry), entry)
                 self._env[0][slot], self._env[1][slot] = small, large
 
     def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry) -> Slot:
@@ -274,7 +305,17 @@ class Plan:
             fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
         else:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
-        return Slot(tuple(shape), dim, per_row, small.dtype, small.device, small.requires_grad, fixed)
+        shared = entry.module is None and any(_memory(small) == _memory(self._env[0][r]) for r in refs if r in self._env[0])
+        return Slot(tuple(shape), dim, per_row, small.dtype, small.device, small.requires_grad, fixed, shared)
+
+    def _make_up(self, entry: Entry) -> None:
+        """Puts made-up values in the place of a call's arguments that belong to the batch as a whole and have not been
+        computed for a few rows. What a loss is worth does not matter to the shape of what is computed from it."""
+        for r in entry.references()[0]:
+            known = self.slots[r]
+            for env, value in zip(self._env, MADE_UP):
+                if known.dim is None and not known.fixed and r not in env:
+                    env[r] = torch.full(known.shape, value, device=known.device).to(known.dtype).requires_grad_(known.requires_grad)
 
     def _try(self, entry: Entry, made: bool = False) -> tuple[Cut, list]:
         refs, outside = entry.references()
@@ -282,6 +323,7 @@ class Plan:
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
             raise Mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
+        self._make_up(entry)
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
             before = Held(entry.module.modules(), deep=True)
@@ -298,6 +340,8 @@ class Plan:
                 results = self._both(entry, cut, sealed=[sealed])
             return cut, results
         if not rowful and refs:
+            if selects(entry, [s.dtype for s in known] + [self.tape.outside[i].dtype for i in outside]):
+                raise Refused(f"{named(entry)} returns a result whose size depends on tensor values")
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
 
@@ -385,11 +429,9 @@ class Plan:
         if the shapes depend on values."""
         if getattr(entry.call, "opaque", False):
             return None
-        name, index = entry.call_name(), tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]
-        dtypes = [self.slots[t.slot].dtype if type(t) is Ref else self.tape.outside[t.index].dtype for t in index if type(t) in (Ref, Outside)]
-        masked = name == "__getitem__" and (torch.bool in dtypes or torch.uint8 in dtypes)
-        if name in SELECTING or masked or name == "where" and not index:
-            raise Refused(f"{name} returns a result whose size depends on tensor values")
+        index = tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+        if selects(entry, [self.slots[t.slot].dtype if type(t) is Ref else self.tape.outside[t.index].dtype for t in index if type(t) in (Ref, Outside)]):
+            raise Refused(f"{named(entry)} returns a result whose size depends on tensor values")
         try:
             env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in entry.references()[0]}
             args, kwargs = arguments(self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False))
@@ -593,6 +635,17 @@ def sliced(entry: Entry) -> bool:
         return False
     index = entry.args[1]
     return all(item is None or item is ... or type(item) in (int, slice) for item in (index if type(index) is tuple else (index,)))
+
+
+def selects(entry: Entry, dtypes: Sequence[torch.dtype]) -> bool:
+    """Whether the size of a function's result depends on values. ``dtypes`` are those of the tensors by which it may
+    index."""
+    name = entry.call_name()
+    return name in SELECTING or name == "__getitem__" and (torch.bool in dtypes or torch.uint8 in dtypes) or name == "where" and len(entry.args) == 1
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
 
 
 def named(entry: Entry) -> str:

@@ -839,7 +839,7 @@ def mode_only_for_draws() -> str:
     on all eight rows run out of memory here. So rules are tried twice, and gradients six times: on
     eight rows, on four, and four times on two."""
     tried: list[bool] = []
-    rule, sketch, wrong = replay.Proof._rule, replay.Proof._sketch, []
+    rule, sketch, wrong = replay.Proof._rules, replay.Proof._sketch, []
 
     def noting(work: Any) -> Any:
         def noted(*args: Any) -> Any:
@@ -848,7 +848,7 @@ def mode_only_for_draws() -> str:
 
         return noted
 
-    replay.Proof._rule, replay.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
+    replay.Proof._rules, replay.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
     plain, every = [False] * 8, [True] * 8
     called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)  # before PyTorch 2.6, the two are not told apart
     cases = [(Sometimes(0.0), plain, False, NEVER), (Sometimes(0.5), [False, *every], False, ANYWHERE), (Sometimes(0.5, range(2, 3)), every, False, ANYWHERE)]
@@ -865,7 +865,7 @@ def mode_only_for_draws() -> str:
         replay.rehearsed([net], 2, lambda *_: None)  # nothing is drawn in this trial, and that must not change what is known
         if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
             wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
-    replay.Proof._rule, replay.Proof._sketch = rule, sketch  # type: ignore[method-assign]
+    replay.Proof._rules, replay.Proof._sketch = rule, sketch  # type: ignore[method-assign]
     return "; ".join(wrong)
 
 
@@ -877,7 +877,7 @@ def equal_calls() -> str:
     sketch, reduced = replay.Proof._sketch, replay.sketched
 
     def noting(self: Any, *args: Any) -> Any:
-        sizes.append(len(args[4]))
+        sizes.append(len(args[3]))
         return sketch(self, *args)
 
     def bare(grads: Any) -> Any:
