@@ -153,7 +153,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     if (plan is None or same_random_state(tape.random, after) and not tape.approximate) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is different when the step is repeated")
     reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
-    graphs = [t for t in extra if not t.is_leaf]  # backward has used them up: all that is behind them must have its gradient
+    graphs = [t for t in extra if not t.is_leaf]  # backward has used them up: what is behind them must have its gradient
     behind = leaves_behind(graphs)
     if inputs.graphs or behind is None or not all(reached.get(id(t)) for t in behind):
         raise Refused("the step depends on a graph that the script built outside it and may already have freed")

@@ -45,9 +45,8 @@ def walk(roots: Iterable[Any], closed: Iterable[Any] = (), enter: Callable[[Any]
 
 
 def leaves_behind(tensors: Iterable[Any], most: int = 1000) -> Optional[list[Any]]:
-    """The leaves behind the graphs of some tensors, those that are leaves themselves included; None if the graphs have more than
-    ``most`` nodes."""
-    nodes = [*walk([torch.autograd.graph.get_gradient_edge(t).node for t in tensors], most=most)]
+    """The leaves behind the graphs of some tensors; None if the graphs have more than ``most`` nodes."""
+    nodes = [*walk([t.grad_fn for t in tensors], most=most)]
     return None if len(nodes) >= most else [n.variable for n in nodes if n.name().endswith("AccumulateGrad")]
 
 

@@ -278,6 +278,26 @@ class Late:
         """The real scalar, if it has been handed back."""
         return self._scalars.get(slot)
 
+    def unite(self, slot: int) -> None:
+        """Makes real a number of the batch that is about to be changed in place, and all others that share memory with it."""
+        tape, plan = self.tape, self.plan
+        views = [e for e in tape.entries if any(s is not None and s in plan.slots and plan.slots[s].shared for s in e.slots)]
+        group, grown = {slot}, True
+        while grown:
+            near = {s for e in views for s in (*e.slots, *e.references()[0]) if group.intersection((*e.slots, *e.references()[0])) and s is not None}
+            grown = not near <= group
+            group |= near
+        if any(plan.slots[s].dim is not None for s in group):
+            raise Refused("a part of a result whose values are not in memory is changed in place")
+        for s in sorted(group):
+            if s in self._scalars:
+                continue
+            entry = self.maker(s)
+            if entry in views:
+                self._scalars[s] = run(tape, None, [tape.entries.index(entry)], None, {r: self._scalars[r] for r in entry.references()[0]})[s]
+            else:
+                self._scalars[s] = self.scalar(s) if plan.is_scalar(s) else self.value(s).clone()
+
     def scalar(self, slot: int) -> torch.Tensor:
         """The real scalar, with a graph. Raises Refused if it cannot be computed exactly."""
         if slot not in self._scalars:

@@ -700,6 +700,9 @@ class Recorder:
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             if name in ASKS:
                 return self._guarded(lambda: self._asked(late, func, args, kwargs))
+            target = place_of(args[0]) if changes_late(name, args) else None
+            if target is not None and target.tape is tape and late.plan.is_shared(target.slot) and late.plan.slots[target.slot].dim is None:
+                self._guarded(lambda: late.unite(target.slot))
             args, kwargs = self._guarded(lambda: (tree_map(real, args), tree_map(real, kwargs)))
             if self._is_derived(tape, late, name, args, kwargs):
                 result = self._guarded(lambda: self._derived(tape, late, func, name, args, kwargs))

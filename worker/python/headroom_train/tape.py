@@ -22,7 +22,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .callsite import relay
 from .failure import bare, unframed
 from .genuine import asked, clone, detach, is_inference, numel
 from .graph import drop

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from torch import nn
 
 import loops_parts
 import loops_stateful
+import loops_sums
 import trial
 from forked import status
 from inject import Fault, Injector, Whole
@@ -244,6 +246,168 @@ def a_log_is_tried_once() -> str:
                 Plan._both = listing(tried)  # type: ignore[method-assign]
             loop.step(i)
     return f"{tried}" if tried else ""
+
+
+class Counting(nn.Module):
+    """Counts its calls, in an iterator that nothing inspects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 40))
+        self.calls = itertools.count()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        next(self.calls)
+        return self.body(x)
+
+
+def added(terms: list, step: int) -> torch.Tensor:
+    return sum(terms) / len(terms)
+
+
+def added_in_place(terms: list, step: int) -> torch.Tensor:
+    loss = torch.zeros(())
+    for t in terms:
+        loss += t
+    return loss
+
+
+def stacked(terms: list, step: int) -> torch.Tensor:
+    return (torch.stack(terms) * torch.arange(1.0, len(terms) + 1)).mean()
+
+
+def annealed_sum(terms: list, step: int) -> torch.Tensor:
+    """Coefficients differ from step to step, and a constant is changed in place after it was added."""
+    loss, constant = terms[0] * 0.1 * step, torch.ones(())
+    for t in terms:
+        loss = loss + t + constant
+        constant += 1
+    return loss
+
+
+def added_and_read(terms: list, step: int) -> torch.Tensor:
+    """The sum, and then each term, is read before backward."""
+    loss = sum(terms)
+    said = [loss.item(), *[float(t.detach()) for t in terms]]
+    assert math.isclose(said[0], sum(said[1:]), rel_tol=1e-5)
+    return loss
+
+
+def read_and_added(terms: list, step: int) -> torch.Tensor:
+    """Each term is read before there is a sum."""
+    said = sum(t.item() for t in terms)
+    loss = sum(terms)
+    assert math.isclose(said, loss.item(), rel_tol=1e-5)
+    return loss
+
+
+def multiplied(terms: list, step: int) -> torch.Tensor:
+    """How much a term counts depends on values that are known only after a replay."""
+    return terms[0] * terms[-1] + sum(terms)
+
+
+def seen_from_aside(terms: list, step: int) -> torch.Tensor:
+    """A view of a sum is changed in place, and so is the sum."""
+    loss = terms[0] + terms[-1]
+    aside = loss.view(1)
+    aside += terms[0]
+    return loss
+
+
+def one_replay() -> str:
+    """However many terms a loss has, and however they are added, the model is run as often as for a single
+    term: once for each piece, and once more without gradients where values are asked for before there is a
+    sum. The weights are those of the undisturbed training."""
+    wrong = []
+    for how, replays in {
+        added: 1, added_in_place: 1, stacked: 1, annealed_sum: 1, added_and_read: 1, read_and_added: 2, multiplied: 2, seen_from_aside: 2,
+    }.items():  # fmt: skip
+        # What is recorded with values and then changed in place is refused.
+        for at in ("addmm", "mean") if how in (annealed_sum, seen_from_aside) else ("addmm", "mean", "tanh_backward"):
+            for count in (2, 9):
+                made = []
+                for failing in (False, True):
+                    torch.manual_seed(0)
+                    net = Counting()
+                    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                    calls = []
+                    for step in range(1, 7):
+                        x, begun = torch.randn(8, 6), next(net.calls)
+                        with Whole(f"aten.{at}.default", 8) if failing else nullcontext():
+                            out = net(x)
+                            loss = how([(out[:, k] - x[:, k % 6]).square().mean() for k in range(count)], step)
+                            loss.backward()
+                        calls.append(next(net.calls) - begun - 1)
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    made.append([*(p.detach().clone() for p in net.parameters()), loss.detach()])
+                if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(*made)):
+                    wrong.append(f"{how.__name__} of {count}, {at}: other weights")
+                if min(calls) != 2 * replays:  # two pieces; in some steps there are trials as well
+                    wrong.append(f"{how.__name__} of {count}, {at}: {calls} calls")
+    return "; ".join(wrong)
+
+
+def learned_weights() -> str:
+    """Weights of terms that are learned outside the module get their gradients, also if backward fails once it
+    has reached them."""
+    wrong = []
+    for at in ("", "addmm", "_log_softmax", "tanh_backward", "threshold_backward"):
+        loop = loops_sums.UncertaintyWeights(0)
+        for i in range(4):
+            with Whole(f"aten.{at}.default", loop.rows):
+                loop.step(i)
+        values = [p.detach().clone() for p in loop.parameters().values()]
+        if not at:
+            want = values
+        elif not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(values, want)):
+            wrong.append(f"{at}: other weights")
+    return "; ".join(wrong)
+
+
+def logs_are_plain() -> str:
+    """What a script keeps of a loss for a log is right, plain after the step, and keeps no batch alive, whether
+    it is a tensor of its own or added to another in place."""
+    net, log, total, batches = nn.Linear(6, 5), [], torch.zeros(()), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scale = torch.ones(())
+    want = []
+    for _ in range(3):
+        x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+        want.append(F.cross_entropy(F.linear(x, net.weight, net.bias), y).item())
+        batches.append(weakref.ref(x))
+        with Whole("aten.addmm.default", 8):
+            out = net(x)
+            loss = F.cross_entropy(out, y) + out.square().mean() * 0
+            log.append(loss.detach() * scale)
+            total += loss.detach()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scale += 1  # what the log has was computed before
+    del x, out, loss
+    gc.collect()
+    found = [t.item() / n for t, n in zip(log, (1, 2, 3))]
+    held = [i for i, b in enumerate(batches) if b() is not None]
+    right = torch.allclose(torch.tensor(found), torch.tensor(want), rtol=1e-5) and math.isclose(total.item(), sum(want), rel_tol=1e-5)
+    return "" if right and not held and all(type(t) is torch.Tensor for t in log) else f"{found}, {total}, {want}, {held}, {[type(t) for t in log]}"
+
+
+def no_trial_for_numbers() -> str:
+    """What is computed from scalars alone is tried without running the model, although its coefficients differ
+    in every step."""
+    net, tried = nn.Linear(6, 5), list[str]()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    both = Plan._both
+    with Whole("aten.addmm.default", 8):
+        for i in range(4):
+            if i == 3:
+                Plan._both = listing(tried)  # type: ignore[method-assign]
+            out = net(torch.randn(8, 6))
+            (out.square().mean() * (0.1 * i) + out.abs().mean()).backward()
+            optimizer.step()
+    Plan._both = both  # type: ignore[method-assign]
+    return f"{tried}" if "Linear" in tried or not tried else ""
 
 
 class Rebuilt(nn.Linear):
@@ -1382,7 +1546,8 @@ def full_precision() -> str:
 CHECKS = [
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
-    counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once,
+    counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
+    logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
     coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, alike, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
