@@ -37,7 +37,7 @@ def train(terms: int, out: str) -> None:
 
     torch.manual_seed(0)
     body, heads = nn.Sequential(nn.Linear(32, 1024), nn.ReLU(), nn.Linear(1024, 64)), nn.Linear(64, 64)
-    optimizer = torch.optim.SGD([*body.parameters(), *heads.parameters()], lr=0.1)
+    optimizer = torch.optim.SGD([*body.parameters(), *heads.parameters()], lr=0.001)
     before, most, seconds, losses = held(), 0, [], []
     for _ in range(STEPS):
         x, began = torch.randn(ROWS, 32), time.monotonic()

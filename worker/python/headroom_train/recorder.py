@@ -221,7 +221,7 @@ class Recorder:
         if straight:
             return call(*args, **kwargs)
         if watch.why_not() is not None or isinstance(why, Writes):
-            self._refused(failed, why)
+            self._refused(failed, why, training=False)
         clean(failed)
         set_random_state(state)
         again: Optional[BaseException] = None
@@ -230,7 +230,7 @@ class Recorder:
         except Exception as e:
             again = e
         if again is not None:
-            self._refused(failed, why)
+            self._refused(failed, why, training=False)
         self.report.survived(failed, "the same call again", str(why))
         return result
 
@@ -883,10 +883,10 @@ class Recorder:
         finally:
             self.busy = was
 
-    def _refused(self, failure: Optional[BaseException], why: BaseException) -> NoReturn:
+    def _refused(self, failure: Optional[BaseException], why: BaseException, training: bool = True) -> NoReturn:
         self.sizes.refused()
         self.tape = None  # whatever the user's own handler runs next is a new step
-        self.report.refused(failure, str(why))
+        self.report.refused(failure, str(why), training)
         raise failure from None  # type: ignore[misc]  # something has failed
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:

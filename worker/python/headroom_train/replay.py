@@ -26,7 +26,7 @@ from .held import parameters, submodules
 from .hooks import changed
 from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
-from .rows import NOTHING, Plan, Rows, arguments, perform
+from .rows import NOTHING, Plan, Rows, arguments, perform, pick
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, weight
 
@@ -688,7 +688,7 @@ class Proof:
         least = PAIRS if count == 2 < batch else 1
         for again in range(ROUNDS):
             outputs = {} if within else self._outputs(first, chosen, tolerance)
-            value = self._values(list(left), first, tail, chosen, outputs)
+            value = Values(self, list(left), first, tail, chosen, outputs)
             exact = tolerance
             if not within:  # this runs the tail alone, on the same outputs: it may be in single precision even if the outputs are not
                 with Calm() as calm:
@@ -700,10 +700,11 @@ class Proof:
                     near[s] = named
                     left[s] = surviving(distinct([rule for _, rule in named]), chosen, partial(value, s), exact)
                 if not left[s]:
-                    raise Mixed("the loss of a batch is not a weighted sum of the losses of its rows")
+                    text = "the loss of a batch is not a weighted sum of the losses of its rows"
+                    raise Mixed(text) if value.finite(s) else Refused(text)
             unsure = [s for s, rules in left.items() if not settled(rules, pieces)]
             if unsure and outputs:  # where all rows have nearly the same loss, rules that differ little cannot be told apart
-                value = self._values(unsure, first, tail, chosen, {s: stretched(v, plan.slots[s], len(chosen)) for s, v in outputs.items()})
+                value = Values(self, unsure, first, tail, chosen, {s: stretched(v, plan.slots[s], len(chosen)) for s, v in outputs.items()})
                 left.update({s: surviving(left[s], chosen, partial(value, s), exact) or left[s] for s in unsure})
                 unsure = [s for s in unsure if not settled(left[s], pieces)]
             if not unsure and again + 1 >= least:
@@ -711,25 +712,6 @@ class Proof:
                 break
             chosen = others(left[unsure[0] if unsure else next(iter(left))], batch, count, again)
         return left
-
-    def _values(
-        self, slots: Sequence[int], first: Sequence[int], tail: Sequence[int], chosen: list[int], outputs: dict
-    ) -> Callable[[int, Sequence[int]], float]:
-        """Returns a function that returns the value of a scalar for some of the chosen rows, for which
-        ``outputs`` has the modules' results. If ``tail`` is empty, the modules are called for these rows."""
-        plan, tape, batch = self.plan, self.tape, self.plan.batch
-        place = {r: i for i, r in enumerate(chosen)}
-        found: dict[tuple[int, ...], dict[int, float]] = {}
-
-        def value(slot: int, rows: Sequence[int]) -> float:
-            if tuple(rows) not in found:
-                at, where = Rows(batch, 0, batch, list(rows)), [place[r] for r in rows]
-                env = {s: pick(v, plan.slots[s], where, len(chosen)) for s, v in outputs.items()}
-                env = run(tape, plan, tail or first, at, env)
-                found[tuple(rows)] = {s: float(env[s]) for s in slots}
-            return found[tuple(rows)][slot]
-
-        return value
 
     def _outputs(self, first: Sequence[int], chosen: list[int], tolerance: float) -> dict[int, torch.Tensor]:
         """The modules' outputs for the chosen rows, checked to be the same when rows are run together and in parts."""
@@ -771,6 +753,9 @@ class Proof:
             rough = max(tolerance, 1e-2) if v.is_cuda else tolerance  # other kernels may compute a single row, as a vector
             rows = [(v.narrow(dim, i * each, each), e[s]) for i, e in alone if s in e and e[s].shape == v.narrow(dim, 0, each).shape]
             if not same(v, torch.cat([e[s] for e in split], dim), most) or not all(same(a, b, rough) for a, b in rows):
+                again = run(tape, plan, first, Rows(batch, 0, batch, together))[s]
+                if not v.isfinite().all() or not same(v, again, most):
+                    raise Refused("a call returns different results for the same rows")
                 raise Mixed("a row's result depends on the other rows of the batch")
 
     def _alone(self, first: Sequence[int], row: int) -> dict[int, torch.Tensor]:
@@ -782,6 +767,29 @@ class Proof:
             if is_out_of_memory(e):
                 raise
             return {}
+
+
+class Values:
+    """Values of scalars for some of the rows in ``chosen``, for which ``outputs`` has the modules' results. If there are no
+    functions in ``tail``, the modules are called for these rows."""
+
+    def __init__(self, proof: Proof, slots: Sequence[int], first: Sequence[int], tail: Sequence[int], chosen: list[int], outputs: dict) -> None:
+        self._proof, self._slots, self._outputs = proof, slots, outputs
+        self._entries, self._count = tail or first, len(chosen)
+        self._place = {r: i for i, r in enumerate(chosen)}
+        self._found: dict[tuple[int, ...], dict[int, float]] = {}
+
+    def __call__(self, slot: int, rows: Sequence[int]) -> float:
+        if tuple(rows) not in self._found:
+            plan, where = self._proof.plan, [self._place[r] for r in rows]
+            env = {s: pick(v, plan.slots[s], where, self._count) for s, v in self._outputs.items()}
+            env = run(self._proof.tape, plan, self._entries, Rows(plan.batch, 0, plan.batch, list(rows)), env)
+            self._found[tuple(rows)] = {s: float(env[s]) for s in self._slots}
+        return self._found[tuple(rows)][slot]
+
+    def finite(self, slot: int) -> bool:
+        """Whether all values of a scalar have been finite."""
+        return all(math.isfinite(values[slot]) for values in self._found.values())
 
 
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
@@ -961,16 +969,6 @@ def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float,
 def spread(batch: int, count: int) -> list[int]:
     """``count`` rows, spread evenly over the batch."""
     return sorted({batch * i // count for i in range(count)})
-
-
-def pick(value: torch.Tensor, slot: Any, where: list[int], count: int) -> torch.Tensor:
-    """Some rows of an output that was computed for ``count`` rows."""
-    if slot.dim is None:
-        return value.clone()
-    index = torch.tensor(where, device=value.device)
-    if slot.per_row == 1:
-        return value.index_select(slot.dim, index)
-    return value.unflatten(slot.dim, (count, slot.per_row)).index_select(slot.dim, index).flatten(slot.dim, slot.dim + 1)
 
 
 def stretched(value: torch.Tensor, slot: Any, count: int) -> torch.Tensor:

@@ -92,6 +92,7 @@ class Given(NamedTuple):
 NOTHING = Cut({}, False)
 SAMPLE = 4096  # the most values of a result that are kept
 MANY = 10000  # kinds of calls that are remembered
+MEANT = 1e-3  # a relative difference that is more than rounding
 MADE_UP = (0.25, 0.75)  # in a trial, values of a number of the batch that has not been computed for a few rows
 _NUMBERS = count(1)
 _PLAIN = (int, float, str, type(None))
@@ -117,6 +118,7 @@ class Plan:
         self.leaves = False  # some entries leave something behind on modules
         self.deep = False  # some entries leave behind more than tensors with a graph in attributes
         self.skipped: set[int] = set()  # entries that are not needed
+        self._made_up: set[int] = set()  # slots whose values in a trial are made up, or computed from such values
         self._shared: set[int] = set()  # slots of tensors that share memory with each other
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
@@ -180,7 +182,7 @@ class Plan:
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
         if len(small) != len(large) or not all(same):
             raise Refused(f"{named(entry)} returns a different number of results, or different non-tensor values, for another batch")
-        leaves = [self._slot(a, b, entry) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
+        leaves = [self._slot(a, b, entry, cut) if isinstance(a, torch.Tensor) else a if isinstance(a, _PLAIN) else ... for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left, self.keeps
         if entry.module is not None:
@@ -283,17 +285,21 @@ class Plan:
         flat = [tree_flatten(r)[0] for r in results]
         for slot, small, large in zip(entry.slots, *flat):
             if slot is not None:
-                self._put(slot, self._slot(small, large, entry), entry)
+                self._put(slot, self._slot(small, large, entry, cut), entry)
                 self._env[0][slot], self._env[1][slot] = small, large
+                if self._made_up.intersection(entry.references()[0]):
+                    self._made_up.add(slot)
 
-    def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry) -> Slot:
+    def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry, cut: Cut) -> Slot:
         n = [r.count for r in self._rows]
         if small.dim() != large.dim():
             raise Refused(f"{named(entry)} returns results with different numbers of dimensions for different batches")
         moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
         shape, dim, per_row = list(small.shape), None, 1
         if len(moved) > 1:
-            raise Mixed(f"{named(entry)} compares every row of the batch with every other")
+            if self._depends(entry, cut, small, large):
+                raise Mixed(f"{named(entry)} compares every row of the batch with every other")
+            raise Refused(f"{named(entry)} returns a result that grows with the batch in two dimensions")
         if moved:
             dim = moved[0]
             per_row, rest = divmod(small.shape[dim], n[0])
@@ -316,13 +322,16 @@ class Plan:
             for env, value in zip(self._env, MADE_UP):
                 if known.dim is None and not known.fixed and r not in env:
                     env[r] = torch.full(known.shape, value, device=known.device).to(known.dtype).requires_grad_(known.requires_grad)
+                    self._made_up.add(r)
 
     def _try(self, entry: Entry, made: bool = False) -> tuple[Cut, list]:
         refs, outside = entry.references()
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
-            raise Mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
+            if self._differs(refs):
+                raise Mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
+            raise Refused(f"{named(entry)} combines single rows with a value that may be computed from the whole batch")
         self._make_up(entry)
         if entry.module is not None:
             cut = Cut({i: 1 for i in outside if self._sized(i) == 1}, False)
@@ -392,7 +401,7 @@ class Plan:
                     cut = Cut({i: self._sized(i) for i in chosen}, scaled)
                     try:
                         results = self._both(entry, cut, rehearse=True)
-                        shapes = self._proper(entry, rowful, results)
+                        shapes = self._proper(entry, cut, rowful, results)
                     except Refused as e:
                         why = e
                     except Exception as e:
@@ -408,11 +417,11 @@ class Plan:
         cut, results, _ = found[0]
         return cut, self._both(entry, cut) if entry.inplace else results
 
-    def _proper(self, entry: Entry, rowful: list[Slot], results: list) -> list:
+    def _proper(self, entry: Entry, cut: Cut, rowful: list[Slot], results: list) -> list:
         small, large = (tree_flatten(r)[0] for r in results)
         if len(small) != len(large):
             raise Refused(f"{named(entry)} returns a different number of results for another batch")
-        slots = [self._slot(a, b, entry) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
+        slots = [self._slot(a, b, entry, cut) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
         shapes = self._imagined(entry)
         if shapes is not None and shapes != [s.shape for s in slots]:
             raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
@@ -473,9 +482,38 @@ class Plan:
             results.append(self._one(entry, cut, which, [*sealed, made[which]]))
         if entry.module is not None:
             mixed = mixing(made[0].made, made[1].made, *(r.count for r in self._rows))
-            if mixed is not None:
+            if mixed is not None and self._depends(entry, cut, *results):
                 raise Mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
+            if mixed is not None:
+                raise Refused(f"a call to {named(entry)} may mix rows of the batch with each other ({mixed})")
         return results
+
+    def _depends(self, entry: Entry, cut: Cut, small: Any, large: Any) -> bool:
+        """Whether a call is seen to return something else for a row beside another row. ``small`` and ``large`` are
+        results for the trial's two numbers of rows, which show where the rows are."""
+        along = [next((d for d, (a, b) in enumerate(zip(s.shape, t.shape)) if a != b), None) for s, t in zip(tensors_in(small), tensors_in(large))]
+        known = self._rows[1]
+        beside = [[0, 1], [0, 1], [0, known.count - 1] if known.count > 2 else [0, 0]]  # once more beside the same row: it may draw numbers
+        found = []
+        for index in beside:
+            env = {r: pick(self._env[1][r], self.slots[r], index, known.count) for r in entry.references()[0]}
+            args, kwargs = arguments(self.tape, entry, cut, env, Rows(self.batch, 0, self.batch, [known.start + i for i in index]))
+            if entry.held is not None:
+                entry.held.put_back()
+            with torch.no_grad(), Calm(apart=True):
+                made = tensors_in(perform(entry, args, kwargs, trial=True))
+            found.append([t.narrow(d, 0, t.shape[d] // 2).cpu().double() for d, t in zip(along, made) if d is not None])
+        one, again, other = found
+
+        def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+            return len(some) == len(others) and all(a.shape == b.shape and alike(a, b, MEANT) for a, b in zip(some, others))
+
+        return same(one, again) and not same(one, other) and all(bool(t.isfinite().all()) for t in (*one, *other))
+
+    def _differs(self, slots: Sequence[int]) -> bool:
+        """Whether one of these numbers of the batch is seen to be different for other rows."""
+        known = [s for s in slots if self.slots[s].dim is None and s in self._env[0] and s not in self._made_up]
+        return any(not alike(sample(self._env[0][s]), sample(self._env[1][s]), MEANT) for s in known)
 
     def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = (), where: int = ANYWHERE) -> Any:
         """What a module's call returns for one of the trial's two numbers of rows, without a graph.
@@ -635,6 +673,16 @@ def sliced(entry: Entry) -> bool:
         return False
     index = entry.args[1]
     return all(item is None or item is ... or type(item) in (int, slice) for item in (index if type(index) is tuple else (index,)))
+
+
+def pick(value: torch.Tensor, slot: Slot, where: list[int], count: int) -> torch.Tensor:
+    """Some rows of an output that was computed for ``count`` rows."""
+    if slot.dim is None:
+        return value.clone()
+    index = torch.tensor(where, device=value.device)
+    if slot.per_row == 1:
+        return value.index_select(slot.dim, index)
+    return value.unflatten(slot.dim, (count, slot.per_row)).index_select(slot.dim, index).flatten(slot.dim, slot.dim + 1)
 
 
 def selects(entry: Entry, dtypes: Sequence[torch.dtype]) -> bool:
