@@ -13,14 +13,15 @@ from .again import confirm
 from .calm import rehearsal
 from .failure import Elsewhere, Refused, Writes, clean, is_out_of_memory
 from .found import found_of
-from .genuine import grad, in_place
-from .graph import walk, within
+from .genuine import in_place
+from .graph import leaves_behind, walk, within
 from .held import Held, submodules
-from .late import HandBack, Late
+from .late import HandBack
 from .norms import NOTE, refuse_batchwise
-from .replay import SEVERAL, Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable, run
+from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable
 from .rows import Plan
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state
+from .terms import Terms
 from .weights import Rule
 
 
@@ -55,7 +56,7 @@ class Planned(NamedTuple):
     why: str
 
 
-def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Planned:
+def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
     """Plans the pieces, and proves that their gradients add up to those of the whole batch.
     ``loss`` is the slot of the loss. ``given`` is the gradient passed to backward; None means 1."""
     modules = modules_of(tape)
@@ -68,9 +69,9 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> Plann
             plan, entries = Plan(tape, tape.entries[0]), needed(tape, [loss])
             plan.extend(entries)
             plan.confirm(entries)
-        targets, extra = weighed(tape, Late(tape, plan, sizes, report), loss, given, entries)
-        proof, pieces = Proof(tape, plan), pieces_of(plan.batch, sizes.first(plan.batch))
-        return Planned(plan, {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}, extra, "")
+        counts, extra = weighed(tape, Terms(tape, plan, loss), given)
+        rules = proven(Proof(tape, plan), list(counts), pieces_of(plan.batch, sizes.first(plan.batch)))
+        return Planned(plan, {s: (g, rules[s]) for s, g in counts.items()}, extra, "")
     except (Writes, Elsewhere):
         raise
     except Exception as why:  # for example one that a module raises when given only a few rows
@@ -115,7 +116,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     modules = modules_of(tape)
     founds = [f for f in map(found_of, modules) if f is not None]
     changing = [f for f in founds if f.changes_buffers() and not tape.approximate]
-    plan, targets, extra, why = planned(tape, loss, given, sizes, report)
+    plan, targets, extra, why = planned(tape, loss, given, sizes)
     if plan is not None:  # without a plan, the whole batch is run again and judged by its loss
         confirm(tape, plan, needed(tape, [loss]))
     elif any(f.writes for f in founds) or any(e.held is None and found_of(e.module).moving for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
@@ -153,11 +154,13 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where little memory is free
     if (plan is None or same_random_state(tape.random, after) and not tape.approximate) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
         raise Refused("the loss is different when the step is repeated")
-    if inputs.graphs:
+    reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
+    graphs = [t for t in extra if not t.is_leaf]  # backward has used them up: what is behind them must have its gradient
+    behind = leaves_behind(graphs)
+    if inputs.graphs or behind is None or not all(reached.get(id(t)) for t in behind):
         raise Refused("the step depends on a graph that the script built outside it and may already have freed")
     grads = summed(inputs, sums, extra)
-    reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
-    tensors = {id(t): t for t in [*inputs.tensors, *extra]}
+    tensors = {id(t): t for t in [*inputs.tensors, *extra] if all(t is not g for g in graphs)}
     if any(i not in reached or reached[i] and i in inputs.shared for i in tensors):
         raise Refused("it is not known whether a tensor has already received its gradient")
     rest = [t for i, t in tensors.items() if not reached[i]]
@@ -189,30 +192,11 @@ def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
     return not abs(a - b) > tolerance * max(abs(a), 0.1)
 
 
-def weighed(tape: Tape, late: Late, loss: int, given: Any, entries: Sequence[int]) -> tuple[dict, dict]:
-    """Returns two dictionaries. The first has an entry for each slot of a scalar that is computed directly from
-    rows and on which the loss depends. The slot is mapped to a pair: the loss's derivative with respect to that
-    scalar, multiplied by ``given``, and None in place of the scalar's rule. The second dictionary has the
-    gradients of leaves that enter the loss after those scalars."""
-    first = [s for i in entries for s in tape.entries[i].slots if s is not None and late.is_scalar(s) and late.is_first(s)]
-    if not first:
-        raise Refused("the loss has no part that is a sum over rows")
-    if first == [loss]:
-        return {loss: (1.0 if given is None else given, None)}, {}
-    if any(s not in tape.scalars for s in first):
-        raise Refused(SEVERAL)
-    rest = [i for i in entries if tape.entries[i].module is None and all(late.plan.slots[r].dim is None for r in tape.entries[i].references()[0])]
-    leaves = {s: tape.scalars[s].clone().requires_grad_() for s in first}
-    beside = [tape.outside[i] for e in rest for i in tape.entries[e].references()[1] if tape.outside[i].requires_grad]
-    if any(not t.is_leaf for t in beside):
-        raise Refused("the step depends on a graph that the script built outside it and may already have freed")
-    beside = list({id(t): t for t in beside}.values())
-    with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-        rest = [i for i in rest if not set(tape.entries[i].slots) & set(first)]
-        env = run(tape, None, rest, None, dict(leaves))
-        found = grad(env[loss], [*leaves.values(), *beside], given)
-    targets = {s: (g, None) for s, g in zip(first, found) if g is not None}
-    return targets, {t: g for t, g in zip(beside, found[len(first) :]) if g is not None}
+def weighed(tape: Tape, terms: Terms, given: Any) -> tuple[dict[int, Any], dict[torch.Tensor, torch.Tensor]]:
+    """The derivatives of a loss as :meth:`Terms.derivatives` returns them, for the values that the script's own calls returned."""
+    if terms.given or any(s not in tape.scalars for s in terms.slots):
+        raise Refused("the loss depends on a value of the whole batch that has not been kept")
+    return terms.derivatives(tape.scalars, given)
 
 
 def reduced(params: Sequence[torch.Tensor]) -> bool:

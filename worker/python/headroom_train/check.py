@@ -42,7 +42,7 @@ class Check:
         def look() -> dict[str, Any]:
             if tape.why_not:
                 raise Refused(tape.why_not)
-            return compared(tape, place_of(args[0]).slot, given, recorder.sizes, self._report)  # type: ignore[union-attr]
+            return compared(tape, place_of(args[0]).slot, given, recorder.sizes)  # type: ignore[union-attr]
 
         self._look(recorder, modules_of(tape), look)
 
@@ -87,11 +87,11 @@ class Check:
         return looked
 
 
-def compared(tape: Tape, loss: int, given: Any, sizes: Any, report: Any) -> dict[str, Any]:
+def compared(tape: Tape, loss: int, given: Any, sizes: Any) -> dict[str, Any]:
     """Reports how far the summed gradients of two pieces are from the gradients of the whole batch,
     relative to the largest element of each tensor. Neither run draws random numbers. Raises
     :class:`Refused` if pieces would be wrong, or if there is not enough memory."""
-    plan, targets, extra, why = planned(tape, loss, given, sizes, report)
+    plan, targets, extra, why = planned(tape, loss, given, sizes)
     if plan is None:
         raise Refused(why)
     with refusing(), precisely(tape, range(len(tape.entries))) as single, rehearsal(modules_of(tape)), Calm() as calm, torch._C.DisableTorchFunctionSubclass():

@@ -73,7 +73,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     pieces = pieces_of(plan.batch, sizes.first(plan.batch))
     scalars = [s for s, known in slots.items() if known.dim is None and not known.fixed and not any(n > 1 for n in known.shape)]
     crowded = "there is not enough memory to work out how much each piece contributes to the whole"
-    rules = {s: patiently(lambda s=s: proof.rules(s, pieces), crowded) for s in scalars}  # type: ignore[misc]
+    rules = patiently(lambda: proof.rules(scalars, pieces), crowded)
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
     whole: dict[int, torch.Tensor] = {
         s: patiently(lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device), "there is not enough memory for the results")  # type: ignore[misc]

@@ -132,17 +132,19 @@ def _replaced(func: Any, frame: FrameType) -> Any:
     return next(iter(found.values()))[2] if found else None
 
 
-def grad(outputs: Any, inputs: Any, given: Any = None) -> Any:
+def grad(outputs: Any, inputs: Any, given: Any = None, retain: bool = False) -> Any:
     """Gradients of ``outputs`` with respect to ``inputs``, as :func:`torch.autograd.grad` returns them; None for an input that
-    does not matter. Code of the script may run meanwhile: custom functions, and what a checkpoint repeats."""
+    does not matter. The graph can be used again if ``retain`` is true. Code of the script may run meanwhile: custom
+    functions, and what a checkpoint repeats."""
     with in_place():
-        return _grad(outputs, inputs, given, allow_unused=True)
+        return _grad(outputs, inputs, given, retain_graph=retain, allow_unused=True)
 
 
-def backward(output: torch.Tensor) -> None:
-    """Adds the gradients of ``output`` to ``.grad`` of all leaves. Code of the script may run meanwhile, as in :func:`grad`."""
+def backward(output: torch.Tensor, retain: bool = False) -> None:
+    """Adds the gradients of ``output`` to ``.grad`` of all leaves. The graph can be used again if ``retain`` is true. Code of
+    the script may run meanwhile, as in :func:`grad`."""
     with in_place():
-        _backward(output)
+        _backward(output, retain_graph=retain)
 
 
 def is_backward(func: Any) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from functools import cache
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -44,6 +44,12 @@ def walk(roots: Iterable[Any], closed: Iterable[Any] = (), enter: Callable[[Any]
         yield node
         if enter(node):
             todo += [n for n, _ in node.next_functions]
+
+
+def leaves_behind(tensors: Iterable[Any], most: int = 1000) -> Optional[list[Any]]:
+    """The leaves behind the graphs of some tensors; None if the graphs have more than ``most`` nodes."""
+    nodes = [*walk([t.grad_fn for t in tensors], most=most)]
+    return None if len(nodes) >= most else [n.variable for n in nodes if n.name().endswith("AccumulateGrad")]
 
 
 @cache

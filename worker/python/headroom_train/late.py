@@ -12,7 +12,7 @@ import math
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, Optional
 
@@ -25,9 +25,10 @@ from .genuine import set_aside
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
 from .norms import NOTE, Statistics, batchwise
-from .replay import SEVERAL, Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
+from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
+from .terms import Terms
 
 NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU that has made them
 LEFT = -1  # the slot of a tensor that a module left behind
@@ -208,12 +209,39 @@ class Kept:
         return self.value if self._filled == self.value.shape[self._axis.dim] // self._axis.each() else None  # type: ignore[union-attr]
 
 
+class Sums:
+    """Gradients, each with the tensor to which it belongs. They are those of the loss times ``scale``."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        self.tensors: list[torch.Tensor] = []
+        self.sums: list[Optional[torch.Tensor]] = []
+        self._places: dict[int, int] = {}
+
+    def add(self, tensor: torch.Tensor, grad: Optional[torch.Tensor]) -> None:
+        """Adds a gradient, or None for one that is zero."""
+        at = self._places.setdefault(id(tensor), len(self.tensors))
+        if at == len(self.tensors):
+            self.tensors.append(tensor)
+            self.sums.append(grad)
+        elif grad is not None:
+            had = self.sums[at]
+            self.sums[at] = grad if had is None else had + grad
+
+
+def same_numbers(some: dict[int, Any], others: dict[int, Any]) -> bool:
+    """Whether two dictionaries of numbers are the same except for rounding errors."""
+    return some.keys() == others.keys() and all(math.isclose(float(v), float(others[k]), rel_tol=1e-5) for k, v in some.items())
+
+
 class Late:
     """What is known about the late tensors of one tape."""
 
     def __init__(self, tape: Tape, plan: Plan, sizes: Any, report: Any) -> None:
         self.tape, self.plan, self.sizes, self.report = tape, plan, sizes, report
         self._scalars: dict[int, torch.Tensor] = {}
+        self._makers: dict[int, Entry] = {}  # by slot
+        self._read = 0  # how many of the tape's entries are among them
         self._begun: Optional[RandomState] = None  # the random state before the first replay, so that every scalar is computed with the same draws
         self._values: dict[int, torch.Tensor] = {}
         self._used: set[int] = set()  # slots whose graph is part of that of a scalar which has been handed back
@@ -233,58 +261,107 @@ class Late:
         """Whether a slot's tensor has a graph that is still whole, once the gradients of a scalar have been handed
         back."""
         graph = self._graph(slot)
-        return bool(graph) and not graph & self._used
+        return bool(graph) and (self.tape.retain or not graph & self._used)
 
     def maker(self, slot: int) -> Entry:
-        for entry in self.tape.entries:
-            if slot in entry.slots:
-                return entry
-        raise KeyError(slot)
+        """The entry that has made a slot's tensor."""
+        for entry in self.tape.entries[self._read :]:
+            for s in entry.slots:
+                if s is not None:
+                    self._makers.setdefault(s, entry)
+        self._read = len(self.tape.entries)
+        return self._makers[slot]
 
-    def is_scalar(self, slot: int) -> bool:
-        """Whether a slot's tensor belongs to the batch as a whole, and requires a gradient."""
-        known = self.plan.slots[slot]
-        return known.dim is None and known.requires_grad and not known.fixed
+    def real(self, slot: int) -> Optional[torch.Tensor]:
+        """The real scalar, if it has been handed back."""
+        return self._scalars.get(slot)
 
-    def is_first(self, slot: int) -> bool:
-        """Whether a scalar is computed from rows, not from other scalars."""
-        refs = self.maker(slot).references()[0]
-        return not refs or any(self.plan.slots[r].dim is not None for r in refs) or self.maker(slot).module is not None
+    def unite(self, slot: int) -> None:
+        """Makes real a number of the batch that is about to be changed in place, and all others that share memory with it."""
+        tape, plan = self.tape, self.plan
+        views = [e for e in tape.entries if any(s is not None and s in plan.slots and plan.slots[s].shared for s in e.slots)]
+        group, grown = {slot}, True
+        while grown:
+            near = {s for e in views for s in (*e.slots, *e.references()[0]) if group.intersection((*e.slots, *e.references()[0])) and s is not None}
+            grown = not near <= group
+            group |= near
+        if any(plan.slots[s].dim is not None for s in group):
+            raise Refused("a part of a result whose values are not in memory is changed in place")
+        for s in sorted(group):
+            if s in self._scalars:
+                continue
+            entry = self.maker(s)
+            if entry in views:
+                self._scalars[s] = run(tape, None, [tape.entries.index(entry)], None, {r: self._scalars[r] for r in entry.references()[0]})[s]
+            else:
+                self._scalars[s] = self.scalar(s) if plan.is_scalar(s) else self.value(s).clone()
 
     def scalar(self, slot: int) -> torch.Tensor:
         """The real scalar, with a graph. Raises Refused if it cannot be computed exactly."""
         if slot not in self._scalars:
-            self._scalars[slot] = self._replayed(slot) if self.is_first(slot) else self._computed(slot)
+            self._scalars[slot] = self._handed(slot)
         return self._scalars[slot]
 
-    def _computed(self, slot: int) -> torch.Tensor:
-        entry = self.maker(slot)
-        env = {r: self.scalar(r) if self.is_scalar(r) else self.value(r) for r in entry.references()[0]}
-        at = self.tape.entries.index(entry)
-        return run(self.tape, None, [at], None, env)[slot]
+    def _handed(self, slot: int) -> torch.Tensor:
+        """Computes a scalar and its gradients, by one replay for all of its terms. How much a term counts may depend
+        on values that are known only afterwards, as in a product. If it turns out to be another number than was
+        assumed, there is a second replay."""
+        tape, known = self.tape, self.plan.slots[slot]
+        terms = Terms(tape, self.plan, slot)
+        given = {r: self.value(r) for r in terms.given}
+        if math.prod(known.shape) != 1 or known.dtype.is_complex:
+            return terms.value({**given, **{s: self.scalar(s) for s in terms.slots}})
+        counts, _ = terms.derivatives({**given, **{s: self._guess(s) for s in terms.slots}})
+        found = self._replayed({s: counts.get(s) for s in terms.slots})
+        values = {**given, **{s: self._values[s] for s in terms.slots}}
+        counted, extra = terms.derivatives(values)
+        if not same_numbers(counts, counted):
+            found = self._replayed({s: counted.get(s) for s in terms.slots})
+        for t, g in extra.items():
+            found.add(t, g * found.scale)
+        self._used |= self._graph(slot)
+        self._values[slot] = value = terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape)
+        if not found.tensors:
+            return value
+        with torch.enable_grad():
+            return HandBack.apply(value, tape, [found.sums], found.scale, *found.tensors)
 
-    def _replayed(self, slot: int) -> torch.Tensor:
+    def _guess(self, slot: int) -> torch.Tensor:
+        """A term's value if it is known; otherwise 1."""
         known = self.plan.slots[slot]
-        if known.dtype.is_complex or len(known.shape) and max(known.shape) > 1:
-            raise Refused(SEVERAL)
-        plan, rule, why = self.plan, None, ""
-        entries = needed(self.tape, [slot])
+        found = self._values.get(slot, self.tape.scalars.get(slot))
+        return torch.ones(known.shape, dtype=known.dtype, device=known.device) if found is None else found
+
+    def _replayed(self, counts: dict[int, Any]) -> Sums:
+        """Computes the values of some terms, and the sum of their gradients, each multiplied by the number given for it. For None
+        only the value is computed. If pieces would be wrong for some of several terms, each is computed by itself."""
+        plan, rules, why = self.plan, dict.fromkeys(counts), ""
+        entries = needed(self.tape, list(counts))
         self._confirm(entries)
         try:
-            rule = proven(Proof(self.tape, plan), slot, pieces_of(plan.batch, self.sizes.first(plan.batch)))
+            rules = proven(Proof(self.tape, plan), list(counts), pieces_of(plan.batch, self.sizes.first(plan.batch)))
         except Refused as refused:  # then the whole batch is run again, with saved tensors on the host
             plan, why = None, str(refused)  # type: ignore[assignment]
+        scale = self._scale(counts)
+        if plan is None and len(counts) > 1:
+            found = Sums(scale)
+            for s, count in counts.items():
+                part = self._replayed({s: count})
+                for t, g in zip(part.tensors, part.sums):
+                    found.add(t, g if g is None or part.scale == scale else g * (scale / part.scale))
+            return found
         confirm(self.tape, self.plan, entries)
         if not self.tape.straight:  # the cached blocks have the sizes of the whole batch, and would make pieces fail that otherwise fit
             clean(thorough=False)
-        scale, after = self.sizes.scale(self.tape), random_state()
+        after = random_state()
         begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.complete else after)
         set_random_state(self._begun)
         kept = self._kept()
+        cuda = any(self.plan.slots[s].device.type == "cuda" for s in counts)
         try:
             with unseen(self.tape, self.plan):
                 values, inputs, sums, count = gradients(
-                    self.tape, plan, {slot: (1.0, rule)}, self.sizes.next, scale, offload=plan is None and known.device.type == "cuda", keep=kept
+                    self.tape, plan, {s: (g, rules[s]) for s, g in counts.items()}, self.sizes.next, scale, offload=plan is None and cuda, keep=kept
                 )
         except Refused as refused:
             raise Refused(why or str(refused)) from None
@@ -301,13 +378,64 @@ class Late:
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
         self._values.update({s: value for s, value in ((s, k.whole()) for s, k in kept.items()) if value is not None})
-        value = torch.as_tensor(values[slot], device=known.device).to(known.dtype).reshape(known.shape)
-        self._values[slot] = value
-        self._used |= self._graph(slot)
-        if not inputs.tensors:
-            return value
-        with torch.enable_grad():
-            return HandBack.apply(value, self.tape, [sums.all()], scale, *inputs.tensors)
+        for s in counts:
+            known = self.plan.slots[s]
+            self._values[s] = torch.as_tensor(values[s], device=known.device).to(known.dtype).reshape(known.shape)
+        found = Sums(scale)
+        for t, g in zip(inputs.tensors, sums.all()):
+            found.add(t, g)
+        return found
+
+    def _scale(self, counts: dict[int, Any]) -> float:
+        """The factor by which the sum of the terms is multiplied before it is differentiated, so that the largest of them is multiplied by
+        what the script's GradScaler multiplies a loss by."""
+        scale = self.sizes.scale(self.tape)
+        if scale == 1.0:
+            return scale
+        most = max((abs(float(g)) for g in counts.values() if g is not None), default=1.0)
+        return scale / most if 0 < most < math.inf else scale
+
+    def _find(self, terms: Terms) -> None:
+        """Makes the values of terms known. If the script holds one scalar that all others lead to, that is the loss, whose
+        gradients it will want next: they are computed as well. Otherwise the terms of all scalars that it holds are computed together,
+        without gradients."""
+        wanted = self._unknown(terms)
+        if not wanted:
+            return
+        tops = self._tops()
+        others = [self._unknown(top) for top in map(self._terms, tops) if top is not None]
+        if len(tops) == len(others) == 1 and wanted <= others[0] and math.prod(self.plan.slots[tops[0]].shape) == 1 and not self.tape.done:
+            with suppress(Refused):  # the values of the terms alone may still be known
+                self.scalar(tops[0])
+                return
+        self._replayed(dict.fromkeys(sorted(wanted.union(*others))))
+
+    def _terms(self, slot: int) -> Optional[Terms]:
+        """The terms from which a slot's tensor is computed; None if it is computed from something else."""
+        if self.plan.slots[slot].dim is not None:
+            return None
+        try:
+            return Terms(self.tape, self.plan, slot)
+        except Refused:
+            return None
+
+    def _unknown(self, terms: Terms) -> set[int]:
+        """The slots of those terms whose values are not known."""
+        return {s for s in terms.slots if s not in self._values and s not in self.tape.scalars}
+
+    def _tops(self) -> list[int]:
+        """The slots of the scalars that the script holds, that still have their graphs, and from which it has computed no other
+        scalar that it holds."""
+        held = sorted({s for s in self._held() if self.plan.is_scalar(s) and s not in self._scalars}, reverse=True)
+        found: list[int] = []
+        below: set[int] = set()
+        for s in held:
+            if s not in below:
+                graph = self._graph(s)
+                below |= graph
+                if not graph & self._used:
+                    found.append(s)
+        return found
 
     def _confirm(self, entries: Sequence[int]) -> None:
         def again() -> None:
@@ -317,19 +445,40 @@ class Late:
         if any(self.tape.entries[i].seen is not None for i in entries):
             patiently(again, "there is not enough memory for a trial on a few rows")
 
-    def held(self) -> list[int]:
-        """The slots of the late results that the script holds, and whose values are not known."""
+    def _held(self) -> set[int]:
+        """The slots of the late tensors that the script holds."""
         places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
-        slots = {p.slot for p in places if p is not None and p.late and p.slot not in self._values}
-        return [s for s in slots if s in self.plan.slots and self.plan.slots[s].dim is not None]
+        return {p.slot for p in places if p is not None and p.late and p.slot in self.plan.slots}
+
+    def held(self) -> list[int]:
+        """The slots of the late results that the script holds, and whose values are not known. Of the
+        numbers that belong to the batch as a whole, only those whose terms are known."""
+        slots = [s for s in self._held() if s not in self._values and s not in self._scalars]
+        return [s for s in slots if self.plan.slots[s].dim is not None or (terms := self._terms(s)) is not None and not self._unknown(terms)]
+
+    def settle(self) -> None:
+        """Makes numbers of the batch that have no graph plain, since the script may keep them for long, and they would
+        keep the tape."""
+        found = []
+        for tensor in (ref() for ref in self.tape.live):
+            place = None if tensor is None else place_of(tensor)
+            if place is None or not place.late or tensor.requires_grad or self.plan.slots[place.slot].dim is not None or place.slot not in self._values:  # type: ignore[union-attr]
+                continue
+            with torch.no_grad(), unrecorded():
+                tensor.data = self.value(place.slot).clone()  # type: ignore[union-attr]
+            found.append(tensor)
+        self.tape.let_go(found)  # type: ignore[arg-type]
 
     def _kept(self) -> dict[int, Kept]:
         """Memory, by slot, for the values of the results that the script holds. The pieces fill it, since the
         script may ask for these values once the weights have changed."""
-        return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in self.held()) if kept.value is not None}
+        rows = [s for s in self._held() if self.plan.slots[s].dim is not None and s not in self._values]
+        return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in rows) if kept.value is not None}
 
     def value(self, slot: int) -> torch.Tensor:
         """A slot's values for the whole batch, without a graph."""
+        if slot in self._scalars:
+            return self._scalars[slot].detach()
         if slot in self._values:
             found = self._values[slot]
             device = self.plan.slots[slot].device if slot in self.plan.slots else found.device
@@ -337,9 +486,12 @@ class Late:
         if slot in self.tape.scalars:
             return self.tape.scalars[slot]
         plan, tape = self.plan, self.tape
-        entry = self.maker(slot)
+        entry, terms = self.maker(slot), self._terms(slot)
         with torch.no_grad():
-            if entry.module is None and (plan.slots[slot].dim is None or self.has(slot)):
+            if terms is not None:
+                self._find(terms)
+                found = self._values[slot] if slot in self._values else terms.value({s: self.value(s) for s in (*terms.slots, *terms.given)})
+            elif entry.module is None and (plan.slots[slot].dim is None or self.has(slot)):
                 at = tape.entries.index(entry)
                 unchanged(tape, [at])
                 found = run(tape, None, [at], None, {r: self.value(r) for r in entry.references()[0]})[slot]

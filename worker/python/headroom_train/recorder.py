@@ -24,8 +24,8 @@ from .evaluate import Watch, in_pieces
 from .failure import Elsewhere, NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
-from .genuine import apart, in_place, is_backward, numel, replaced, set_aside
-from .graph import KEEP, sequence
+from .genuine import apart, clone, in_place, is_backward, numel, replaced, set_aside
+from .graph import KEEP, leaves_behind, sequence
 from .held import Held, Lost
 from .hooks import Change
 from .late import LEFT, Late, disown, foreign, gone, make, postpone
@@ -138,9 +138,12 @@ class Recorder:
         for tape in [*known]:
             known.discard(tape)
             late = tape.late
-            for slot in late.held() if late is not None else ():
+            if late is None:
+                continue
+            for slot in late.held():
                 with suppress(Refused):
-                    self._guarded(lambda late=late, slot=slot: late.has(slot) or late.value(slot))
+                    self._guarded(lambda late=late, slot=slot: late.plan.slots[slot].dim is not None and late.has(slot) or late.value(slot))
+            late.settle()
 
     def _close(self) -> None:
         thread = self.mine()
@@ -165,7 +168,7 @@ class Recorder:
             worn, args, kwargs = self._usable(args, kwargs)
             with apart():
                 tape = self._tape_for(worn)
-                tape.shorten()
+                tape.shorten(worn)
                 entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
                 entry.versions = versions_of(found.params)
                 large = tape.failure is not None or self.sizes.too_large(found, args, kwargs)
@@ -299,7 +302,7 @@ class Recorder:
         if straight:
             return call(*args, **kwargs)
         if watch.why_not() is not None or isinstance(why, Writes):
-            self._refused(failed, why)
+            self._refused(failed, why, training=False)
         clean(failed)
         set_random_state(state)
         again: Optional[BaseException] = None
@@ -308,7 +311,7 @@ class Recorder:
         except Exception as e:
             again = e
         if again is not None:
-            self._refused(failed, why)
+            self._refused(failed, why, training=False)
         self.report.survived(failed, "the same call again", str(why))
         return result
 
@@ -453,14 +456,11 @@ class Recorder:
         result = unflatten([self._made(entry, tape.failure, leaf) for leaf in leaves], tree)
         self.mine().late.add(tape)
         postpone(tape)
-        tape.add(entry, result)
+        tape.add(entry, result, late=True)
         late.plan.accept()
         if entry.module is not None:
             for change in late.plan.left:
                 change.replace(gone(tape))
-        for t in flatten(result)[0]:
-            if type(t) is Recorded:
-                tape.without_values(t)
         return result
 
     @staticmethod
@@ -481,7 +481,7 @@ class Recorder:
         if len(plan.cuts) == len(tape.entries) and plan.known(entry):
             return plan.result(entry)
         begin = sequence()
-        modules = {id(m): m for m in [*modules_of(tape), entry.module] if m is not None} if entry.module is not None or plan.behind() else {}
+        modules = {id(m): m for m in [*modules_of(tape), entry.module] if m is not None} if entry.module is not None or plan.behind(entry) else {}
 
         def tried() -> tuple[list, Any]:
             plan.extend()
@@ -637,6 +637,7 @@ class Recorder:
         if name in ("backward", "grad") and is_backward(func):
             return self._backward(tape, func, name, args, kwargs, call)
         failed: Optional[BaseException] = None
+        begun = self._begun(tape, name, args)
         with torch._C.DisableTorchFunctionSubclass():
             try:
                 result = call(func, args, kwargs)
@@ -651,7 +652,7 @@ class Recorder:
                 failed = None  # its traceback holds this frame, and with it the arguments
         try:
             with apart():
-                self._note(tape, func, name, args, kwargs, result)
+                self._note(tape, func, name, args, kwargs, result, begun)
         except Exception as e:  # the call itself succeeded, and its result is the user's
             tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
         return result
@@ -671,13 +672,29 @@ class Recorder:
             place_of(found[0]).tape.refuse(f"{getattr(func, '__name__', 'a function')} of another class changes a result of the model")  # type: ignore[union-attr]
         return result
 
-    def _note(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, result: Any) -> None:
+    @staticmethod
+    def _begun(tape: Tape, name: str, args: tuple) -> Optional[torch.Tensor]:
+        """A copy of the number to which a function is about to add a result of the tape, if a sum begins with it; else None."""
+        if not changes(name) or name == "__setitem__" or not args or not isinstance(args[0], torch.Tensor) or not torch.is_grad_enabled():
+            return None
+        try:
+            with apart():
+                return clone(args[0]) if type(args[0]) is torch.Tensor and tape.may_begin(args[0]) else None
+        except Exception:  # the error is our own, not the script's; the step is then refused later
+            return None
+
+    def _note(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, result: Any, begun: Optional[torch.Tensor] = None) -> None:
         inplace = changes(name)
         if inplace or name in OPAQUE or kwargs.get("out") is not None:
             first = place_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
             if name in OPAQUE or kwargs.get("out") is not None:
                 if name not in ("data_ptr", "untyped_storage", "storage"):
                     tape.refuse(f"{name} is used on a result of the model")
+                return
+            if begun is not None and result is args[0] and result.requires_grad:
+                entry = Entry(func, None, tape.encode((begun, *args[1:])), tape.encode(kwargs))
+                entry.fresh = True
+                tape.add(entry, result)
                 return
             if first is None or first.tape is not tape:  # a tensor from outside the tape is changed, which a replay does not repeat
                 if isinstance(result, torch.Tensor) and result.requires_grad:
@@ -763,15 +780,25 @@ class Recorder:
         if name in ("__set__", "data_ptr") or name in OPAQUE or kwargs.get("out") is not None:
             self._refused(failure, Refused(f"{name} is used on a result whose values are not in memory"))
 
+        def real(t: Any) -> Any:
+            place = place_of(t) if isinstance(t, torch.Tensor) else None
+            if place is None or not place.late:
+                return t
+            if place.tape is not tape or tape.done and late.plan.slots[place.slot].dim is None and not needs_gradient(t):
+                return place.tape.late.value(place.slot)
+            found = late.real(place.slot)
+            return t if found is None else found
+
         def resolved(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
             if place is None or not place.late:
                 return t
-            if place.tape is not tape:
-                return place.tape.late.value(place.slot)
-            if not late.is_scalar(place.slot):
-                return late.value(place.slot) if tape.done and not late.plan.slots[place.slot].requires_grad else t
-            return late.scalar(place.slot)
+            if late.plan.is_scalar(place.slot):
+                return late.scalar(place.slot)
+            known = late.plan.slots[place.slot]
+            return late.value(place.slot) if (tape.done or outward and known.dim is None) and not known.requires_grad else t
+
+        outward = changes(name) and not changes_late(name, args)  # a tensor of the script's own, such as a sum for a log, is changed
 
         if name == "backward" and kwargs.get("retain_graph"):
             tape.retain = True
@@ -781,12 +808,66 @@ class Recorder:
             self._may(tape)
             if foreign(tape, tensors_in((args, kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
+            if name in ASKS:
+                return self._guarded(lambda: self._asked(late, func, args, kwargs))
+            target = place_of(args[0]) if changes_late(name, args) else None
+            if target is not None and target.tape is tape and late.plan.is_shared(target.slot) and late.plan.slots[target.slot].dim is None:
+                self._guarded(lambda: late.unite(target.slot))
+            args, kwargs = self._guarded(lambda: (mapped(real, args), mapped(real, kwargs)))
+            if self._is_derived(tape, late, name, args, kwargs):
+                result = self._guarded(lambda: self._derived(tape, late, func, name, args, kwargs))
+                if result is not None:
+                    return result
             args, kwargs = self._guarded(lambda: (mapped(resolved, args), mapped(resolved, kwargs)))
             if any(place_of(t).late for t in recorded(args, kwargs)):  # type: ignore[union-attr]
                 return self._guarded(lambda: self._late_result(tape, late, func, name, args, kwargs))
         except Refused as why:
             self._refused(failure, why)
         return self._with_values(tape, lambda: func(*args, **kwargs), name in ("backward", "grad") or changes(name))
+
+    @staticmethod
+    def _is_derived(tape: Tape, late: Late, name: str, args: tuple, kwargs: dict) -> bool:
+        """Whether what a function returns belongs to the batch as a whole and may be differentiated: its late arguments are scalars,
+        or other numbers of the batch. It can then be computed once something asks for it."""
+        slots = [place_of(t).slot for t in recorded(args, kwargs)]  # type: ignore[union-attr]
+        if name in ("backward", "grad", "__setitem__") or not slots or torch.is_inference_mode_enabled():
+            return False
+        if changes(name):  # what it changes must be a number that nothing else refers to
+            target = place_of(args[0])
+            if not torch.is_grad_enabled() or numel(args[0]) != 1:
+                return False
+            if late.plan.is_shared(target.slot) if target is not None else not tape.may_begin(args[0]):
+                return False
+        return all(late.plan.slots[s].dim is None for s in slots) and any(late.plan.is_scalar(s) for s in slots)
+
+    def _derived(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+        """Records a function for which :meth:`_is_derived` is true. Returns its late result, or None if the function cannot be
+        computed later."""
+
+        def kept(t: Any) -> Any:  # the script may change it before it is used
+            return t.clone() if type(t) is torch.Tensor and not t.requires_grad else t
+
+        entry = Entry(func, None, tape.encode(mapped(kept, args)), tape.encode(mapped(kept, kwargs)))
+        entry.fresh = changes(name)
+        try:
+            leaves, tree = self._result(tape, late, entry)
+        except Exception as e:  # if it is the script's own mistake, the script's own call makes it as well
+            if is_out_of_memory(e):
+                raise
+            return None
+        if not all(isinstance(leaf, Slot) for leaf in leaves):
+            return None
+        if not entry.fresh:
+            return self._postponed(tape, late, entry, leaves, tree)
+        [known] = leaves
+        if place_of(args[0]) is None and known.requires_grad and (known.shape, known.dtype) == (args[0].shape, args[0].dtype):
+            with torch.enable_grad():
+                args[0].add_(make(known))  # from now on its values are not in memory, and it has a graph
+        elif known.requires_grad != args[0].requires_grad:
+            return None
+        tape.add(entry, args[0], late=True)
+        late.plan.accept()
+        return args[0]
 
     def _with_values(self, tape: Tape, call: Callable, once: bool) -> Any:
         """Calls ``call``, which applies a function to results whose values are now available. If it runs out of
@@ -814,8 +895,6 @@ class Recorder:
             entry.inplace = True
             self._changed(tape, late, entry, args[0])
             return args[0] if name != "__setitem__" else None
-        if name in ASKS:
-            return self._asked(late, func, args, kwargs)
         try:
             leaves, tree = self._result(tape, late, entry)
         except Refused:
@@ -853,7 +932,8 @@ class Recorder:
         else:
             self._walk(tape, args[0])
         params: list[torch.Tensor] = list({id(p): p for f in map(found_of, modules_of(tape)) if f is not None for p in f.params if p.requires_grad}.values())
-        params += [t for t in tape.outside if t.requires_grad and t.is_leaf and all(t is not p for p in params)]
+        outside = [t for t in tape.outside if t.requires_grad]
+        params = [*{id(p): p for p in [*params, *(t for t in outside if t.is_leaf), *(leaves_behind([t for t in outside if not t.is_leaf]) or ())]}.values()]
         before = [state_of(p) for p in params] if usual else []
         failed: Optional[BaseException] = None
         try:
@@ -926,10 +1006,10 @@ class Recorder:
         finally:
             thread.busy = was
 
-    def _refused(self, failure: Optional[BaseException], why: BaseException) -> NoReturn:
+    def _refused(self, failure: Optional[BaseException], why: BaseException, training: bool = True) -> NoReturn:
         self.sizes.refused()
         self.mine().tape = None  # whatever the user's own handler runs next is a new step
-        self.report.refused(failure, str(why))
+        self.report.refused(failure, str(why), training)
         raise failure from None  # type: ignore[misc]  # something has failed
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import combinations
 from threading import get_ident
 from typing import Any, Callable, ClassVar, Optional
@@ -26,7 +27,7 @@ from .held import parameters, submodules
 from .hooks import changed
 from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
-from .rows import NOTHING, Axis, Plan, Rows, arguments, as_real, perform
+from .rows import NOTHING, Axis, Plan, Rows, arguments, as_real, perform, pick
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
 from .trees import flatten
 from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, telling, weight
@@ -149,17 +150,21 @@ class Inputs:
                 raise Refused(HOOKED)
         self.tensors = self.own + list(self.entering.values())
         self.graphs = any(not t.is_leaf for t in self.entering.values())
-        self.reentrant: Optional[bool] = None  # a reentrant checkpoint is in the graph of what is differentiated; None before anything was
+        self.reentrant: dict[tuple[int, ...], bool] = {}  # whether a reentrant checkpoint is in the graph of the sum of some scalars, by their slots
         self.shared: set[int] = set()  # ids of tensors to whose gradients several such checkpoints add
 
-    def differentiated(self, total: torch.Tensor, leaves: Sequence[torch.Tensor] = ()) -> list[Optional[torch.Tensor]]:
-        """The gradients of a replayed scalar with respect to :attr:`own` and to the given leaves."""
-        if self.reentrant is None:
-            self.reentrant = reentrant(total)
+    def differentiated(
+        self, total: torch.Tensor, slots: Iterable[int], leaves: Sequence[torch.Tensor] = (), retain: bool = False
+    ) -> list[Optional[torch.Tensor]]:
+        """The gradients of a replayed scalar, or of the sum of those in ``slots``, with respect to :attr:`own` and to the given
+        leaves. The graph can be used again if ``retain`` is true."""
+        key = tuple(slots)
+        if key not in self.reentrant:
+            self.reentrant[key] = reentrant(total)
         tensors = [*self.own, *leaves]
-        if not self.reentrant:
-            return grad(total, tensors)
-        found, shared = accumulated(total, tensors)
+        if not self.reentrant[key]:
+            return grad(total, tensors, retain=retain)
+        found, shared = accumulated(total, tensors, retain)
         self.shared |= shared
         return found
 
@@ -174,7 +179,7 @@ class Inputs:
         return made
 
 
-def accumulated(total: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[list[Optional[torch.Tensor]], set[int]]:
+def accumulated(total: torch.Tensor, tensors: Sequence[torch.Tensor], retain: bool = False) -> tuple[list[Optional[torch.Tensor]], set[int]]:
     """The gradients of ``total`` with respect to leaves, as backward leaves them in ``.grad``, which is set aside
     meanwhile. This is the only way through a reentrant checkpoint. The second result has the ids of the leaves whose
     gradients were added up in several steps."""
@@ -191,7 +196,7 @@ def accumulated(total: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[l
     try:
         for t in tensors:
             t.grad = None
-        backward(total)
+        backward(total, retain)
         return [t.grad for t in tensors], shared
     finally:
         for t, before, hook in zip(tensors, had, hooks):
@@ -309,7 +314,7 @@ def gradients(
 ) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
     """Computes the scalars in ``targets`` and the sum of their gradients, in pieces if there is a plan, otherwise
     for the whole batch. ``targets`` maps the slot of each scalar to (G, rule); its gradient is multiplied by G
-    before it is added to the sum.
+    before it is added to the sum. If G is None, only the scalar's value is wanted.
 
     ``keep`` maps slots to what collects their values from the pieces; it is emptied if a piece runs out of memory.
     ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined once more.
@@ -360,8 +365,8 @@ def gradients(
         except Refuted:
             Proof.known.clear()
         proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
-        targets = {s: (g, proven(proof, s, pieces)) for s, (g, _) in targets.items()}
-        rules.update({s: rule for s, (_, rule) in targets.items()})
+        rules.update(proven(proof, list(targets), pieces))
+        targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}
         return values, inputs, sums, by_pieces(batch, size, work, add, forget)
 
 
@@ -392,7 +397,8 @@ def _piece(
         with torch.no_grad():
             env = run(tape, plan, entries, rows)
         return {}, [None] * len(inputs.tensors), leaves, {s: env[s].clone() for s in keep if s in env}
-    with torch.enable_grad(), hooks:
+    summed: list[int] = []  # slots of the scalars that are differentiated
+    with torch.set_grad_enabled(any(factor is not None for factor, _ in targets.values())), hooks:
         env = run(tape, plan, entries, rows, leaves=leaves)
         total: Any = 0.0
         values = {}
@@ -400,25 +406,27 @@ def _piece(
             if weights[slot]:
                 value = env[slot]
                 values[slot] = value.detach() * weights[slot]
-                total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * factor
-    hold = [_holding(tape, plan, slot, rule, rows, env) for slot, rule in rules.items()]  # type: ignore[arg-type]  # only a plan has rules
+                if factor is not None:
+                    summed.append(slot)
+                    total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * factor
+    holds = _holding(tape, plan, rules, rows, env) if rules else lambda: True  # type: ignore[arg-type]  # only a plan has rules
     kept = {s: env[s].detach().clone() for s in keep if s in env}
     env.clear()
-    if scale != 1.0:
-        total = total * scale
-    grads = inputs.differentiated(total, list(leaves.values()))
-    if not all(holds() for holds in hold):
+    grads: list[Optional[torch.Tensor]] = [None] * len(inputs.tensors)
+    if isinstance(total, torch.Tensor):  # otherwise none of the scalars that are differentiated has a weight here
+        grads = inputs.differentiated(total * scale if scale != 1.0 else total, summed, list(leaves.values()))
+    if not holds():
         raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
     return values, grads, leaves, kept
 
 
-def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: dict) -> Callable[[], bool]:
-    """Returns a function that checks a rule on a few rows of a piece, and returns whether it holds.
-    ``env`` has the piece's results. The check is needed because the rule was tried on an earlier
+def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: dict) -> Callable[[], bool]:
+    """Returns a function that checks rules on a few rows of a piece, and returns whether they hold.
+    ``env`` has the piece's results. The check is needed because the rules were tried on an earlier
     batch, and the labels of this batch, for example, may have other weights. The function waits
     until the GPU has computed the losses of these rows, so it is best called once backward has been
     started."""
-    entries = needed(tape, [slot])
+    entries = needed(tape, list(rules))
     first, tail = parted(tape, plan, entries)
     if not tail:
         return lambda: True
@@ -429,17 +437,19 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
     start = min(piece.start, plan.batch - count)
     rows = list(range(start, start + count))
     half = any(s is not None and plan.slots[s].dtype in HALF for i in entries for s in tape.entries[i].slots)
+    device = plan.slots[next(iter(rules))].device
 
-    def value(outputs: dict, some: list[int]) -> torch.Tensor:
+    def values(outputs: dict, some: list[int]) -> list[torch.Tensor]:
         def cut(s: int) -> torch.Tensor:
             known, output = plan.slots[s], outputs[s].clone() if changing else outputs[s]
             return output if known.axis is None else known.axis.some(output, some[0] - start, len(some))
 
-        return run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})[slot].float().reshape(())
+        found = run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})
+        return [found[s].float().reshape(()).to(device) for s in rules]
 
     def losses() -> torch.Tensor:
         outputs = {s: env[s].detach() for s in slots} if there else run(tape, plan, first, Rows(plan.batch, start, start + count))
-        return torch.stack([value(outputs, some) for some in (rows, *parts)])
+        return torch.stack([v for some in (rows, *parts) for v in values(outputs, some)])
 
     parts, state = halves(rows), random_state()
     with torch.no_grad(), independent(modules_of(tape)) if tape.approximate else nullcontext():
@@ -457,20 +467,28 @@ def _holding(tape: Tape, plan: Plan, slot: int, rule: Rule, piece: Rows, env: di
     def holds() -> bool:
         if copied is not None:
             copied.synchronize()  # waiting for the stream would mean waiting for the whole of backward
-        whole, *split = here.tolist()
-        return not math.isfinite(whole) or agrees(rule, parts, tuple(split), rows, whole, 1e-2 if half else 1e-3)
+        whole, *split = zip(*[iter(here.tolist())] * len(rules))  # for all rows and for each part, a value for each rule
+        return all(
+            not math.isfinite(all_rows) or agrees(rule, parts, some, rows, all_rows, 1e-2 if half else 1e-3)
+            for rule, all_rows, some in zip(rules.values(), whole, zip(*split))
+        )
 
     return holds
 
 
 def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:
     """Splits the entries into the modules' calls and the functions called on their results. If a
-    function comes before a module's call, or if a loss is computed inside a module, returns all
+    module's call needs a function's result, or if a loss is computed inside a module, returns all
     entries and no functions."""
     first = [i for i in entries if tape.entries[i].module is not None]
     tail = [i for i in entries if tape.entries[i].module is None]
     inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
-    return (sorted(entries), []) if inside or any(i > j for i in first for j in tail) else (first, tail)
+    if any(tape.entries[i].inplace for i in tail):
+        needs = any(i > j for i in first for j in tail)
+    else:
+        made = {s for i in tail for s in tape.entries[i].slots}
+        needs = any(s in made for i in first for s in tape.entries[i].references()[0])
+    return (sorted(entries), []) if inside or needs else (first, tail)
 
 
 def on_host() -> Any:
@@ -539,7 +557,7 @@ class Proof:
     takes some forward and backward passes of a few rows, which are repeated when :meth:`Uses.due`
     says so. The tests leave no traces."""
 
-    known: ClassVar[dict[tuple, set]] = {}  # names of the rules that no batch has refuted, by kind of tape
+    known: ClassVar[dict[tuple, dict[int, set]]] = {}  # for each scalar, by slot, names of the rules that no batch has refuted; by kind of tape
     uses: ClassVar[dict[tuple, Uses]] = {}  # by kind of tape
 
     def __init__(self, tape: Tape, plan: Plan) -> None:
@@ -551,73 +569,85 @@ class Proof:
         # Before PyTorch 2.6, trials compile compiled modules, too, and that fails for a fourth number of rows.
         self.few = not STANCES and any("_orig_mod" in m._modules for m in submodules(self.modules))
 
-    def rule(self, slot: int, pieces: Sequence[Rows]) -> Rule:
-        """The rule of one scalar, for the given pieces. Raises :class:`Refused` if no rule fits, or
-        if two rules that fit give the pieces different weights."""
-        rules = self.rules(slot, pieces)
-        if not settled(rules, pieces):
-            raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
-        return rules[0]
-
-    def rules(self, slot: int, pieces: Sequence[Rows]) -> list[Rule]:
-        """The rules of one scalar that no trial refutes. Raises :class:`Refused` if none is left."""
+    def rules(self, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[int, list[Rule]]:
+        """The rules of some scalars that no trial refutes, by slot. Raises :class:`Refused` if none is left for a
+        scalar."""
+        if not slots:
+            return {}
         tape, plan = self.tape, self.plan
-        if plan.slots[slot].dtype.is_complex:
+        if any(plan.slots[s].dtype.is_complex for s in slots):
             raise Refused(SEVERAL)
-        entries = needed(tape, [slot])
-        first, tail = parted(tape, plan, entries)
-        kind = (slot, *self._kind(entries))
-        self.used = self.uses.setdefault((slot, *self._kind(entries, numbers=False)), Uses())
+        entries = needed(tape, slots)
+        kind = (*slots, *self._kind(entries))
+        self.used = self.uses.setdefault((*slots, *self._kind(entries, numbers=False)), Uses())
         if self.used.due(time.monotonic()):
             Proof.known.clear()
         known = self.known.get(kind)
         targets, absent = self._targets(), ignored(tape)
         if known is not None:  # only the rules that earlier batches could not tell apart are left
-            rules = distinct([rule for _, rule in candidates(plan.batch, targets, absent, known)])
-            if rules and settled(rules, pieces):
-                return rules
-        named = candidates(plan.batch, targets, absent)
+            named = candidates(plan.batch, list(targets.values()), absent, set().union(*known.values()))
+            found = {s: distinct([rule for name, rule in named if name in names]) for s, names in known.items()}
+            if all(rules and settled(rules, pieces) for rules in found.values()):
+                return found
         size = self._size(entries)
         fit = max(4 * SMALL, room() // ELEMENT) * plan.batch // max(1, size)
         count = plan.batch if size <= SMALL else min(plan.batch, FEW, max(2, fit))
-        count = min(count, MOST)
-        return self._tried(entries, count, lambda n, tolerance: self._rule(slot, first, tail, n, pieces, tolerance, named, kind))
+        named = candidates(plan.batch, list(targets.values()), absent)
+        places = {index: i for i, index in enumerate(targets)}
+        near: dict[int, list[tuple[tuple, Rule]]] = {}  # what each scalar's own functions can count: the terms of a long sum have many targets
+        within = not parted(tape, plan, entries)[1]
+        for s in slots:
+            own = [tape.entries[i] for i in needed(tape, [s])]
+            counted = {places[o] for e in own if within or e.module is None for o in e.references()[1] if o in places}
+            near[s] = [(name, rule) for name, rule in named if len(name) == 1 or name[0] in counted]
+        return self._tried(entries, min(count, MOST), lambda n, tolerance: self._rules(entries, n, pieces, tolerance, near, named, kind))
 
     def alone(self, entries: Sequence[int]) -> None:
         """Raises :class:`Refused` if the modules' results for a row depend on the other rows."""
         kind = ("alone", *self._kind(entries))
         if kind not in self.known:
             self._tried(entries, min(self.plan.batch, SOME), lambda n, tolerance: self._compare(entries, spread(self.plan.batch, n), tolerance))
-            self.known[kind] = set()
+            self.known[kind] = {}
 
-    def agree(self, slot: int, rule: Rule) -> None:
-        """Raises :class:`Refused` if the gradients of two groups of rows, weighted by the rule, do
+    def agree(self, rules: dict[int, Rule]) -> None:
+        """Raises :class:`Refused` if a scalar's gradients of two groups of rows, weighted by its rule, do
         not add up to the gradients of all these rows together. Of all the trials this is the least
         likely to pass by chance: the sum must be right for every element of every parameter."""
-        entries = needed(self.tape, [slot])
-        kind = ("gradients", slot, *self._kind(entries, numbers=False))
-        rows = [r for r in range(self.plan.batch) if rule is None or rule[r]]
-        if kind not in self.known and len(rows) > 1:
-            inputs = Inputs(self.tape, self.plan, entries)
-            most = SOME if self._size(entries) <= SMALL else FEW
+        entries = needed(self.tape, list(rules))
+        kind = ("gradients", *rules, *self._kind(entries, numbers=False))
+        if kind in self.known:
+            return
+        counting = {s: [r for r in range(self.plan.batch) if rule is None or rule[r]] for s, rule in rules.items()}
+        every = sorted(set.intersection(*map(set, counting.values())))  # the rows that count for all scalars, so that these can be tried together
+        together = len(rules) == 1 or len(every) >= min(self.plan.batch, SOME)
+        exact = True
+        for group, rows in [(rules, every)] if together else [({s: rules[s]}, rows) for s, rows in counting.items()]:
+            if len(rows) > 1:
+                exact &= self._agrees(group, rows)
+        self.known[kind] = {}
+        self.used.passed = self.used.count
+        if exact:
+            self.used.took = time.monotonic() - self.used.begun
 
-            def tried(n: int, tolerance: float) -> bool:
-                return self._agree(slot, rule, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance)
+    def _agrees(self, rules: dict[int, Rule], rows: list[int]) -> bool:
+        """Compares gradients for :meth:`agree`, of some of the given rows. Returns whether this was done in single precision."""
+        entries = needed(self.tape, list(rules))
+        inputs = Inputs(self.tape, self.plan, entries)
+        most = SOME if self._size(entries) <= SMALL else FEW
 
-            exact = self._tried(entries, min(len(rows), most), tried)
-            self.known[kind] = set()
-            self.used.passed = self.used.count
-            if exact:
-                self.used.took = time.monotonic() - self.used.begun
+        def tried(n: int, tolerance: float) -> bool:
+            return self._agree(rules, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance)
 
-    def _agree(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> bool:
+        return self._tried(entries, min(len(rows), most), tried)
+
+    def _agree(self, rules: dict[int, Rule], entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> bool:
         """Compares gradients for :meth:`agree`. Returns whether this was done in single precision."""
-        made: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+        made: dict[tuple[int, ...], dict[int, list[tuple[float, float]]]] = {}
 
-        def sketch(rows: list[int]) -> list[tuple[float, float]]:
+        def sketch(slot: int, rows: list[int]) -> list[tuple[float, float]]:
             if tuple(rows) not in made:
-                made[tuple(rows)] = self._sketch(slot, rule, entries, inputs, rows, chosen)
-            return made[tuple(rows)]
+                made[tuple(rows)] = self._sketch(rules, entries, inputs, rows, chosen)
+            return made[tuple(rows)][slot]
 
         refused = Refused("the gradients of pieces do not add up to those of the whole batch")
         cuda = any(t.is_cuda for t in inputs.tensors)
@@ -625,26 +655,35 @@ class Proof:
             chosen = chosen[: len(chosen) // 2 * 2]
         one, two, another, other = crossing(chosen)
         parts = (one + two, another + other) if len(chosen) > 3 else halves(chosen)
-        if residual(sketch(chosen), [sketch(part) for part in parts]) > max(TF32 if cuda else 1e-3, 2 * tolerance):
-            raise refused
+        for s in rules:
+            if residual(sketch(s, chosen), [sketch(s, part) for part in parts]) > max(TF32 if cuda else 1e-3, 2 * tolerance):
+                raise refused
         if self.few:
             return tolerance < 1e-3
         # These four calls have the same size, so the same kernels compute a row. Any difference is therefore an effect
         # of rows on each other, even if it is only a small part of the loss, such as the balance of a router's experts.
         least = (2e-5 if cuda else 1e-5) if tolerance < 1e-3 else 1e-2
-        if residual(added(sketch(one + two), sketch(another + other)), [sketch(one + another), sketch(two + other)]) > least:
-            raise refused
+        for s in rules:
+            if residual(added(sketch(s, one + two), sketch(s, another + other)), [sketch(s, one + another), sketch(s, two + other)]) > least:
+                raise refused
         return tolerance < 1e-3
 
-    def _sketch(self, slot: int, rule: Rule, entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]) -> list[tuple[float, float]]:
-        """The gradient of each parameter for the given rows, represented by two numbers instead of
+    def _sketch(
+        self, rules: dict[int, Rule], entries: Sequence[int], inputs: Inputs, rows: list[int], within: list[int]
+    ) -> dict[int, list[tuple[float, float]]]:
+        """For each scalar, the gradient of each parameter for the given rows, represented by two numbers instead of
         a second set of gradients: its dot product with a fixed vector, and its norm."""
         at = Rows(self.plan.batch, 0, self.plan.batch, rows)
         with torch.enable_grad():
-            total = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))[slot].sum() * weight(rule, rows, within)
-        grads = inputs.differentiated(total) if total.requires_grad and inputs.own else []
-        with _disable_current_modes():  # nothing here is random, and a mode would take longer for each of these many small kernels than the kernel itself
-            return sketched(grads)
+            env = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))
+            totals = {s: env[s].sum() * weight(rule, rows, within) for s, rule in rules.items()}
+        env.clear()
+        found = {}
+        for left, (s, total) in zip(range(len(totals) - 1, -1, -1), totals.items()):
+            grads = inputs.differentiated(total, [s], retain=left > 0) if total.requires_grad and inputs.own else []
+            with _disable_current_modes():  # nothing here is random, and a mode would take longer for each of these many small kernels than the kernel itself
+                found[s] = sketched(grads)
+        return found
 
     def _size(self, entries: Sequence[int]) -> int:
         """The total number of elements of all results of modules for the whole batch."""
@@ -693,60 +732,62 @@ class Proof:
 
         return rehearsed(self.modules, count, calmly)
 
-    def _targets(self) -> list[torch.Tensor]:
+    def _targets(self) -> dict[int, torch.Tensor]:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a
-        batch's rows. None of them requires a gradient."""
+        batch's rows, by their indices on the tape. None of them requires a gradient."""
         tape = self.tape
-        found = [(tape.outside[i], axis) for cut in self.plan.cuts for i, axis in cut.outside.items()]
-        found = [(t, axis) for t, axis in found if not (t.requires_grad or t.is_complex())]
-        found = list({id(t): (t, axis) for t, axis in found if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}.values())
-        return [t if axis == Axis(0) else axis.apart(t).movedim(axis.dim + 1, 0) for t, axis in found]
+        found = {i: (tape.outside[i], axis) for cut in self.plan.cuts for i, axis in cut.outside.items()}
+        found = {i: (t, axis) for i, (t, axis) in found.items() if not (t.requires_grad or t.is_complex())}
+        found = {i: (t, axis) for i, (t, axis) in found.items() if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}
+        return {i: t if axis == Axis(0) else axis.apart(t).movedim(axis.dim + 1, 0) for i, (t, axis) in found.items()}
 
-    def _rule(
+    def _rules(
         self,
-        slot: int,
-        first: Sequence[int],
-        tail: Sequence[int],
+        entries: Sequence[int],
         count: int,
         pieces: Sequence[Rows],
         tolerance: float,
-        named: Sequence[tuple[tuple, Rule]],
+        near: dict[int, list[tuple[tuple, Rule]]],
+        named: list[tuple[tuple, Rule]],
         kind: tuple,
-    ) -> list[Rule]:
+    ) -> dict[int, list[Rule]]:
+        """Tries rules for :meth:`rules`: first those in ``near``, and all in ``named`` for a scalar for which none of them is right."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
-        within = not tail
-        rules = distinct([rule for _, rule in named])
+        first, tail = parted(tape, plan, entries)
+        within, near = not tail, dict(near)
+        left = {s: distinct([rule for _, rule in some]) for s, some in near.items()}
         chosen = spread(batch, count)
         if within:  # there are no outputs to keep: everything is run each time
             self._compare(first, chosen, tolerance)
         least = PAIRS if count == 2 < batch else 1
         for again in range(ROUNDS):
             outputs = {} if within else self._outputs(first, chosen, tolerance)
-            place = {r: i for i, r in enumerate(chosen)}
-
-            def value(rows: Sequence[int], chosen: list[int] = chosen, outputs: dict = outputs, place: dict = place) -> float:
-                at = Rows(batch, 0, batch, list(rows))
-                if within:
-                    return float(run(tape, plan, first, at)[slot])
-                where = [place[r] for r in rows]
-                env = {s: pick(v, plan.slots[s], where) for s, v in outputs.items()}
-                return float(run(tape, plan, tail, at, env)[slot])
-
+            value = Values(self, list(left), first, tail, chosen, outputs)
             exact = tolerance
             if not within:  # this runs the tail alone, on the same outputs: it may be in single precision even if the outputs are not
                 with Calm() as calm:
-                    value(chosen)
+                    value(next(iter(left)), chosen)
                 exact = tolerance / 10 if calm.half else 1e-5
-            rules = surviving(rules, chosen, value, exact)
-            if within and tolerance < 1e-3 and plan.slots[slot].requires_grad and not settled(rules, pieces):
-                rules = self._told_apart(slot, first, rules)
-            if not rules:
-                raise plan.mixed("the loss of a batch is not a weighted sum of the losses of its rows")
-            if settled(rules, pieces) and again + 1 >= least:
-                self.known[kind] = {name for name, rule in named if any(same_rule(rule, r) for r in rules)}
+            for s, rules in left.items():
+                left[s] = surviving(rules, chosen, partial(value, s), exact)
+                if not left[s] and len(near[s]) < len(named):
+                    near[s] = named
+                    left[s] = surviving(distinct([rule for _, rule in named]), chosen, partial(value, s), exact)
+                if within and tolerance < 1e-3 and plan.slots[s].requires_grad and left[s] and not settled(left[s], pieces):
+                    left[s] = self._told_apart(s, first, left[s])
+                if not left[s]:
+                    text = "the loss of a batch is not a weighted sum of the losses of its rows"
+                    raise plan.mixed(text) if value.finite(s) else Refused(text)
+            unsure = [s for s, rules in left.items() if not settled(rules, pieces)]
+            if unsure and outputs:  # where all rows have nearly the same loss, rules that differ little cannot be told apart
+                value = Values(self, unsure, first, tail, chosen, {s: stretched(v, plan.slots[s]) for s, v in outputs.items()})
+                left.update({s: surviving(left[s], chosen, partial(value, s), exact) or left[s] for s in unsure})
+                unsure = [s for s in unsure if not settled(left[s], pieces)]
+            if not unsure and again + 1 >= least:
+                self.known[kind] = {s: {name for name, rule in near[s] if any(same_rule(rule, r) for r in rules)} for s, rules in left.items()}
                 break
-            chosen = others(rules, batch, count, again)
-        return rules
+            chosen = others(left[unsure[0] if unsure else next(iter(left))], batch, count, again)
+        return left
 
     def _told_apart(self, slot: int, entries: Sequence[int], rules: Sequence[Rule]) -> list[Rule]:
         """The rules that gradients do not refute. Losses hardly show which of two similar rules is right if they are
@@ -760,7 +801,7 @@ class Proof:
                 continue
             half = len(rows) // 2
             parts = [rows[:half], rows[half:], rows[::2], rows[1::2]]
-            sketches = [self._sketch(slot, None, entries, inputs, part, rows) for part in parts]
+            sketches = [self._sketch({slot: None}, entries, inputs, part, rows)[slot] for part in parts]
 
             def added_up(rule: Rule, which: slice, rows: list = rows, parts: list = parts, sketches: list = sketches) -> list:
                 weights = [weight(rule, part, rows) for part in parts[which]]
@@ -808,6 +849,9 @@ class Proof:
             rough = max(tolerance, 1e-2) if v.is_cuda else tolerance  # other kernels may compute a single row, as a vector
             rows = [(axis.some(v, i, 1), e[s]) for i, e in alone if s in e and e[s].shape == axis.some(v, 0, 1).shape]
             if not same(v, axis.joined([e[s] for e in split]), most) or not all(same(a, b, rough) for a, b in rows):
+                again = run(tape, plan, first, Rows(batch, 0, batch, together))[s]
+                if not v.isfinite().all() or not same(v, again, most):
+                    raise Refused("a call returns different results for the same rows")
                 raise plan.mixed("a row's result depends on the other rows of the batch")
 
     def _alone(self, first: Sequence[int], row: int) -> dict[int, torch.Tensor]:
@@ -819,6 +863,29 @@ class Proof:
             if is_out_of_memory(e):
                 raise
             return {}
+
+
+class Values:
+    """Values of scalars for some of the rows in ``chosen``, for which ``outputs`` has the modules' results. If there are no
+    functions in ``tail``, the modules are called for these rows."""
+
+    def __init__(self, proof: Proof, slots: Sequence[int], first: Sequence[int], tail: Sequence[int], chosen: list[int], outputs: dict) -> None:
+        self._proof, self._slots, self._outputs = proof, slots, outputs
+        self._entries = tail or first
+        self._place = {r: i for i, r in enumerate(chosen)}
+        self._found: dict[tuple[int, ...], dict[int, float]] = {}
+
+    def __call__(self, slot: int, rows: Sequence[int]) -> float:
+        if tuple(rows) not in self._found:
+            plan, where = self._proof.plan, [self._place[r] for r in rows]
+            env = {s: pick(v, plan.slots[s], where) for s, v in self._outputs.items()}
+            env = run(self._proof.tape, plan, self._entries, Rows(plan.batch, 0, plan.batch, list(rows)), env)
+            self._found[tuple(rows)] = {s: float(env[s]) for s in self._slots}
+        return self._found[tuple(rows)][slot]
+
+    def finite(self, slot: int) -> bool:
+        """Whether all values of a scalar have been finite."""
+        return all(math.isfinite(values[slot]) for values in self._found.values())
 
 
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
@@ -915,12 +982,16 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
         count = max(2, min(count // 2, SOME))
 
 
-def proven(proof: Proof, slot: int, pieces: Sequence[Rows]) -> Rule:
-    """The rule of a scalar for these pieces, checked to be right for the scalar's gradients as
-    well."""
-    rule = patiently(lambda: proof.rule(slot, pieces), "there is not enough memory to work out how much each piece contributes to the whole")
-    patiently(lambda: proof.agree(slot, rule), "there is not enough memory to check the gradients on a few rows")
-    return rule
+def proven(proof: Proof, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[int, Rule]:
+    """The rules of scalars for these pieces, by slot, checked to be right for the scalars' gradients as
+    well. Raises :class:`Refused` if no rule fits a scalar, or if two rules that fit give the pieces
+    different weights."""
+    found = patiently(lambda: proof.rules(slots, pieces), "there is not enough memory to work out how much each piece contributes to the whole")
+    if not all(settled(rules, pieces) for rules in found.values()):
+        raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
+    rules = {s: left[0] for s, left in found.items()}
+    patiently(lambda: proof.agree(rules), "there is not enough memory to check the gradients on a few rows")
+    return rules
 
 
 def same(a: torch.Tensor, b: torch.Tensor, tolerance: float) -> bool:
@@ -996,9 +1067,13 @@ def spread(batch: int, count: int) -> list[int]:
     return sorted({batch * i // count for i in range(count)})
 
 
-def pick(value: torch.Tensor, slot: Any, where: list[int]) -> torch.Tensor:
-    """Some rows of an output."""
-    return value.clone() if slot.axis is None else slot.axis.chosen(value, torch.tensor(where, device=value.device))
+def stretched(value: torch.Tensor, slot: Any) -> torch.Tensor:
+    """Some rows of an output, each multiplied by another number."""
+    if slot.axis is None or not value.is_floating_point():
+        return value
+    dim, parts = slot.axis.dim, slot.axis.apart(value)
+    factors = torch.arange(parts.shape[dim + 1], dtype=value.dtype, device=value.device).mul(2.4).cos().mul(0.6).add(1.25)
+    return (parts * factors.view(-1, *[1] * (parts.dim() - dim - 2))).flatten(dim, dim + 2)
 
 
 def ignored(tape: Tape) -> list[int]:

@@ -97,13 +97,15 @@ class Report:
         else:
             say(f"out of memory, survived: {text}; {short(failure)}")
 
-    def refused(self, failure: Optional[BaseException], why: str) -> None:
+    def refused(self, failure: Optional[BaseException], why: str, training: bool = True) -> None:
+        """Report that a failure is left to the script. ``training`` is false for a call without gradients, whose rows
+        say nothing about those of a training step."""
         if failure is not None:
             failure._headroom_refused = True  # type: ignore[attr-defined]  # kept here, it would keep what its frames hold
         self.told = [*self.told[-15:], {"where": _where(failure), "why": why}]
         wire = self.wire()
         if wire is not None:
-            wire.refused(why, mixed=Mixed.behind(why), step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
+            wire.refused(why, mixed=training and Mixed.behind(why), step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 

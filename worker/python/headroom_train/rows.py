@@ -105,6 +105,7 @@ class Slot(NamedTuple):
     device: torch.device
     requires_grad: bool
     fixed: bool  # the tensor does not depend on the batch at all
+    shared: bool = False  # it shares memory with an argument of the call that made it
 
     @property
     def dim(self) -> Optional[int]:
@@ -144,6 +145,8 @@ class Given(NamedTuple):
 NOTHING = Cut({}, False)
 SAMPLE = 4096  # the most values of a result that are kept
 MANY = 10000  # kinds of calls that are remembered
+MEANT = 1e-3  # a relative difference that is more than rounding
+MADE_UP = (0.25, 0.75)  # in a trial, values of a number of the batch that has not been computed for a few rows
 _NUMBERS = count(1)
 _PLAIN = (int, float, str, type(None))
 
@@ -168,6 +171,8 @@ class Plan:
         self.leaves = False  # some entries leave something behind on modules
         self.deep = False  # some entries leave behind more than tensors with a graph in attributes
         self.skipped: set[int] = set()  # entries that are not needed
+        self._made_up: set[int] = set()  # slots whose values in a trial are made up, or computed from such values
+        self._shared: set[int] = set()  # slots of tensors that share memory with each other
 
     def mixed(self, text: str) -> Refused:
         """The exception for rows that are seen to depend on each other: :class:`Mixed`, unless they may not be the
@@ -189,8 +194,23 @@ class Plan:
                     continue
                 cut, results = self._try(entry, made=True)
                 self._accept(entry, cut, results)
-                self.keys.append(key)
+                self._add_key(entry, key)
                 self._note_left(entry)
+
+    def is_scalar(self, slot: int) -> bool:
+        """Whether a slot's tensor belongs to the batch as a whole, and requires a gradient."""
+        known = self.slots[slot]
+        return known.dim is None and known.requires_grad and not known.fixed
+
+    def is_derived(self, entry: Entry) -> bool:
+        """Whether a function is given nothing of the batch but numbers that belong to it as a whole. It is then
+        called once for all rows, whatever they are."""
+        refs = entry.references()[0]
+        return entry.module is None and bool(refs) and all(self.slots[r].dim is None and not self.slots[r].fixed for r in refs)
+
+    def is_shared(self, slot: int) -> bool:
+        """Whether a slot's tensor may share memory with another tensor on the tape."""
+        return slot in self._shared
 
     memory: ClassVar[dict[int, tuple]] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
     numbers: ClassVar[dict[tuple, int]] = {}  # keys, by the function called, its arguments and the key of the call before
@@ -213,13 +233,14 @@ class Plan:
             cut, leaves, tree, self.left, self.keeps = Plan.memory[key]
             self._pending: tuple = entry, cut, None, leaves, key
             return leaves, tree
-        self._catch_up()
+        if not self.is_derived(entry):
+            self._catch_up()
         cut, results = self._try(entry)
         (small, tree), (large, other) = (flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
         if len(small) != len(large) or tree.shells != other.shells or not all(same):
             raise Refused(f"{named(entry)} returns a different number of results, or different non-tensor values, for another batch")
-        leaves = [self._whole(a, b, entry) for a, b in zip(small, large)]
+        leaves = [self._whole(a, b, entry, cut) for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left, self.keeps
         if entry.module is not None:
@@ -254,7 +275,7 @@ class Plan:
     def accept(self) -> None:
         """Adds the call for which :meth:`result` was called last. The call is now on the tape."""
         entry, cut, results, leaves, key = self._pending
-        self.keys.append(key)
+        self._add_key(entry, key)
         self._note_left(entry)
         if results is not None:
             self._accept(entry, cut, results)
@@ -262,7 +283,17 @@ class Plan:
         self.cuts.append(cut)
         for slot, leaf in zip(entry.slots, leaves):
             if slot is not None:
-                self.slots[slot] = leaf
+                self._put(slot, leaf, entry)
+
+    def _add_key(self, entry: Entry, key: int) -> None:
+        """Adds a call's key to those on which the keys of later calls depend, unless no trial of theirs depends on
+        the call: a coefficient of a loss may be another number in every step."""
+        self.keys.append(self.keys[-1] if self.keys and self.is_derived(entry) else key)
+
+    def _put(self, slot: int, known: Slot, entry: Entry) -> None:
+        self.slots[slot] = known
+        if known.shared:
+            self._shared.update((slot, *entry.references()[0]))
 
     def _note_left(self, entry: Entry) -> None:
         if entry.module is not None:
@@ -288,20 +319,22 @@ class Plan:
         self._recognised = entry, number
         return number
 
-    def behind(self) -> bool:
-        """Whether calls on the tape have to be run for a few rows before another call can be
-        tried."""
+    def behind(self, entry: Entry) -> bool:
+        """Whether calls on the tape have to be run for a few rows before ``entry`` can be tried."""
+        if len(self.cuts) == len(self.tape.entries) and self.is_derived(entry):
+            return False
         return len(self.cuts) < len(self.tape.entries) or any(not self._there(i) for i in range(len(self.cuts)))
 
     def _there(self, i: int) -> bool:
         entry = self.tape.entries[i]
-        return i in self.skipped or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace
+        return i in self.skipped or self.is_derived(entry) or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace
 
     def _catch_up(self) -> None:
         """Computes, for a few rows, the results of those entries that have not been tried because
         they were :meth:`known`."""
         for i, (entry, cut) in enumerate(zip(self.tape.entries, self.cuts)):
             if not self._there(i):
+                self._make_up(entry)
                 for env, result in zip(self._env, self._both(entry, cut)):
                     env.update({s: v for s, v in zip(entry.slots, flatten(result)[0]) if s is not None})
 
@@ -310,27 +343,31 @@ class Plan:
         flat = [flatten(r)[0] for r in results]
         for slot, small, large in zip(entry.slots, *flat):
             if slot is not None:
-                self.slots[slot] = self._slot(small, large, entry)
+                self._put(slot, self._slot(small, large, entry, cut), entry)
                 self._env[0][slot], self._env[1][slot] = small, large
+                if self._made_up.intersection(entry.references()[0]):
+                    self._made_up.add(slot)
 
-    def _whole(self, small: Any, large: Any, entry: Entry) -> Any:
+    def _whole(self, small: Any, large: Any, entry: Entry, cut: Cut) -> Any:
         """A leaf of a call's result for the whole batch: see :meth:`result`."""
         if isinstance(small, torch.Tensor):
-            return self._slot(small, large, entry)
+            return self._slot(small, large, entry, cut)
         if type(small) is torch.Size and len(small) == len(large):
             few, more = (r.count for r in self._rows)
             if all(a == b or a * more == b * few and not a % few for a, b in zip(small, large)):
                 return torch.Size(a if a == b else a // few * self.batch for a, b in zip(small, large))
         return small if isinstance(small, _PLAIN) or isinstance(small, FIXED) and small is large else Other(type(small).__name__)
 
-    def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry) -> Slot:
+    def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry, cut: Cut) -> Slot:
         n = [r.count for r in self._rows]
         if small.dim() != large.dim():
             raise Refused(f"{named(entry)} returns results with different numbers of dimensions for different batches")
         moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
         shape, axis = list(small.shape), None
         if len(moved) > 1:
-            raise self.mixed(f"{named(entry)} compares every row of the batch with every other")
+            if self._depends(entry, cut, small, large):
+                raise self.mixed(f"{named(entry)} compares every row of the batch with every other")
+            raise Refused(f"{named(entry)} returns a result that grows with the batch in two dimensions")
         if moved:
             dim = moved[0]
             per_row, rest = divmod(small.shape[dim], n[0])
@@ -343,25 +380,44 @@ class Plan:
             fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
         else:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
-        return Slot(tuple(shape), axis, small.dtype, small.device, small.requires_grad, fixed)
+        shared = entry.module is None and any(_memory(small) == _memory(self._env[0][r]) for r in refs if r in self._env[0])
+        return Slot(tuple(shape), axis, small.dtype, small.device, small.requires_grad, fixed, shared)
+
+    def _along(self, dim: int, per_row: int) -> Axis:
+        """Where the rows are if each has ``per_row`` slices in dimension ``dim``: if the batch is dimension 1, the time steps
+        come first."""
+        return Axis(dim, per_row) if self.dim and per_row > 1 else Axis(dim, 1, per_row)
 
     def _placed(self, dim: int, per_row: int, entry: Entry) -> Axis:
         """Where the rows are in a result that has ``per_row`` slices for each row in dimension ``dim``."""
-        if not self.dim or per_row == 1:
-            return Axis(dim, 1, per_row)
-        axis = Axis(dim, per_row)  # the time steps come first
+        axis = self._along(dim, per_row)
+        if axis.outer == 1:
+            return axis
         given = {self.slots[r].axis for r in entry.references()[0]} - {None}
         folded = dim == 0 and entry.call_name() in SHAPING and all(self.slots[r].shape[0] == per_row for r in entry.references()[0])
         if entry.module is None and given != {axis} and not (folded and given == {Axis(1)}):
             raise Refused(f"{named(entry)} folds the batch into another dimension")
         return axis
 
+    def _make_up(self, entry: Entry) -> None:
+        """Puts made-up values in the place of a call's arguments that belong to the batch as a whole and have not been
+        computed for a few rows. What a loss is worth does not matter to the shape of what is computed from it."""
+        for r in entry.references()[0]:
+            known = self.slots[r]
+            for env, value in zip(self._env, MADE_UP):
+                if known.dim is None and not known.fixed and r not in env:
+                    env[r] = torch.full(known.shape, value, device=known.device).to(known.dtype).requires_grad_(known.requires_grad)
+                    self._made_up.add(r)
+
     def _try(self, entry: Entry, made: bool = False) -> tuple[Cut, list]:
         refs, outside = entry.references()
         known = [self.slots[r] for r in refs]
         rowful = [s for s in known if s.dim is not None]
         if rowful and any(s.dim is None and not s.fixed for s in known):
-            raise self.mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
+            if self._differs(refs):
+                raise self.mixed(f"{named(entry)} combines single rows with a value computed from the whole batch")
+            raise Refused(f"{named(entry)} combines single rows with a value that may be computed from the whole batch")
+        self._make_up(entry)
         if entry.module is not None:
             cut = Cut({i: axis for i, axis in self._axes(outside, {1}).items()}, False)
             if any(self.tape.outside[i].is_cuda for i in outside):
@@ -381,6 +437,8 @@ class Plan:
                 results = self._both(entry, cut, sealed=[sealed])
             return cut, results
         if not rowful and refs:
+            if selects(entry, [s.dtype for s in known] + [self.tape.outside[i].dtype for i in outside]):
+                raise Refused(f"{named(entry)} returns a result whose size depends on tensor values")
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
 
@@ -445,7 +503,7 @@ class Plan:
                     cut = Cut({i: axes[i] for i in chosen}, scaled)
                     try:
                         results = self._both(entry, cut, rehearse=True)
-                        shapes = self._proper(entry, rowful, results)
+                        shapes = self._proper(entry, cut, rowful, results)
                     except Refused as e:
                         why = e
                     except Exception as e:
@@ -473,11 +531,11 @@ class Plan:
         sizes = " + ".join(str(self.slots[r].shape[0]) for r in refs[:4]) + (" + …" if len(refs) > 4 else "")
         return f"{named(calls[0])} is called {len(calls)} times, on {sizes} rows, and the results are joined, so that their rows are not those of one call"
 
-    def _proper(self, entry: Entry, rowful: list[Slot], results: list) -> list:
+    def _proper(self, entry: Entry, cut: Cut, rowful: list[Slot], results: list) -> list:
         small, large = (flatten(r)[0] for r in results)
         if len(small) != len(large):
             raise Refused(f"{named(entry)} returns a different number of results for another batch")
-        slots = [self._slot(a, b, entry) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
+        slots = [self._slot(a, b, entry, cut) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
         shapes = self._imagined(entry)
         if shapes is not None and shapes != [s.shape for s in slots]:
             raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
@@ -494,11 +552,9 @@ class Plan:
         if the shapes depend on values."""
         if getattr(entry.call, "opaque", False):
             return None
-        name, index = entry.call_name(), tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]
-        dtypes = [self.slots[t.slot].dtype if type(t) is Ref else self.tape.outside[t.index].dtype for t in index if type(t) in (Ref, Outside)]
-        masked = name == "__getitem__" and (torch.bool in dtypes or torch.uint8 in dtypes)
-        if name in SELECTING or masked or name == "where" and not index:
-            raise Refused(f"{name} returns a result whose size depends on tensor values")
+        index = tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+        if selects(entry, [self.slots[t.slot].dtype if type(t) is Ref else self.tape.outside[t.index].dtype for t in index if type(t) in (Ref, Outside)]):
+            raise Refused(f"{named(entry)} returns a result whose size depends on tensor values")
         try:
             env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in entry.references()[0]}
             args, kwargs = arguments(self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False))
@@ -538,9 +594,43 @@ class Plan:
             results.append(self._one(entry, cut, which, [*sealed, made[which]]))
         if entry.module is not None:
             mixed = mixing(made[0].made, made[1].made, *(r.count for r in self._rows))
-            if mixed is not None:
+            if mixed is not None and self._depends(entry, cut, *results):
                 raise self.mixed(f"a call to {named(entry)} mixes rows of the batch with each other ({mixed})")
+            if mixed is not None:
+                raise Refused(f"a call to {named(entry)} may mix rows of the batch with each other ({mixed})")
         return results
+
+    def _depends(self, entry: Entry, cut: Cut, small: Any, large: Any) -> bool:
+        """Whether a call is seen to return something else for a row beside another row. ``small`` and ``large`` are
+        results for the trial's two numbers of rows, which show where the rows are."""
+        along = [next((d for d, (a, b) in enumerate(zip(s.shape, t.shape)) if a != b), None) for s, t in zip(tensors_in(small), tensors_in(large))]
+        known = self._rows[1]
+        beside = [[0, 1], [0, 1], [0, known.count - 1] if known.count > 2 else [0, 0]]  # once more beside the same row: it may draw numbers
+        found = []
+        for index in beside:
+            env = {r: pick(self._env[1][r], self.slots[r], index) for r in entry.references()[0]}
+            args, kwargs = arguments(self.tape, entry, cut, env, Rows(self.batch, 0, self.batch, [known.start + i for i in index]))
+            if entry.held is not None:
+                entry.held.put_back()
+            with torch.no_grad(), Calm(apart=True):
+                made = tensors_in(perform(entry, args, kwargs, trial=True))
+            found.append([as_real(self._first(t, d)).cpu().double() for d, t in zip(along, made) if d is not None])
+        one, again, other = found
+
+        def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+            return len(some) == len(others) and all(a.shape == b.shape and alike(a, b, MEANT) for a, b in zip(some, others))
+
+        return same(one, again) and not same(one, other) and all(bool(t.isfinite().all()) for t in (*one, *other))
+
+    def _first(self, made: torch.Tensor, dim: int) -> torch.Tensor:
+        """What belongs to the first of two rows in a result that grows in dimension ``dim``."""
+        each, rest = divmod(made.shape[dim], 2)
+        return made.narrow(dim, 0, each) if rest else self._along(dim, each).some(made, 0, 1)
+
+    def _differs(self, slots: Sequence[int]) -> bool:
+        """Whether one of these numbers of the batch is seen to be different for other rows."""
+        known = [s for s in slots if self.slots[s].dim is None and s in self._env[0] and s not in self._made_up]
+        return any(not alike(sample(self._env[0][s]), sample(self._env[1][s]), MEANT) for s in known)
 
     def _one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = ()) -> Any:
         """What a module's call returns for one of the trial's two numbers of rows, without a graph.
@@ -811,6 +901,22 @@ def sliced(entry: Entry) -> bool:
         return False
     index = entry.args[1]
     return all(item is None or item is ... or type(item) in (int, slice) for item in (index if type(index) is tuple else (index,)))
+
+
+def pick(value: torch.Tensor, slot: Slot, where: list[int]) -> torch.Tensor:
+    """Some rows of an output."""
+    return value.clone() if slot.axis is None else slot.axis.chosen(value, torch.tensor(where, device=value.device))
+
+
+def selects(entry: Entry, dtypes: Sequence[torch.dtype]) -> bool:
+    """Whether the size of a function's result depends on values. ``dtypes`` are those of the tensors by which it may
+    index."""
+    name = entry.call_name()
+    return name in SELECTING or name == "__getitem__" and (torch.bool in dtypes or torch.uint8 in dtypes) or name == "where" and len(entry.args) == 1
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
 
 
 def named(entry: Entry) -> str:

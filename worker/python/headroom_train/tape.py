@@ -188,26 +188,39 @@ class Tape:
             self.versions.append(-1 if is_inference(tensor) else tensor._version)
         return Outside(index)
 
-    def add(self, entry: Entry, result: Any) -> None:
-        """Appends a call that has succeeded, and puts its results on the tape. A function that
-        has merely returned its argument is left out."""
+    def may_begin(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of the script's may become a result of the tape when something is added to it in place: a
+        number to which nothing else refers, such as the zero with which a sum begins."""
+        return (
+            type(tensor) is torch.Tensor
+            and numel(tensor) == 1
+            and not tensor.requires_grad
+            and tensor.layout == torch.strided
+            and not is_inference(tensor)
+            and id(tensor) not in self._known
+            and _users(tensor) == _users(torch.empty(1))
+        )
+
+    def add(self, entry: Entry, result: Any, late: bool = False) -> None:
+        """Appends a call that has succeeded, and puts its results on the tape. They are late if ``late`` is true. A
+        function that has merely returned its argument is left out."""
         if type(result) is Recorded and not (entry.inplace or entry.fresh) and entry.module is None and result._headroom.tape is self:
             return
         self.entries.append(entry)
         if len(self.entries) > LONGEST:
             self.refuse("the step calls more functions than the worker records")
         if type(result) is torch.Tensor or type(result) is Recorded:
-            entry.slots = [self._adopt(result, entry)]
+            entry.slots = [self._adopt(result, entry, late)]
             return
-        entry.slots = [self._adopt(t, entry) if isinstance(t, torch.Tensor) else None for t in flatten(result)[0]]
+        entry.slots = [self._adopt(t, entry, late) if isinstance(t, torch.Tensor) else None for t in flatten(result)[0]]
 
-    def _adopt(self, tensor: torch.Tensor, entry: Entry) -> Optional[int]:
+    def _adopt(self, tensor: torch.Tensor, entry: Entry, late: bool) -> Optional[int]:
         place = place_of(tensor)
         if place is not None and place.tape is self and entry.fresh:
             place.slot = self.count  # the same object with a new value
             self.count += 1
             with unrecorded():
-                self._value(tensor, place.slot)
+                self.without_values(tensor) if late else self._value(tensor, place.slot)
             return place.slot
         if place is not None and place.tape is self:
             return place.slot  # the result of an in-place function, or of a module that returns its argument
@@ -221,10 +234,12 @@ class Tape:
         self.count += 1
         if entry.module is not None and tensor.grad_fn is not None:
             entry.exits.add(tensor.grad_fn._sequence_nr())
-        self._value(tensor, slot)
+        if not late:
+            self._value(tensor, slot)
         tensor.__class__ = Recorded
         tensor._headroom = Place(self, slot)  # type: ignore[attr-defined]
-        if tensor.requires_grad:
+        tensor._headroom.late = late  # type: ignore[attr-defined]
+        if tensor.requires_grad or late:
             self._held += 1
             self.live.append(weakref.ref(tensor, self._dropped))
         else:
@@ -276,22 +291,22 @@ class Tape:
             self.close()
             self._release()
 
-    def shorten(self) -> None:
-        """Forgets the calls that no tensor with a graph depends on any more, with their arguments. In a loop that never
+    def shorten(self, worn: Iterable[torch.Tensor]) -> None:
+        """Forgets the calls that no tensor with a graph depends on any more, nor any of ``worn``, with their arguments. In a loop that never
         calls backward, the results of one call are often there until those of the next one are. Does nothing while
         the tape is short, and where a call changes a tensor in place or something has failed."""
         if len(self.entries) < self._long:
             return
         if self.late is None and self.failure is None and not any(e.inplace or e.fresh for e in self.entries):
-            self._forget()
+            self._forget({place_of(t).slot for t in worn if place_of(t).tape is self})  # type: ignore[union-attr]
         self._long = 2 * len(self.entries) + SHORT
 
-    def _forget(self) -> None:
+    def _forget(self, kept: set[int]) -> None:
         there = [(ref, place) for ref, place in ((ref, place_of(t)) for ref, t in ((r, r()) for r in self.live) if t is not None) if place is not None]
         with unrecorded():
-            graphs = [(ref, place) for ref, place in there if ref().requires_grad]  # type: ignore[union-attr]
+            roots = {place.slot for ref, place in there if place.slot in kept or ref().requires_grad}  # type: ignore[union-attr]
         maker = {s: e for e in self.entries for s in e.slots if s is not None}
-        todo, needed, slots = [place.slot for _, place in graphs], set(), set()
+        todo, needed, slots = [*roots], set(), set()
         while todo:
             slot = todo.pop()
             if slot not in slots and slot in maker:
@@ -318,19 +333,25 @@ class Tape:
         """Makes the user's tensors plain again, except late ones, which keep the tape alive."""
         if self.closed:
             return
-        late = False
-        for ref in self.live:
-            tensor = ref()
-            place = None if tensor is None else place_of(tensor)
-            if tensor is None or place is None:
-                continue
-            if place.late:
-                late = True
-                continue
-            if self.late is not None:
+        there = [(t, place_of(t)) for t in (ref() for ref in self.live) if t is not None]
+        found = [(t, place) for t, place in there if place is not None]
+        kept = [(t, place) for t, place in found if not place.late]
+        if self.late is not None:
+            for tensor, place in kept:
                 self.late.keep(place.slot, tensor)
+        self.let_go([t for t, _ in kept])
+        if len(kept) == len(found):
+            self._release()
+
+    def let_go(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Takes tensors that have values off the tape. They are plain from now on, and no longer keep it alive."""
+        there = {id(t): t for t in tensors}
+        for tensor in there.values():
             _plain(tensor)
-        if not late:
+        refs = [ref for ref in self.live if id(ref()) in there]
+        self._held -= sum(ref.__callback__ is not None for ref in refs)
+        self.live = [ref for ref in self.live if id(ref()) not in there]
+        if not self._held:
             self._release()
 
 
@@ -341,6 +362,11 @@ def _plain(tensor: Any) -> None:
 
 
 _NOTHING = torch.empty(0)  # in place of a tensor from outside that is forgotten
+
+
+def _users(tensor: torch.Tensor) -> int:
+    """How many objects use a tensor's memory."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) + (not tensor.untyped_storage().resizable())
 
 
 class Recorded(torch.Tensor):

@@ -22,6 +22,7 @@ Rule = Optional[list]  # a number for each row of the batch
 
 TRIES = 6
 FEW = 8  # rows on which two rules are told apart
+BITE = 1 << 14  # elements that are counted at once
 
 
 def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = None) -> float:
@@ -66,7 +67,7 @@ def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Op
     ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]
     ways = [(end, value) for end in ends for value in absent]
     counts: dict[int, list] = {n: [] for n in range(len(ways)) if wanted is None or n in wanted}
-    step = max(1, min(64, batch // 2))
+    step = max(1, min(max(64, BITE * batch // max(1, tensor.numel())), batch // 2))
     with torch.no_grad():
         for start in range(0, batch, step) if counts else ():
             some = tensor[start : start + step].cpu()

@@ -92,7 +92,7 @@ class Shape:
 
 SHAPES: dict[str, Shape] = {}
 
-FILES = ("vision", "language", "composed", "outputs", "batchwise", "losses", "weighted", "mechanics", "parts", "stateful", "adapters")
+FILES = ("vision", "language", "composed", "outputs", "batchwise", "losses", "weighted", "mechanics", "parts", "stateful", "adapters", "sums")
 FRAMEWORKS = ("transformers_loops", "lightning_loops", "accelerate_loops")
 
 

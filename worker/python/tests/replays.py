@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import math
 import os
@@ -30,6 +31,7 @@ from torch.distributions import Categorical, Independent, Normal
 import loops_adapters
 import loops_parts
 import loops_stateful
+import loops_sums
 import trial
 from forked import status
 from inject import Fault, Injector, Whole
@@ -247,6 +249,168 @@ def a_log_is_tried_once() -> str:
                 Plan._both = listing(tried)  # type: ignore[method-assign]
             loop.step(i)
     return f"{tried}" if tried else ""
+
+
+class Counting(nn.Module):
+    """Counts its calls, in an iterator that nothing inspects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 40))
+        self.calls = itertools.count()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        next(self.calls)
+        return self.body(x)
+
+
+def added(terms: list, step: int) -> torch.Tensor:
+    return sum(terms) / len(terms)
+
+
+def added_in_place(terms: list, step: int) -> torch.Tensor:
+    loss = torch.zeros(())
+    for t in terms:
+        loss += t
+    return loss
+
+
+def stacked(terms: list, step: int) -> torch.Tensor:
+    return (torch.stack(terms) * torch.arange(1.0, len(terms) + 1)).mean()
+
+
+def annealed_sum(terms: list, step: int) -> torch.Tensor:
+    """Coefficients differ from step to step, and a constant is changed in place after it was added."""
+    loss, constant = terms[0] * 0.1 * step, torch.ones(())
+    for t in terms:
+        loss = loss + t + constant
+        constant += 1
+    return loss
+
+
+def added_and_read(terms: list, step: int) -> torch.Tensor:
+    """The sum, and then each term, is read before backward."""
+    loss = sum(terms)
+    said = [loss.item(), *[float(t.detach()) for t in terms]]
+    assert math.isclose(said[0], sum(said[1:]), rel_tol=1e-5)
+    return loss
+
+
+def read_and_added(terms: list, step: int) -> torch.Tensor:
+    """Each term is read before there is a sum."""
+    said = sum(t.item() for t in terms)
+    loss = sum(terms)
+    assert math.isclose(said, loss.item(), rel_tol=1e-5)
+    return loss
+
+
+def multiplied(terms: list, step: int) -> torch.Tensor:
+    """How much a term counts depends on values that are known only after a replay."""
+    return terms[0] * terms[-1] + sum(terms)
+
+
+def seen_from_aside(terms: list, step: int) -> torch.Tensor:
+    """A view of a sum is changed in place, and so is the sum."""
+    loss = terms[0] + terms[-1]
+    aside = loss.view(1)
+    aside += terms[0]
+    return loss
+
+
+def one_replay() -> str:
+    """However many terms a loss has, and however they are added, the model is run as often as for a single
+    term: once for each piece, and once more without gradients where values are asked for before there is a
+    sum. The weights are those of the undisturbed training."""
+    wrong = []
+    for how, replays in {
+        added: 1, added_in_place: 1, stacked: 1, annealed_sum: 1, added_and_read: 1, read_and_added: 2, multiplied: 2, seen_from_aside: 2,
+    }.items():  # fmt: skip
+        # What is recorded with values and then changed in place is refused.
+        for at in ("addmm",) if how in (annealed_sum, seen_from_aside) else ("addmm", "tanh_backward"):
+            for count in (2, 7):
+                made = []
+                for failing in (False, True):
+                    torch.manual_seed(0)
+                    net = Counting()
+                    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                    calls = []
+                    for step in range(1, 7):
+                        x, begun = torch.randn(8, 6), next(net.calls)
+                        with Whole(f"aten.{at}.default", 8) if failing else nullcontext():
+                            out = net(x)
+                            loss = how([(out[:, k] - x[:, k % 6]).square().mean() for k in range(count)], step)
+                            loss.backward()
+                        calls.append(next(net.calls) - begun - 1)
+                        optimizer.step()
+                        optimizer.zero_grad()
+                    made.append([*(p.detach().clone() for p in net.parameters()), loss.detach()])
+                if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(*made)):
+                    wrong.append(f"{how.__name__} of {count}, {at}: other weights")
+                if min(calls) != 2 * replays:  # two pieces; in some steps there are trials as well
+                    wrong.append(f"{how.__name__} of {count}, {at}: {calls} calls")
+    return "; ".join(wrong)
+
+
+def learned_weights() -> str:
+    """Weights of terms that are learned outside the module get their gradients, also if backward fails once it
+    has reached them."""
+    wrong = []
+    for at in ("", "addmm", "_log_softmax", "tanh_backward", "threshold_backward"):
+        loop = loops_sums.UncertaintyWeights(0)
+        for i in range(4):
+            with Whole(f"aten.{at}.default", loop.rows):
+                loop.step(i)
+        values = [p.detach().clone() for p in loop.parameters().values()]
+        if not at:
+            want = values
+        elif not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(values, want)):
+            wrong.append(f"{at}: other weights")
+    return "; ".join(wrong)
+
+
+def logs_are_plain() -> str:
+    """What a script keeps of a loss for a log is right, plain after the step, and keeps no batch alive, whether
+    it is a tensor of its own or added to another in place."""
+    net, log, total, batches = nn.Linear(6, 5), [], torch.zeros(()), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scale = torch.ones(())
+    want = []
+    for _ in range(3):
+        x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+        want.append(F.cross_entropy(F.linear(x, net.weight, net.bias), y).item())
+        batches.append(weakref.ref(x))
+        with Whole("aten.addmm.default", 8):
+            out = net(x)
+            loss = F.cross_entropy(out, y) + out.square().mean() * 0
+            log.append(loss.detach() * scale)
+            total += loss.detach()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scale += 1  # what the log has was computed before
+    del x, out, loss
+    gc.collect()
+    found = [t.item() / n for t, n in zip(log, (1, 2, 3))]
+    held = [i for i, b in enumerate(batches) if b() is not None]
+    right = torch.allclose(torch.tensor(found), torch.tensor(want), rtol=1e-5) and math.isclose(total.item(), sum(want), rel_tol=1e-5)
+    return "" if right and not held and all(type(t) is torch.Tensor for t in log) else f"{found}, {total}, {want}, {held}, {[type(t) for t in log]}"
+
+
+def no_trial_for_numbers() -> str:
+    """What is computed from scalars alone is tried without running the model, although its coefficients differ
+    in every step."""
+    net, tried = nn.Linear(6, 5), list[str]()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    both = Plan._both
+    with Whole("aten.addmm.default", 8):
+        for i in range(4):
+            if i == 3:
+                Plan._both = listing(tried)  # type: ignore[method-assign]
+            out = net(torch.randn(8, 6))
+            (out.square().mean() * (0.1 * i) + out.abs().mean()).backward()
+            optimizer.step()
+    Plan._both = both  # type: ignore[method-assign]
+    return f"{tried}" if "Linear" in tried or not tried else ""
 
 
 class Rebuilt(nn.Linear):
@@ -652,8 +816,83 @@ def mixed_later() -> str:
             gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
         why = _torch._recorder.report.told[-1]["why"]
         close = all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients))
-        if not close or why != f"a call to {model.__name__} mixes rows of the batch with each other ({name})":
+        if not close or why != f"a call to {model.__name__} may mix rows of the batch with each other ({name})":
             wrong.append(f"{model.__name__}: {why}")
+    return "; ".join(wrong)
+
+
+class Related(nn.Module):
+    """Subtracts from each row the mean of all, or runs an operation across the rows that has no effect."""
+
+    def __init__(self, related: bool) -> None:
+        super().__init__()
+        self.body, self.related = nn.Linear(6, 5), related
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.body(x)
+        return z - z.mean(0) if self.related else z + 0 * z.detach().cumsum(0)
+
+
+def seen_to_depend() -> str:
+    """That a smaller batch would train something else is said only where a trial has shown that rows depend
+    on each other, not where a call cannot be split, and not of a call without gradients. Where a failure
+    happens makes no difference."""
+    told: list[tuple[str, bool]] = []
+    quiet: Any = lambda *_, **__: None  # noqa: E731
+    wire = SimpleNamespace(
+        refused=lambda why, mixed, **_: told.append((why.partition(";")[0], mixed)), oom=quiet, step=quiet, note=quiet, limit=0, made=None, asked_to_look=False
+    )
+    Report.wire = lambda self: wire  # type: ignore[method-assign, assignment, return-value]
+    y = torch.arange(8) % 5
+
+    def contrastive(z: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(z @ z.T, torch.arange(8))
+
+    def diagonal(z: torch.Tensor) -> torch.Tensor:
+        return torch.diag(z[:, 0]).square().mean()
+
+    def infinite(z: torch.Tensor) -> torch.Tensor:
+        return (F.cross_entropy(z, y, reduction="none") / 0).mean()
+
+    def weighted(z: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(z, y, weight=torch.tensor([0.1, 1.0, 3.0, 0.5, 7.0]))
+
+    def usual(z: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(z, y)
+
+    wrong = []
+    sums = "the loss of a batch is not a weighted sum of the losses of its rows"
+    for loss, related, want in (
+        (contrastive, None, ("matmul compares every row of the batch with every other", True)),
+        (diagonal, None, ("diag returns a result that grows with the batch in two dimensions", False)),
+        (infinite, None, (sums, False)),
+        (weighted, None, (sums, True)),
+        (usual, False, ("a call to Related may mix rows of the batch with each other (cumsum)", False)),
+        (usual, True, ("a row's result depends on the other rows of the batch", True)),
+    ):
+        for at in ("addmm", "mm"):
+            told.clear()
+            net = nn.Linear(6, 5) if related is None else Related(related)
+            net = nn.Sequential(nn.Linear(6, 6), net)
+            torch.optim.SGD(net.parameters(), lr=0.1)
+            with Whole(f"aten.{at}.default", 8):
+                try:
+                    loss(net(torch.randn(8, 6))).backward()
+                except torch.OutOfMemoryError:
+                    pass
+            found = [(why.replace("Sequential", "Related"), mixed) for why, mixed in told]
+            if found != [want]:
+                wrong.append(f"{loss.__name__}, {at}: {found}")
+    told.clear()
+    net = Related(True)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    with Whole("aten.addmm.default", 8), torch.no_grad():
+        try:
+            net(torch.randn(8, 6))
+        except torch.OutOfMemoryError:
+            pass
+    if told != [("a row's result depends on the other rows of the batch", False)]:
+        wrong.append(f"evaluation: {told}")
     return "; ".join(wrong)
 
 
@@ -1020,7 +1259,7 @@ def mode_only_for_draws() -> str:
     on all eight rows run out of memory here. So rules are tried twice, and gradients six times: on
     eight rows, on four, and four times on two."""
     tried: list[bool] = []
-    rule, sketch, wrong = replay.Proof._rule, replay.Proof._sketch, []
+    rule, sketch, wrong = replay.Proof._rules, replay.Proof._sketch, []
 
     def noting(work: Any) -> Any:
         def noted(*args: Any) -> Any:
@@ -1029,7 +1268,7 @@ def mode_only_for_draws() -> str:
 
         return noted
 
-    replay.Proof._rule, replay.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
+    replay.Proof._rules, replay.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
     plain, every = [False] * 8, [True] * 8
     called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)  # before PyTorch 2.6, the two are not told apart
     cases = [(Sometimes(0.0), plain, False, NEVER), (Sometimes(0.5), [False, *every], False, ANYWHERE), (Sometimes(0.5, range(2, 3)), every, False, ANYWHERE)]
@@ -1046,7 +1285,7 @@ def mode_only_for_draws() -> str:
         replay.rehearsed([net], 2, lambda *_: None)  # nothing is drawn in this trial, and that must not change what is known
         if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
             wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
-    replay.Proof._rule, replay.Proof._sketch = rule, sketch  # type: ignore[method-assign]
+    replay.Proof._rules, replay.Proof._sketch = rule, sketch  # type: ignore[method-assign]
     return "; ".join(wrong)
 
 
@@ -1058,7 +1297,7 @@ def equal_calls() -> str:
     sketch, reduced = replay.Proof._sketch, replay.sketched
 
     def noting(self: Any, *args: Any) -> Any:
-        sizes.append(len(args[4]))
+        sizes.append(len(args[3]))
         return sketch(self, *args)
 
     def bare(grads: Any) -> Any:
@@ -1716,10 +1955,11 @@ def full_precision() -> str:
 CHECKS = [
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
-    counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, a_new_parameter, counted_once,
+    counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
+    logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
     after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
-    objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, mixing_operations, small_batches, equal_but_for_rounding,
-    half_behind,
+    objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
+    equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, views_are_the_same, cut_by_the_script, a_level_loss, complex_numbers, gradients_set_aside, elsewhere,
 ]  # fmt: skip
