@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -309,22 +309,26 @@ class Late:
         tape, known = self.tape, self.plan.slots[slot]
         terms = Terms(tape, self.plan, slot)
         given = {r: self.value(r) for r in terms.given}
+
+        def single(work: Callable[[], Any]) -> Any:
+            return patiently(work, "there is not enough memory for a single number")
+
         if math.prod(known.shape) != 1 or known.dtype.is_complex:
-            return terms.value({**given, **{s: self.scalar(s) for s in terms.slots}})
-        counts, _ = terms.derivatives({**given, **{s: self._guess(s) for s in terms.slots}})
+            return single(lambda: terms.value({**given, **{s: self.scalar(s) for s in terms.slots}}))
+        counts, _ = single(lambda: terms.derivatives({**given, **{s: self._guess(s) for s in terms.slots}}))
         found = self._replayed({s: counts.get(s) for s in terms.slots})
         values = {**given, **{s: self._values[s] for s in terms.slots}}
-        counted, extra = terms.derivatives(values)
+        counted, extra = single(lambda: terms.derivatives(values))
         if not same_numbers(counts, counted):
             found = self._replayed({s: counted.get(s) for s in terms.slots})
         for t, g in extra.items():
             found.add(t, g * found.scale)
         self._used |= self._graph(slot)
-        self._values[slot] = value = terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape)
+        self._values[slot] = value = single(lambda: terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape))
         if not found.tensors:
             return value
         with torch.enable_grad():
-            return HandBack.apply(value, tape, [found.sums], found.scale, *found.tensors)
+            return single(lambda: HandBack.apply(value, tape, [found.sums], found.scale, *found.tensors))
 
     def _guess(self, slot: int) -> torch.Tensor:
         """A term's value if it is known; otherwise 1."""

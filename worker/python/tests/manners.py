@@ -855,7 +855,7 @@ def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
     for rounds in (by_hand, lambda x: torch.autocast("cpu", dtype=torch.bfloat16)(forward)(x).float()):
         t.net.body.forward = rounds  # type: ignore[method-assign]
         loss = F.cross_entropy(t.net(t.x), t.y)
-        found.append(check.compared(place_of(loss).tape, place_of(loss).slot, None, Sizes(), None)["error"])
+        found.append(check.compared(place_of(loss).tape, place_of(loss).slot, None, Sizes())["error"])
         loss.backward()
     return "" if 1e-3 < found[0] <= 2e-2 and found[1] < 1e-6 else f"off by {found}"
 
@@ -874,7 +874,7 @@ def a_check_notices_gradients_that_differ(t: Training) -> str:
         loss = F.cross_entropy(t.net(t.x), t.y)
         tape = place_of(loss).tape
         try:
-            said.append("same" if check.compared(tape, place_of(loss).slot, None, Sizes(), None)["error"] < 1e-5 else "other")
+            said.append("same" if check.compared(tape, place_of(loss).slot, None, Sizes())["error"] < 1e-5 else "other")
         except check.Refused as why:
             said.append(str(why))
         loss.backward()
