@@ -311,16 +311,17 @@ class Late:
         given = {r: self.value(r) for r in terms.given}
         if math.prod(known.shape) != 1 or known.dtype.is_complex:
             return terms.value({**given, **{s: self.scalar(s) for s in terms.slots}})
-        counts, _ = terms.derivatives({**given, **{s: self._guess(s) for s in terms.slots}})
+        crowded = "there is not enough memory to add up the terms of the loss"
+        counts, _ = patiently(lambda: terms.derivatives({**given, **{s: self._guess(s) for s in terms.slots}}), crowded)
         found = self._replayed({s: counts.get(s) for s in terms.slots})
         values = {**given, **{s: self._values[s] for s in terms.slots}}
-        counted, extra = terms.derivatives(values)
+        counted, extra = patiently(lambda: terms.derivatives(values), crowded)
         if not same_numbers(counts, counted):
             found = self._replayed({s: counted.get(s) for s in terms.slots})
         for t, g in extra.items():
-            found.add(t, g * found.scale)
+            patiently(lambda t=t, g=g: found.add(t, g * found.scale), crowded)  # type: ignore[misc]
         self._used |= self._graph(slot)
-        self._values[slot] = value = terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape)
+        self._values[slot] = value = patiently(lambda: terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape), crowded)
         if not found.tensors:
             return value
         with torch.enable_grad():
