@@ -322,7 +322,7 @@ class Late:
         if not same_numbers(counts, counted):
             found = self._replayed({s: counted.get(s) for s in terms.slots})
         for t, g in extra.items():
-            found.add(t, g * found.scale)
+            single(lambda t=t, g=g: found.add(t, g * found.scale))  # type: ignore[misc]
         self._used |= self._graph(slot)
         self._values[slot] = value = single(lambda: terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape))
         if not found.tensors:
