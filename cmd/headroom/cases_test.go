@@ -119,7 +119,7 @@ func TestCases(t *testing.T) {
 // it has no letters.
 func numbersIn(line string) (numbers []float64) {
 	for _, word := range strings.Fields(line) {
-		if v, err := strconv.ParseFloat(word, 64); err == nil && !(len(word) == 12 && !strings.ContainsAny(word, ".-")) {
+		if v, err := strconv.ParseFloat(word, 64); err == nil && (len(word) != 12 || strings.ContainsAny(word, ".-")) {
 			numbers = append(numbers, v)
 		}
 	}
