@@ -352,7 +352,7 @@ class Held:
         self._contents: list[tuple[weakref.ref[torch.nn.Module], str, Contents, bool]] = []  # last: whether the container is the attribute's value
         seen: set[int] = set()
         for m in modules:
-            own, ref = dict(attributes(m)), weakref.ref(m)
+            own, ref = {n: v for n, v in attributes(m) if n not in USUAL}, weakref.ref(m)
             self._own.append((ref, own))
             for name, value in own.items():
                 if isinstance(value, (dict, list)):

@@ -997,7 +997,9 @@ def a_model_that_is_dropped_is_freed(t: Training) -> str:
             t.net.train()
         if found_of(t.net) is None:
             return "not recorded"
-        kept.append(weakref.ref(t.net))
+        kept += [weakref.ref(t.net), weakref.ref(next(t.net.parameters())), weakref.ref(found_of(t.net))]
+        optimizer.zero_grad()
+        del optimizer
         t.net = t.optimizer = None  # type: ignore[assignment]
     gc.enable()
     return "" if all(ref() is None for ref in kept) else f"{[ref() is not None for ref in kept]} are alive"
