@@ -25,7 +25,7 @@ from .genuine import set_aside
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
 from .norms import NOTE, Statistics, batchwise
-from .replay import Proof, gradients, modules_of, needed, pieces_of, proven, run, unchanged
+from .replay import Proof, by_pieces, gradients, modules_of, needed, pieces_of, proven, run, unchanged
 from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 from .terms import Terms
@@ -503,15 +503,20 @@ class Late:
                 found = self.scalar(slot).detach()
             else:
                 unchanged(tape, needed(tape, [slot]))
-                parts = []
+                kept = Kept(plan.slots[slot])
+                if kept.value is None:
+                    raise Refused("there is not enough memory for the values of a result")
                 with unseen(tape, plan), Statistics(batchwise(modules_of(tape)), []):
-                    for rows in pieces_of(plan.batch, self.sizes.first(plan.batch)):
-                        env = run(tape, plan, needed(tape, [slot]), rows)
-                        parts.append(env[slot].clone())
-                        env.clear()
-                found = plan.slots[slot].axis.joined(parts)  # type: ignore[union-attr]
+                    by_pieces(
+                        plan.batch,
+                        lambda failed: failed // 2 if failed else self.sizes.first(plan.batch),
+                        lambda rows: run(tape, plan, needed(tape, [slot]), rows)[slot],
+                        lambda _, rows: kept.append(rows),
+                    )
+                found = kept.value
         self._values[slot] = found
-        return found
+        device = plan.slots[slot].device if slot in plan.slots else found.device
+        return found if found.device == device else found.to(device)
 
     def has(self, slot: int) -> bool:
         """Whether a slot's values are kept, or can be computed from values that are."""

@@ -42,6 +42,7 @@ FEW = 4  # the same for large outputs, where each row takes time
 TF32 = 2e-3  # rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says otherwise
 HOOKED = "a parameter has a hook, which would see the gradients of pieces"
 SEVERAL = "the batch is reduced to more than one number"
+FINE = 16  # pieces that are finer than this part of a batch take longer than giving up what could be kept for later
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 
 
@@ -270,7 +271,8 @@ def by_pieces(
 
     ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has failed.
     ``failed`` is 0 before any failure. ``size`` returns 0 to stop. ``release`` gives back memory that the pieces
-    can do without, and returns whether there was any; the piece that has failed is then tried again. Raises what
+    can do without, and returns whether there was any; it is asked once pieces of one :data:`FINE`-th of the batch do
+    not fit, and the piece that has failed is then tried again. Raises what
     ``work`` raises, except if memory runs out; then raises :class:`Refused` if no smaller piece is left to try."""
     todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
     done, failures = 0, 0
@@ -290,7 +292,7 @@ def by_pieces(
             todo.pop(0)
             continue
         failures += 1
-        released = release()
+        released = (rows is None or batch is None or rows.count == 1 or rows.count * FINE <= batch) and release()
         clean(failed, thorough=failures > 1)
         if released:
             continue

@@ -210,12 +210,12 @@ class Carrying(nn.Module):
         return self.out(y.view(-1, WIDTH)), state
 
 
-@shape()
+@shape("refuse")
 class CarriedStateTimeFirst(TimeFirst):
-    pass
+    """A trial also cuts the steps, with the whole batch in each: where that never fits, there is no trial."""
 
 
-@shape()
+@shape("refuse")
 class AsManyStepsAsRows(TimeFirst):
     steps = 7
 

@@ -67,8 +67,11 @@ class NamedTupleOutputs(Classifying):
         return F.cross_entropy(out.logits, y) + 0.01 * out.features.abs().sum(1).mean()
 
 
-@shape()
+@shape("refuse")
 class NestedOutputs(Classifying):
+    """A number among the results takes a call of the whole batch, and where the operation that failed never fits, that
+    call fails as well."""
+
     container = "nested"
 
     def loss(self, i: int) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from headroom_train.pieces import GROWS, Sizes
-from headroom_train.replay import by_pieces, in_two, pieces_of
+from headroom_train.replay import FINE, by_pieces, in_two, pieces_of
 
 
 @dataclass(eq=False)
@@ -171,13 +171,14 @@ def the_host_is_left_again(draw: random.Random) -> str:
 
 
 def what_can_be_given_back_is(draw: random.Random) -> str:
-    """When a piece fails, what the pieces can do without is given back before pieces become smaller."""
-    rows, kept = 2 * draw.randint(1, 50), [True]
+    """When even a sixteenth of the batch, or one row, does not fit, what the pieces can do without is given back before
+    pieces become smaller."""
+    rows, kept = draw.randint(2, 500), [True]
     tried: list[int] = []
 
     def work(piece: Any) -> None:
         tried.append(piece.count)
-        if kept or piece.start >= rows // 2 and piece.count > rows // 4 > 0:
+        if kept:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def release() -> bool:
@@ -186,9 +187,10 @@ def what_can_be_given_back_is(draw: random.Random) -> str:
         return had
 
     by_pieces(rows, in_two(rows), work, lambda *_: None, release)
-    half = rows // 2
-    second = [half] if half // 2 == 0 else [half, *(p.count for p in pieces_of(half, half // 2))]
-    return "" if tried == [half, half, *second] else f"{rows} rows: pieces of {tried}"
+    falling = [t for t, following in zip(tried, tried[1:]) if following <= t]
+    last = next(i for i, t in enumerate(tried) if t == 1 or t * FINE <= rows)
+    wrong = tried[last] != tried[last + 1] or any(t * FINE <= rows or t == 1 for t in tried[:last]) or not falling
+    return f"{rows} rows: pieces of {tried}" if wrong else ""
 
 
 RULES = [
