@@ -166,18 +166,23 @@ class Recorder:
         itself, the module is left alone from then on."""
         try:
             worn, args, kwargs = self._usable(args, kwargs)
-            with apart():
-                tape = self._tape_for(worn)
-                tape.shorten(worn)
-                entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
-                entry.versions = versions_of(found.params)
-                large = tape.failure is not None or self.sizes.too_large(found, args, kwargs)
-                if not large:
-                    found.before(entry.versions.count(-1))
         except Exception as e:
             if is_out_of_memory(e):  # a value that does not exist was used
                 raise
             found.unreadable(e)
+        if not found.why_not:
+            try:
+                with apart():
+                    tape = self._tape_for(worn)
+                    tape.shorten(worn)
+                    entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
+                    entry.versions = versions_of(found.params)
+                    large = tape.failure is not None or self.sizes.too_large(found, args, kwargs)
+                    if not large:
+                        found.before(entry.versions.count(-1))
+            except Exception as e:
+                found.unreadable(e)
+        if found.why_not:
             return self.unrecorded(found.why_not, call, args, kwargs)
         if large:
             tape.straight = tape.straight or tape.failure is None
@@ -261,6 +266,7 @@ class Recorder:
                 failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
         except Exception as e:
             found.unreadable(e)
+        if found.why_not:
             return self.unrecorded(found.why_not, call, args, kwargs)
         if worn:
             if any(place_of(t).late for t in worn):  # type: ignore[union-attr]
@@ -662,7 +668,8 @@ class Recorder:
         class decides what is computed, as it does for plain tensors, and its results are not on the tape."""
         found = recorded(args, kwargs)
         if any(place_of(t).late for t in found):  # type: ignore[union-attr]
-            other = next(type(t).__name__ for t in tensors_in((args, kwargs)) if type(t) not in (torch.Tensor, Recorded, torch.nn.Parameter))
+            others = (type(t).__name__ for t in tensors_in((args, kwargs)) if type(t) not in (torch.Tensor, Recorded, torch.nn.Parameter))
+            other = next(others, "another class")
             args, kwargs = self._valued(args, kwargs, found, f"{other} decides what is computed of a result of the model, and its values are not in memory")
             found = recorded(args, kwargs)
         versions = numbers(found)
