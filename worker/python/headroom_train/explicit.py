@@ -185,18 +185,24 @@ class Explicit:
         """The gradients that the function computes for some rows, and the leaves of its result."""
         for p in self._params:
             p.grad = None
-        try:
-            self._recorder.stepping = True
-            with torch.enable_grad(), in_place():
-                result = self._function(*cut(args, batch, rows), **cut(kwargs, batch, rows))
-        finally:
-            self._recorder.stepping = False
-        found, self.tree = flatten(result)
+        with torch.enable_grad():
+            found, self.tree = flatten(self.for_gradients(cut(args, batch, rows), cut(kwargs, batch, rows)))
         leaves = [t.detach() if isinstance(t, torch.Tensor) else t for t in found]
         grads = [p.grad for p in self._params]
         for p in self._params:
             p.grad = None
         return grads, leaves
+
+
+    def for_gradients(self, args: tuple, kwargs: dict) -> Any:
+        """Calls the function for its gradients alone: a step of an optimizer inside it is refused."""
+        thread = self._recorder.mine()
+        thread.stepping = True
+        try:
+            with in_place():
+                return self._function(*args, **kwargs)
+        finally:
+            thread.stepping = False
 
 
 class Trial:
@@ -318,13 +324,10 @@ class Trial:
         given = cut(self._args, self._batch, at), cut(self._kwargs, self._batch, at)
         try:
             least.grad = torch.full_like(least, float("nan"))
-            self._explicit._recorder.mine().stepping = True
-            with in_place():
-                self._explicit._function(*given[0], **given[1])
+            self._explicit.for_gradients(*given)
             if least.grad is None or not bool(least.grad.isnan().all()):
                 raise Refused("gradients are set to zero inside the function: do that before calling it")
         finally:
-            self._explicit._recorder.mine().stepping = False
             for p in params:
                 p.grad = None
 
