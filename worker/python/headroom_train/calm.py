@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from .failure import Elsewhere, Writes
 from .genuine import asked, set_aside
-from .graph import REENTRANT, leaves
+from .graph import REENTRANT, leaves, walk
 from .held import Held, submodules
 from .hooks import changed
 from .norms import independent
@@ -213,7 +213,7 @@ class Sealed(Watcher):
             self._free.update(map(_memory, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))
 
     def returned(self, tensors: Sequence[torch.Tensor]) -> None:
-        if self._known is not None and any(map(self._strange, leaves(tensors))):
+        if self._known is not None and any(map(self._strange, leaves(walk([t.grad_fn for t in tensors])))):
             self._elsewhere()
 
     def _strange(self, tensor: torch.Tensor) -> bool:

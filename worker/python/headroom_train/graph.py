@@ -46,10 +46,15 @@ def walk(roots: Iterable[Any], closed: Iterable[Any] = (), enter: Callable[[Any]
             todo += [n for n, _ in node.next_functions]
 
 
+def leaves(nodes: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The leaves among the nodes of a graph."""
+    return (n.variable for n in nodes if n.name().endswith("AccumulateGrad"))
+
+
 def leaves_behind(tensors: Iterable[Any], most: int = 1000) -> Optional[list[Any]]:
     """The leaves behind the graphs of some tensors; None if the graphs have more than ``most`` nodes."""
     nodes = [*walk([t.grad_fn for t in tensors], most=most)]
-    return None if len(nodes) >= most else [n.variable for n in nodes if n.name().endswith("AccumulateGrad")]
+    return None if len(nodes) >= most else [*leaves(nodes)]
 
 
 @cache
@@ -71,11 +76,6 @@ def _behind(node: Any) -> Any:
     while node is not None and node.name().startswith(_COPIES):
         node = node.next_functions[0][0]
     return node
-
-
-def leaves(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The leaves of the tensors' graphs."""
-    yield from (n.variable for n in walk([t.grad_fn for t in tensors]) if n.name().endswith("AccumulateGrad"))
 
 
 def reentrant(tensor: torch.Tensor) -> bool:

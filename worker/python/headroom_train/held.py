@@ -31,7 +31,10 @@ def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
     """A module's attributes except those in :data:`USUAL`."""
     own = vars(module)
     if next(iter(own)) == "training":
-        return [(n, own[n]) for n in ("training", "_parameters", "_buffers")] + list(islice(own.items(), _FIRST, None))
+        rest = list(islice(own.items(), _FIRST, None))
+        if "_compiled_call_impl" in own:
+            rest = [(n, v) for n, v in rest if n != "_compiled_call_impl"]
+        return [(n, own[n]) for n in ("training", "_parameters", "_buffers")] + rest
     return [(n, v) for n, v in own.items() if n not in USUAL]
 
 
@@ -352,7 +355,7 @@ class Held:
         self._contents: list[tuple[weakref.ref[torch.nn.Module], str, Contents, bool]] = []  # last: whether the container is the attribute's value
         seen: set[int] = set()
         for m in modules:
-            own, ref = {n: v for n, v in attributes(m) if n not in USUAL}, weakref.ref(m)
+            own, ref = dict(attributes(m)), weakref.ref(m)
             self._own.append((ref, own))
             for name, value in own.items():
                 if isinstance(value, (dict, list)):
