@@ -91,7 +91,7 @@ def install() -> None:
             return lambda function: compile(function, **options)
         made = compile_(model, **options)
         if isinstance(getattr(model, "__self__", None), torch.nn.Module):  # Module.compile puts the result where our entry may be
-            finder._look()
+            finder.look()
         return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
 
     new = torch.nn.Parameter.__new__
@@ -186,16 +186,16 @@ class Finder:
             if module is not None and self._is_trained(module):
                 found.trained = True
                 self._untrained.discard(found)
-        self._look()
+        self.look()
 
     def evaluates(self) -> None:
         """Called when a module is put into evaluation mode. What is called only in evaluations is found there; since a
         search slows the calls of all modules down a little, there are fewer and fewer of them."""
         if self.trained and self._steps >= self._pause and not self.recorder.mine().busy and self.recorder.here():
             self._pause = 2 * self._steps
-            self._look()
+            self.look()
 
-    def _look(self, thread: Optional[Thread] = None) -> None:
+    def look(self, thread: Optional[Thread] = None) -> None:
         """Begins to inspect the calls of all modules: until the next step in which no new one is found, of this
         thread if there is one."""
         self._until = weakref.ref(thread) if thread is not None else self._until
@@ -241,7 +241,7 @@ class Finder:
         thread, until = self.recorder.mine(), self._until()
         if not thread.searched:
             thread.searched = True
-            self._look(thread)
+            self.look(thread)
         elif self._looking is not None and self._new == 0 and not thread.within and (until is None or until is thread or not until.alive()):
             self._looking.undo()
             self._looking = None

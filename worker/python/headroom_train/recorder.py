@@ -13,12 +13,14 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache, wraps
+from types import FrameType
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
 
 from .again import note, unsaved
 from .backward import bypass, finish, reduced, state_of
+from .callsite import relay
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
 from .failure import Elsewhere, NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
@@ -260,10 +262,11 @@ class Recorder:
         """Calls a module without gradients. Repeats the call in pieces if it runs out of memory."""
         sizes, limits = self.evaluation, found.evaluation
         try:
-            with apart():
-                worn = recorded(args, kwargs)
-                watch, state = Watch(found, tensors_in((args, kwargs))), random_state()
-                failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
+            worn = recorded(args, kwargs)
+            if not worn:
+                with apart():
+                    watch, state = Watch(found, tensors_in((args, kwargs))), random_state()
+                    failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
         except Exception as e:
             found.unreadable(e)
         if found.why_not:
@@ -616,12 +619,14 @@ class Recorder:
 
         Change(torch.autograd.Function, "apply", classmethod(apply))
 
-    def function(self, func: Callable, args: tuple, kwargs: dict, call: Callable = called) -> Any:
-        """Records a function that is called on recorded tensors. ``call`` calls it."""
+    def function(self, func: Callable, args: tuple, kwargs: dict, frame: Optional[FrameType] = None) -> Any:
+        """Records a function that is called on recorded tensors. ``frame`` called ``__torch_function__``, if that was
+        called."""
         name = getattr(func, "__name__", "")
         if name in METADATA or name == "__get__" and func in GETTERS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        call = called if frame is None else relay(frame)
         found = recorded(args, kwargs)
         thread = self.mine()
         if thread.busy or not self.here() or any(place_of(t).tape.thread() is not thread for t in found):  # type: ignore[union-attr]
@@ -663,7 +668,7 @@ class Recorder:
             tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
         return result
 
-    def shared(self, func: Callable, args: tuple, kwargs: dict, call: Callable) -> Any:
+    def shared(self, func: Callable, args: tuple, kwargs: dict, frame: FrameType) -> Any:
         """Calls a function on recorded tensors and on objects of a class that has its own ``__torch_function__``. That
         class decides what is computed, as it does for plain tensors, and its results are not on the tape."""
         found = recorded(args, kwargs)
@@ -674,7 +679,7 @@ class Recorder:
             found = recorded(args, kwargs)
         versions = numbers(found)
         with plain_class(found):
-            result = call(func, args, kwargs)
+            result = relay(frame)(func, args, kwargs)
         if versions != numbers(found):
             place_of(found[0]).tape.refuse(f"{getattr(func, '__name__', 'a function')} of another class changes a result of the model")  # type: ignore[union-attr]
         return result

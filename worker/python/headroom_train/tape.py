@@ -22,7 +22,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
-from .callsite import relay
 from .failure import bare, unframed
 from .genuine import asked, is_inference, numel, unseen_copy
 from .graph import drop
@@ -105,14 +104,15 @@ class Entry:
     def leaves(self) -> list:
         """The leaves of the call's arguments, with a :class:`Ref` or an :class:`Outside` for each tensor."""
         if self._leaves is None:
-            found = tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
-            self._leaves = [leaf for t in found for leaf in (t.leaves if type(t) is Packed else (t,))]
+            self._leaves = [leaf for t in self._arguments() for leaf in (t.leaves if type(t) is Packed else (t,))]
         return self._leaves
+
+    def _arguments(self) -> list:
+        return tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
 
     def packed(self) -> list[str]:
         """The names of the classes of the objects among the call's arguments."""
-        found = tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
-        return [type(t.original).__name__ for t in found if type(t) is Packed]
+        return [type(t.original).__name__ for t in self._arguments() if type(t) is Packed]
 
     def references(self) -> tuple[list[int], list[int]]:
         """The slots, and the indices of the outside tensors, among the call's arguments."""
@@ -302,9 +302,10 @@ class Tape:
         self._long = 2 * len(self.entries) + SHORT
 
     def _forget(self, kept: set[int]) -> None:
-        there = [(ref, place) for ref, place in ((ref, place_of(t)) for ref, t in ((r, r()) for r in self.live) if t is not None) if place is not None]
+        alive = [(ref, t, place_of(t)) for ref, t in ((ref, ref()) for ref in self.live) if t is not None]
+        there = [(ref, t, place.slot) for ref, t, place in alive if place is not None]
         with unrecorded():
-            roots = {place.slot for ref, place in there if place.slot in kept or ref().requires_grad}  # type: ignore[union-attr]
+            roots = {slot for _, t, slot in there if slot in kept or t.requires_grad}
         maker = {s: e for e in self.entries for s in e.slots if s is not None}
         todo, needed, slots = [*roots], set(), set()
         while todo:
@@ -313,10 +314,8 @@ class Tape:
                 slots.add(slot)
                 needed.add(id(maker[slot]))
                 todo += maker[slot].references()[0]
-        for ref, place in there:
-            if place.slot not in slots:
-                _plain(ref())
-        self.live = [ref for ref, place in there if place.slot in slots]
+        self.live = [ref for ref, _, _ in there]
+        self.let_go([t for _, t, slot in there if slot not in slots])
         self.entries = [e for e in self.entries if id(e) in needed]
         used = {i for e in self.entries for i in e.references()[1]}
         self._known = {key: i for key, i in self._known.items() if i in used}
@@ -379,10 +378,9 @@ class Recorded(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
-            frame, kwargs = sys._getframe(1), kwargs or {}
-            func = asked(func, frame)
+            frame = sys._getframe(1)
             ours = len(types) == 1 or all(t in _PLAIN for t in types)
-            return (Recorded.intercept if ours else Recorded.shared)(func, args, kwargs, relay(frame))
+            return (Recorded.intercept if ours else Recorded.shared)(asked(func, frame), args, kwargs or {}, frame)
         except BaseException as e:
             unframed(e)
             raise
