@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import re
 import traceback
+from types import FrameType
 from typing import Any, Callable, ClassVar, Optional
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from .callsite import is_relay
 
 OutOfMemoryError = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError  # since 2.5
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS = os.path.join(os.path.dirname(__file__), "")
 _TEXTS = re.compile(
     r"DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory"
@@ -81,12 +84,26 @@ def bare(failure: Any) -> Any:
 
 
 def release_frames(error: Optional[BaseException]) -> None:
-    """Empties the frames that an exception keeps alive; the traceback can still be printed."""
+    """Empties the frames that an exception keeps alive, except those that are still running; the traceback can still be
+    printed. From Python 3.11 on, these frames also keep those that have called them, and what was passed through them
+    would count as held by the script."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
+        if error.__traceback__ is not None:
+            _release_callers(error.__traceback__.tb_frame.f_back)
         error = error.__cause__ or error.__context__
+
+
+def _release_callers(frame: Optional[FrameType]) -> None:
+    while frame is not None:
+        if not frame.f_code.co_flags & _SUSPENDED:  # a generator would end
+            try:
+                frame.clear()
+            except RuntimeError:  # it is running, and so are those that have called it
+                return
+        frame = frame.f_back
 
 
 def unframed(error: BaseException) -> None:

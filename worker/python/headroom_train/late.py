@@ -20,7 +20,7 @@ import torch
 
 from .again import confirm
 from .calm import rehearsal
-from .failure import Refused, bare, clean, is_out_of_memory, patiently
+from .failure import Refused, bare, clean, is_out_of_memory, patiently, release_frames
 from .genuine import set_aside
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
@@ -476,6 +476,7 @@ class Late:
     def _kept(self) -> dict[int, Kept]:
         """Memory, by slot, for the values of the results that the script holds. The pieces fill it, since the
         script may ask for these values once the weights have changed."""
+        release_frames(self.tape.failure)
         rows = [s for s in self._held() if self.plan.slots[s].dim is not None and s not in self._values]
         return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in rows) if kept.value is not None}
 

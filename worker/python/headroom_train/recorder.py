@@ -60,7 +60,7 @@ def called(func: Callable, args: tuple, kwargs: dict) -> Any:
 
 
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """The versions of recorded tensors, which show whether the tensors have been written to."""
+    """The versions of tensors, which show whether the tensors have been written to."""
     with apart():
         return [t._version for t in tensors]
 
@@ -286,8 +286,7 @@ class Recorder:
                 failed = e
             if failed is None:
                 try:
-                    with apart():
-                        watch.passed()
+                    watch.passed()
                 except Exception as e:
                     found.unreadable(e)
                 return result
@@ -594,9 +593,9 @@ class Recorder:
         def opaque(kind: Any) -> Callable:
             def whole(*args: Any, **kwargs: Any) -> Any:
                 given = tensors_in((args, kwargs))
-                versions = [t._version for t in given]
+                versions = numbers(given)
                 result = applied(kind, *args, **kwargs)
-                if versions != [t._version for t in given] or any(r is t for r in flatten(result)[0] for t in given):
+                if versions != numbers(given) or any(r is t for r in flatten(result)[0] for t in given):
                     why = f"{kind.__name__} changes its argument"
                     if self.mine().busy:
                         raise Refused(why)

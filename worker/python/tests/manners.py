@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trial
-from inject import Fault, Injector
+from inject import Fault, Injector, Whole
 from loops_composed import mlp
 from loops_stateful import Warming
 
@@ -909,6 +909,9 @@ def a_check_notices_gradients_that_differ(t: Training) -> str:
 @check
 def warnings_name_the_line_that_caused_them(t: Training) -> str:
     """Also the second line with the same warning: Python shows a warning once for each line."""
+    from headroom_train import callsite
+
+    callsite._MOST = 2  # then lines are forgotten
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
         first = inspect.currentframe().f_lineno  # type: ignore[union-attr]
@@ -969,6 +972,36 @@ def what_a_class_of_the_script_changes_is_not_replayed(t: Training) -> str:
 
 
 @check
+def a_class_of_the_script_gets_no_values_that_do_not_exist(t: Training) -> str:
+    from headroom_train import _torch
+
+    class Own(Tensor):
+        pass
+
+    try:
+        with Whole("aten.tanh.default", 7):
+            t.net(t.x) - torch.ones(7, 5).as_subclass(Own)
+        return "it got some"
+    except torch.OutOfMemoryError:
+        why = _torch._recorder.report.told[-1]["why"]  # type: ignore[union-attr]
+    return "" if why == "Own decides what is computed of a result of the model, and its values are not in memory" else why
+
+
+@check
+def our_own_want_of_memory_ends_nothing(t: Training) -> str:
+    """What is kept of a module before its call may not fit, though the call does."""
+    from headroom_train.found import Found, found_of
+
+    def full(*_: Any) -> NoReturn:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    Found.before = full  # type: ignore[method-assign]
+    out = t.net(t.x)
+    found = found_of(t.net)
+    return "" if type(out) is Tensor and found is not None and "could not be recorded: OutOfMemoryError" in found.why_not else f"{type(out)}, {found}"
+
+
+@check
 def a_model_that_is_dropped_is_freed(t: Training) -> str:
     """At once, not when Python next looks for cycles: a script frees a GPU's memory this way."""
 
@@ -1020,8 +1053,13 @@ def models_can_be_traced_and_scripted(t: Training) -> str:
     for _ in range(2):
         net(t.x).sum().backward()
         optimizer.step()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        traced = torch.jit.trace(net, t.x)
+    if any(w.category is torch.jit.TracerWarning for w in seen):  # what is looked up of tensors would be traced, too
+        return "; ".join(str(w.message) for w in seen)
     want = net.eval()(t.x)
-    for made in (torch.jit.trace(net, t.x), torch.jit.script(net)):
+    for made in (traced, torch.jit.script(net)):
         saved = io.BytesIO()
         torch.jit.save(made, saved)
         saved.seek(0)
@@ -1034,16 +1072,21 @@ def models_can_be_traced_and_scripted(t: Training) -> str:
 def a_compiled_step_has_nothing_of_ours(t: Training) -> str:
     from torch._dynamo.utils import counters
 
-    compiled = torch.compile(t.optimizer.step, backend="eager")
-    for _ in range(2):
-        t.optimizer.zero_grad()
-        F.cross_entropy(t.net(t.x), t.y).backward()
-        before = t.net.body[0].weight.detach().clone()
-        compiled()
-        if torch.equal(before, t.net.body[0].weight):
-            return "the step has changed nothing"
-    unsupported = [reason for reason in counters["graph_break"] if "headroom" in reason or "monotonic" in reason]
-    return "; ".join(unsupported)
+    @torch.compile(backend="eager")
+    def compiled() -> None:
+        t.optimizer.step()
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            t.optimizer.zero_grad()
+            F.cross_entropy(t.net(t.x), t.y).backward()
+            before = t.net.body[0].weight.detach().clone()
+            compiled()
+            if torch.equal(before, t.net.body[0].weight):
+                return "the step has changed nothing"
+    reasons = [*counters["graph_break"], *(str(w.message) for w in seen)]
+    return "; ".join(reason for reason in reasons if "headroom" in reason or "monotonic" in reason)
 
 
 class Taken(nn.Module):
@@ -1100,6 +1143,8 @@ def arguments_are_not_built_anew(t: Training) -> str:
 
 @check
 def any_argument_and_any_result_will_do(t: Training) -> str:
+    from headroom_train.found import found_of
+
     def cycle() -> dict:
         batch: dict = {"x": torch.randn(3, 10)}
         batch["batch"] = batch
@@ -1111,6 +1156,13 @@ def any_argument_and_any_result_will_do(t: Training) -> str:
         return results
 
     trained(Taken(lambda batch: batch["x"]), cycle)
+    t.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})  # begins a search for modules
+    only = Taken(lambda batch: batch["x"]).eval()
+    with torch.no_grad():
+        only(cycle())
+    found = found_of(only)
+    if found is None or "RecursionError" not in found.why_not:
+        return f"a module that is only called without gradients: {found}"
     trained(Taken(lambda x: x, itself), lambda: torch.randn(3, 10), lambda results: results["out"])
     trained(Taken(lambda x: x), lambda: torch.nested.nested_tensor([torch.randn(2, 10), torch.randn(3, 10)]), lambda out: out.to_padded_tensor(0.0))
     packed: Callable = nn.utils.rnn.pack_padded_sequence
@@ -1175,7 +1227,13 @@ def what_is_not_needed_is_not_kept(t: Training) -> str:
         said.append(sum(ref() is not None for ref in inputs))
         if any(type(v) is not Tensor for v in history[:-2]):
             return f"a detached value stays a {type(history[0])}"
+    del out
+    x = torch.randn(7, 10)
+    alone, value = weakref.ref(x), t.net(x).mean().detach()
+    del x
     gc.enable()
+    if type(value) is not Tensor or alone() is not None:
+        return f"a detached value is a {type(value)}, and its input is {alone()}"
     return "" if max(said) <= 4 else f"{said} of 60 inputs are alive"
 
 
@@ -1210,14 +1268,24 @@ def a_shortened_tape_is_replayed(t: Training) -> str:
 
 @check
 def a_module_that_compiles_itself_is_compiled(t: Training) -> str:
-    net = mlp(10, 12, 5)
-    net.compile(backend="eager", fullgraph=True)
-    before = net._compiled_call_impl
-    trained(net, lambda: torch.randn(3, 10))
     from headroom_train.found import found_of
 
-    found = found_of(net)
-    return "" if found is not None and found.inner is before else f"{found}, {before}"
+    net = mlp(10, 12, 5)
+    for late in (False, True):  # before modules are looked for, and once it has been found and the search is over
+        net.compile(backend="eager", fullgraph=True)
+        before = net._compiled_call_impl
+        optimizer = optimizer if late else torch.optim.SGD(net.parameters(), lr=0.1)  # noqa: F821
+        for _ in range(3):
+            net(torch.randn(3, 10)).sum().backward()
+            optimizer.step()
+        found = found_of(net)
+        if found is None or found.inner is not before:
+            return f"{found}, {before}"
+        copied = mlp(10, 12, 5)
+        copied.__dict__ = {**net.__dict__, "_modules": copied._modules}
+        if not torch.equal(copied(t.x), before(t.x)) or copied._compiled_call_impl is not before:  # as without headroom
+            return "a copy of its attributes calls something else"
+    return ""
 
 
 @check
@@ -1247,6 +1315,7 @@ def classes_and_modes_of_the_script_see_its_own_calls(t: Training) -> str:
     class Functions(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             functions.append(getattr(func, "__name__", "?"))
+            read.append(getattr(getattr(func, "__self__", None), "__name__", "?"))
             return func(*args, **(kwargs or {}))
 
     class Operations(TorchDispatchMode):
@@ -1255,18 +1324,40 @@ def classes_and_modes_of_the_script_see_its_own_calls(t: Training) -> str:
             return func(*args, **(kwargs or {}))
 
     functions: list[str] = []
+    read: list[str] = []  # properties
     operations: list[str] = []
     from headroom_train import _torch
+    from headroom_train.rest import shapes_of
 
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+            return g * 2
+
+    recorder: Any = _torch._recorder
+    recorder.rest.may = lambda known, args, kwargs: shapes_of(args, kwargs) == ()
     said = []
     for watched in (True, False):
-        _torch._recorder.observe = None if watched else "as requested"  # type: ignore[union-attr]
+        recorder.observe = None if watched else "as requested"
         x = torch.randn(7, 10).as_subclass(Counting)
         for kept in (Counting.calls, functions, operations):
             kept.clear()
         t.net(x).pow(2).mean().backward()
+        with torch.no_grad():
+            for _ in range(3):
+                t.net(x)
         with Functions(), Operations():
-            t.step()
+            t.optimizer.zero_grad()
+            F.cross_entropy(Twice.apply(t.net(t.x)), t.y).backward()
+        read.clear()
+        with Functions():
+            t.optimizer.step()
+        if "_version" in read:
+            return f"the optimizer's step reads {collections.Counter(read)}"
         said.append((list(Counting.calls), sorted(functions), sorted(operations)))
     return "" if said[0] == said[1] else "; ".join(f"{collections.Counter(a)} instead of {collections.Counter(b)}" for a, b in zip(*said) if a != b)
 

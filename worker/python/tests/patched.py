@@ -244,7 +244,7 @@ def compared(key: tuple[Any, str], runs: dict[str, Left]) -> str:
 HOOKS: list[tuple[Any, str]] = [
     (nn.Module, "__call__"), (nn.Module, "_wrapped_call_impl"), (nn.Module, "_call_impl"), (torch.optim.Optimizer, "profile_hook_step"),
     (torch.optim.Optimizer, "add_param_group"), (torch.optim.Optimizer, "zero_grad"), (torch, "compile"), (torch.autograd.Function, "apply"),
-    (nn.Module, "eval"), (torch.autocast, "__enter__"), (torch.autograd, "backward"), (warnings, "showwarning"),
+    (nn.Module, "eval"), (nn.Parameter, "__new__"), (torch.autocast, "__enter__"), (torch.autograd, "backward"), (warnings, "showwarning"),
 ]  # fmt: skip
 
 

@@ -13,9 +13,6 @@ def limit() -> None:
         return
     with open("/proc/self/status") as status:
         held = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
-    if os.environ["ROOM"] == "?":
-        print("HELD", held >> 10, flush=True)
-        return
     resource.setrlimit(resource.RLIMIT_DATA, (held + (int(os.environ["ROOM"]) << 20),) * 2)
 
 
