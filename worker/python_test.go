@@ -311,7 +311,7 @@ func TestNextAttemptBegins(t *testing.T) {
 	path := pythonWithTorch(t)
 	b := &books{pieces: 12}
 	l := begun(t, b, Armed)
-	c := exec.Command(path, script("limited.py"), "40", "0")
+	c := exec.Command(path, filepath.Join("testdata", "cases", "limited.py"), "40", "0")
 	c.Env = append(l.Env(os.Environ()), "OMP_NUM_THREADS=1")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -20,7 +20,7 @@ import (
 // it must end as it does without headroom.
 func TestTorchSurvivesInPlace(t *testing.T) {
 	python := pythonWithTorch(t)
-	script, err := filepath.Abs(filepath.Join("..", "..", "worker", "testdata", "scripts", "limited.py"))
+	script, err := filepath.Abs(filepath.Join("..", "..", "worker", "testdata", "cases", "limited.py"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,13 +7,14 @@ import resource
 import torch
 
 
-def limit() -> None:
-    """From here on, the process may use at most ROOM MiB in addition to what it uses now; without ROOM there is no limit."""
-    if "ROOM" not in os.environ:
+def limit(room: int = int(os.environ.get("ROOM", 0))) -> None:
+    """From here on, the process may use at most ``room`` MiB in addition to what it uses now; 0 means that there is no
+    limit."""
+    if not room:
         return
     with open("/proc/self/status") as status:
         held = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
-    resource.setrlimit(resource.RLIMIT_DATA, (held + (int(os.environ["ROOM"]) << 20),) * 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (held + (room << 20),) * 2)
 
 
 def finish(*modules: torch.nn.Module) -> None:

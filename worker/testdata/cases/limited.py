@@ -2,11 +2,11 @@
 to what it already uses; 0 means that there is no limit. The third argument may be "norm" (the model has a BatchNorm
 layer) or "thread" (it is trained in a thread of its own)."""
 
-import resource
 import sys
 import threading
 
 import torch
+from room import limit
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -17,10 +17,7 @@ opt = torch.optim.SGD(net.parameters(), lr=0.1)
 loss = torch.nn.functional.cross_entropy(net(torch.randn(8, 100)), torch.randint(0, 10, (8,)))
 loss.backward()  # what a first call loads is no part of the room
 opt.step()
-if room:
-    with open("/proc/self/status") as status:
-        held = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
-    resource.setrlimit(resource.RLIMIT_DATA, (held + (room << 20),) * 2)
+limit(room)
 
 
 def train():
