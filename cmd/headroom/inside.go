@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,10 +164,8 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 	switch {
 	case seen.OOM != nil:
 		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
-		for _, name := range worker.Allowances {
-			if o.Hint == "" && o.Kind.Memory() && strings.Contains(seen.Why, "--allow "+name) {
-				o.Hint = "run the command again with --allow " + name + ", if it is acceptable that the gradients are approximate"
-			}
+		if o.Hint == "" && o.Kind.Memory() && seen.Allow != "" {
+			o.Hint = "run the command again with --allow " + seen.Allow + ", if it is acceptable that the gradients are approximate"
 		}
 		if o.Hint == "" && o.Kind.Memory() {
 			o.Hint = seen.Hint

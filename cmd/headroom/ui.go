@@ -182,12 +182,11 @@ func (u *ui) entry(e runs.Entry) {
 	case runs.KindRemedy:
 		u.done(e.Text)
 	case runs.KindSurvived: // one line for what went wrong, another for what was done
-		wrong, how, told := e.InPlace()
 		if !u.quiet {
-			u.line(yellow, wrong)
+			u.line(yellow, e.Wrong())
 		}
-		if told {
-			u.done("survived in place: " + how)
+		if done := e.Done(); done != "" {
+			u.done("survived in place: " + done)
 		}
 	case runs.KindRefused:
 		if !u.quiet {
