@@ -572,8 +572,15 @@ class Recorder:
 
         @wraps(call)
         def compiled(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self.mine().busy or not recorded(args, kwargs):
+            thread = self.mine()
+            if torch.compiler.is_compiling() or thread.busy:
                 return call(*args, **kwargs)
+            if not recorded(args, kwargs):
+                thread.busy = True  # a module that it calls after a graph break would return our class, which would be compiled as well
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    thread.busy = False
             try:
                 return self.function(plainly, args, kwargs)
             except BaseException as e:
@@ -937,7 +944,8 @@ class Recorder:
     # Backward.
 
     def _backward(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
-        usual = name == "backward" and not any(kwargs.get(k) for k in ("create_graph", "retain_graph", "inputs")) and len(args) <= 2
+        special = kwargs.get("create_graph") or kwargs.get("retain_graph") or kwargs.get("inputs") is not None
+        usual = name == "backward" and not special and 1 <= len(args) <= 2 and isinstance(args[0], torch.Tensor)
         if not usual:
             if not kwargs.get("retain_graph") or kwargs.get("create_graph"):
                 tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")

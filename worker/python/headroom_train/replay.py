@@ -990,6 +990,9 @@ def proven(proof: Proof, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[i
     """The rules of scalars for these pieces, by slot, checked to be right for the scalars' gradients as
     well. Raises :class:`Refused` if no rule fits a scalar, or if two rules that fit give the pieces
     different weights."""
+    for m in submodules(proof.modules):
+        if m._backward_hooks or m._backward_pre_hooks:
+            raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")
     found = patiently(lambda: proof.rules(slots, pieces), "there is not enough memory to work out how much each piece contributes to the whole")
     if not all(settled(rules, pieces) for rules in found.values()):
         raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
@@ -1018,11 +1021,12 @@ def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int
     """Four parts of the rows, called one, two, another and other. They are for four calls: one + two, another +
     other, one + another and two + other. The calls have the same size if the number of rows is even or less
     than four. If there are at least four rows and their number is even, the first two calls are for the two
-    halves of the rows. With fewer than four rows, some rows are in more than one part."""
+    halves of the rows. Parts have an odd number of rows, so that rows at even places of one call are at odd places of
+    another: a module may treat them differently. With fewer than four rows, some rows are in more than one part."""
     if len(rows) < 4:
         return rows[:1], rows[1:2], rows[:1], rows[-1:]
-    half, quarter = len(rows) // 2, len(rows) // 4
-    return rows[:quarter], rows[quarter:half], rows[half:-quarter], rows[-quarter:]
+    half, part = len(rows) // 2, len(rows) // 4 - 1 | 1
+    return rows[:part], rows[part:half], rows[half:-part], rows[-part:]
 
 
 def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[tuple[float, float]]:
