@@ -310,29 +310,29 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	}
 	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
 	w.Trouble = func(err error) { u.warn("%v", err) }
-	books := &books{Session: session}
+	var journal harness.Journal = session
 	w.Said = func(r wrap.Rewritten) {
-		books.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
+		journal.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
-	w.Skipped = func(why string) { books.Note(runs.Entry{Kind: runs.KindWarning, Text: why}) }
+	w.Skipped = func(why string) { journal.Note(runs.Entry{Kind: runs.KindWarning, Text: why}) }
 	place := ""
 	if w.seen != nil {
 		place = w.seen.Place()
 	}
 	first := true
 	w.Started = func(p runs.Process) {
-		books.Commands(p, place)
+		journal.Commands(p, place)
 		if !first {
 			return
 		}
 		first = false
-		books.Note(runs.Entry{Kind: runs.KindCommand, Text: w.recognisedText()})
+		journal.Note(runs.Entry{Kind: runs.KindCommand, Text: w.recognisedText()})
 		if text := w.Foreseen(); text != "" {
-			books.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
+			journal.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
 		}
 	}
 	if !w.request.NoWorker {
-		within := &inside{u: u, books: books, mode: w.mode(), ready: w.ready}
+		within := &inside{u: u, journal: journal, mode: w.mode(), ready: w.ready}
 		within.allow, _ = w.request.allowances()
 		w.Inside, w.RunsOut = within.begin, within.runsOut
 		w.Made = within.stepsMade
@@ -349,7 +349,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		return err
 	}
 	live := func(ctx context.Context, b wrap.Beginning) (wrap.Outcome, wrap.Exit, error) {
-		defer books.beat()()
+		defer beat(journal)()
 		o, exit, err := w.Live(ctx, b)
 		if exit.Code != 0 {
 			w.never = w.Command.Unopened(exit.Tail)
