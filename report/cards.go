@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"headroom/memory"
+	"headroom/report/words"
 )
 
 // Card answers one question about the run. The page's first screen and the head of the
@@ -78,7 +79,7 @@ func (r *Report) batchCard() Card {
 	switch a.State {
 	case Held:
 		c.Tone = Good
-		c.Answer = fmt.Sprintf("kept: %s samples in every step", count(a.Effective))
+		c.Answer = fmt.Sprintf("kept: %s samples in every step", words.Count(a.Effective))
 	case Broken:
 		c.Tone = Bad
 		c.Answer = "NOT kept"
@@ -86,7 +87,7 @@ func (r *Report) batchCard() Card {
 		c.Tone = Warn
 	}
 	if a.Redone > 0 {
-		c.Note += fmt.Sprintf("; %s repeated after going back to a checkpoint", plural(a.Redone, "step"))
+		c.Note += fmt.Sprintf("; %s repeated after going back to a checkpoint", words.Plural(a.Redone, "step"))
 	}
 	return c
 }
@@ -98,28 +99,28 @@ func (r *Report) failureCard() Card {
 		c.Answer = "none seen"
 	}
 	if f.Total > 0 {
-		c.Answer, c.Tone = plural(f.Total, "time")+", "+f.end(), Info
+		c.Answer, c.Tone = words.Plural(f.Total, "time")+", "+f.end(), Info
 		if f.Fatal {
 			c.Tone = Bad
 		}
 	}
 	var notes []string
 	for _, cause := range f.told() {
-		text := fmt.Sprintf("%s × %s", count(cause.N), cause.name())
+		text := fmt.Sprintf("%s × %s", words.Count(cause.N), cause.name())
 		if f.Lost > 0 && len(f.Causes) > 1 {
-			c.Lines = append(c.Lines, text+": "+secondsLasting(cause.Lost))
+			c.Lines = append(c.Lines, text+": "+words.Seconds(cause.Lost))
 		} else {
 			notes = append(notes, text)
 		}
 	}
 	if c.Lines != nil && f.Other > 0.05 {
-		c.Lines = append(c.Lines, "everything else: "+secondsLasting(f.Other))
+		c.Lines = append(c.Lines, "everything else: "+words.Seconds(f.Other))
 	}
 	if f.Lost > 0 {
-		notes = append(notes, fmt.Sprintf("%s lost to failures and searches (%s of the time)", secondsLasting(f.Lost), percent(f.Share)))
+		notes = append(notes, fmt.Sprintf("%s lost to failures and searches (%s of the time)", words.Seconds(f.Lost), words.Percent(f.Share)))
 	}
 	if f.Uncounted > 0 {
-		notes = append(notes, fmt.Sprintf("the time lost to %s is not known", plural(f.Uncounted, "failure")))
+		notes = append(notes, fmt.Sprintf("the time lost to %s is not known", words.Plural(f.Uncounted, "failure")))
 	}
 	c.Note = strings.Join(notes, ", ")
 	return c
@@ -136,9 +137,9 @@ func (r *Report) memoryCard() Card {
 	}
 	c.Answer = fmt.Sprintf("peak %v of %v", m.Peak, known(m.Capacity))
 	if !math.IsNaN(m.Headroom) {
-		c.Note = "headroom " + percent(m.Headroom)
+		c.Note = "headroom " + words.Percent(m.Headroom)
 		if m.Tightest < m.Headroom-0.005 {
-			c.Note += fmt.Sprintf(", %s at its tightest (step %s)", percent(m.Tightest), count(m.TightestStep))
+			c.Note += fmt.Sprintf(", %s at its tightest (step %s)", words.Percent(m.Tightest), words.Count(m.TightestStep))
 		}
 	}
 	if m.PeakReserved > 0 {
@@ -169,17 +170,17 @@ func (r *Report) speedCard() Card {
 	if c.unknown {
 		return c
 	}
-	c.Answer = number(s.Median) + " samples/s"
+	c.Answer = words.Number(s.Median) + " samples/s"
 	switch {
 	case !math.IsNaN(s.Before) && !math.IsNaN(s.After):
-		c.Note = fmt.Sprintf("%s before the first failure, %s after the last change (%+.0f %%)", number(s.Before), number(s.After), 100*(s.After/s.Before-1))
+		c.Note = fmt.Sprintf("%s before the first failure, %s after the last change (%+.0f %%)", words.Number(s.Before), words.Number(s.After), 100*(s.After/s.Before-1))
 	case !math.IsNaN(s.After):
-		c.Note = fmt.Sprintf("%s after the last change", number(s.After))
+		c.Note = fmt.Sprintf("%s after the last change", words.Number(s.After))
 	}
 	if c.Note != "" {
 		c.Note += "; "
 	}
-	c.Note += secondsLasting(s.InSteps) + " in steps"
+	c.Note += words.Seconds(s.InSteps) + " in steps"
 	return c
 }
 
@@ -189,13 +190,13 @@ func (r *Report) lossCard() Card {
 	if c.unknown {
 		return c
 	}
-	c.Answer = fmt.Sprintf("%s → %s", number(l.First), number(l.Last))
+	c.Answer = fmt.Sprintf("%s → %s", words.Number(l.First), words.Number(l.Last))
 	if l.LowestStep > 0 {
-		c.Note = fmt.Sprintf("lowest %s at step %s", number(l.Lowest), count(l.LowestStep))
+		c.Note = fmt.Sprintf("lowest %s at step %s", words.Number(l.Lowest), words.Count(l.LowestStep))
 	}
 	if l.NotFinite > 0 {
 		c.Tone = Warn
-		c.Note += fmt.Sprintf("; NaN or infinite in %s", plural(l.NotFinite, "step"))
+		c.Note += fmt.Sprintf("; NaN or infinite in %s", words.Plural(l.NotFinite, "step"))
 	}
 	return c
 }
@@ -205,15 +206,15 @@ func (r *Report) checkpointCard() Card {
 	if r.Command != "" {
 		c := Card{Question: "Newest checkpoint", Answer: "step unknown", Note: k.Path, Tone: Info, unknown: k.Written == 0 && k.Newest == 0}
 		if k.Newest > 0 {
-			c.Answer = "step " + count(k.Newest)
+			c.Answer = "step " + words.Count(k.Newest)
 		}
 		return c
 	}
-	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", count(k.Written)), Tone: Info, unknown: k.Written+k.Failed+k.Damaged == 0}
+	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", words.Count(k.Written)), Tone: Info, unknown: k.Written+k.Failed+k.Damaged == 0}
 	if k.Written > 0 {
-		c.Note = fmt.Sprintf("newest at step %s; ", count(k.Newest))
+		c.Note = fmt.Sprintf("newest at step %s; ", words.Count(k.Newest))
 	}
-	c.Note += fmt.Sprintf("%s failed, %s damaged", count(k.Failed), count(k.Damaged))
+	c.Note += fmt.Sprintf("%s failed, %s damaged", words.Count(k.Failed), words.Count(k.Damaged))
 	if k.Failed+k.Damaged > 0 {
 		c.Tone = Warn
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"headroom/memory"
+	"headroom/report/words"
 	"headroom/runs"
 )
 
@@ -229,7 +230,7 @@ func (s Size) Rate() string {
 	if math.IsNaN(s.Speed) {
 		return "–"
 	}
-	return number(s.Speed)
+	return words.Number(s.Speed)
 }
 
 // about returns what the newest entries say about a command: how it was recognised, where

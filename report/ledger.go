@@ -7,6 +7,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/words"
 	"headroom/runs"
 )
 
@@ -55,9 +56,9 @@ func (r Row) At() string {
 	case r.wrapped && r.Step == 0:
 		return "–"
 	case r.from > 0:
-		return count(r.from) + "+" + count(r.Step)
+		return words.Count(r.from) + "+" + words.Count(r.Step)
 	}
-	return count(r.Step)
+	return words.Count(r.Step)
 }
 
 // unknownCost stands for an amount of lost time that is not known.
@@ -75,7 +76,7 @@ func (r Row) Cost() string {
 	case r.Lost <= 0:
 		return "–"
 	}
-	return secondsLasting(r.Lost)
+	return words.Seconds(r.Lost)
 }
 
 // texts returns those texts of the row that may be long.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"headroom/recovery"
+	"headroom/report/words"
 	"headroom/runs"
 )
 
@@ -62,7 +63,7 @@ func outcome(in Input, r *Report) Outcome {
 	}
 	if o.State == Finished && o.Steps < o.Planned {
 		o.Tone = Bad
-		o.Reason = fmt.Sprintf("the journal says that the run is done, but only %s of %s steps are recorded", count(o.Steps), count(o.Planned))
+		o.Reason = fmt.Sprintf("the journal says that the run is done, but only %s of %s steps are recorded", words.Count(o.Steps), words.Count(o.Planned))
 	}
 	progress := o.progress()
 	if in.Command != "" {
@@ -106,9 +107,9 @@ func ending(in Input) (State, string) {
 
 func (o Outcome) progress() string {
 	if o.Planned > 0 {
-		return fmt.Sprintf("%s of %s steps", count(o.Steps), count(o.Planned))
+		return fmt.Sprintf("%s of %s steps", words.Count(o.Steps), words.Count(o.Planned))
 	}
-	return plural(o.Steps, "step")
+	return words.Plural(o.Steps, "step")
 }
 
 // Attempt is one attempt of a run, from its start to its end.

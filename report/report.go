@@ -7,6 +7,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/chart"
 	"headroom/runs"
 )
 
@@ -56,9 +57,9 @@ type Report struct {
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps []runs.StepReport  // steps that were not rolled back; a step that was run again appears once
-	seen  []runs.ProcessStep // the recorded steps of a wrapped command
-	draw  func() []Picture   // the pictures, drawn when they are first asked for
+	steps []runs.StepReport      // steps that were not rolled back; a step that was run again appears once
+	seen  []runs.ProcessStep     // the recorded steps of a wrapped command
+	draw  func() []chart.Picture // the pictures, drawn when they are first asked for
 }
 
 // New works out the report of a run. It keeps no reference to the journal in the input,
@@ -91,11 +92,11 @@ func New(in Input) *Report {
 	r.Loss = loss(r.steps)
 	r.Sizes = sizes(r.steps)
 	r.Advice = advice(in, r)
-	r.draw = sync.OnceValue(func() []Picture {
+	r.draw = sync.OnceValue(func() []chart.Picture {
 		if r.Command == "" {
-			return pictures(r)
+			return chart.Draw(stepCharts(r))
 		}
-		return commandPictures(r)
+		return chart.Draw(commandCharts(r))
 	})
 	return r
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"headroom/report/chart"
 )
 
 // Page is the file name of a run's report, in the run's folder.
@@ -16,7 +18,7 @@ const Page = "report.html"
 // each file under a temporary name and then renames it, so that a reader sees either the
 // old file or the new one.
 func (r *Report) Write(dir string) error {
-	picture := func(p Picture) string { return "report-" + p.Name + ".svg" }
+	picture := func(p chart.Picture) string { return "report-" + p.Name + ".svg" }
 	for _, p := range r.draw() {
 		if err := replace(filepath.Join(dir, picture(p)), p.SVG); err != nil {
 			return err
