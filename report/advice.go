@@ -48,10 +48,7 @@ func nothingToChange(r *Report) string {
 	if r.Failures.Total > 0 {
 		return "nothing has to change: the run went on after every failure"
 	}
-	if r.Command != "" {
-		return "nothing: no out-of-memory failure was seen"
-	}
-	return "nothing: the settings fit this job and this device"
+	return r.body.nothingToChange
 }
 
 func adviseBroken(_ Input, r *Report) string {
@@ -62,25 +59,15 @@ func adviseBroken(_ Input, r *Report) string {
 }
 
 func adviseEnd(in Input, r *Report) string {
-	var from string
-	switch {
-	case r.Command != "" && in.Resumable:
-		from = fmt.Sprintf("run headroom resume %s, which continues from the newest checkpoint, or from the beginning if there is none", r.Name)
-	case r.Command != "":
-		from = "start the command again"
-	case r.Checkpoints.Written == 0:
-		from = "start the same command again: it begins from step 0, because no checkpoint was written"
-	default:
-		from = fmt.Sprintf("start the same command again: it continues from step %s", words.Count(r.Checkpoints.Newest))
-	}
+	from := r.body.goOn(in, r)
 	switch r.Outcome.State {
 	case Interrupted, CutOff:
 		return from
 	case Failed:
-		row := lastHinted(r.Ledger)
+		row, cure := lastHinted(r.Ledger), r.body.cure(r.Outcome.Reason)
 		switch {
-		case r.Command == "" && notFinite(r.Outcome.Reason):
-			return "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh: it begins from step 0"
+		case cure != "":
+			return cure
 		case row.What == deviceLost:
 			return row.Hint
 		case strings.Contains(row.Hint, "--trust"):
@@ -91,12 +78,6 @@ func adviseEnd(in Input, r *Report) string {
 		return fmt.Sprintf("fix what ended the run, then %s", from)
 	}
 	return ""
-}
-
-// notFinite reports whether a native run ended because a value such as the loss was NaN
-// or infinite. reason is what the run recorded: the text of harness.NotFiniteError.
-func notFinite(reason string) bool {
-	return slices.ContainsFunc([]string{" is NaN", " is +Inf", " is -Inf"}, func(end string) bool { return strings.HasSuffix(reason, end) })
 }
 
 // lastHinted returns the newest row with a hint, or an empty row if there is none.
@@ -122,17 +103,11 @@ func adviseMicro(in Input, r *Report) string {
 			settled = row.micro
 		}
 	}
-	if settled == 0 || in.Command != "" && r.Outcome.State != Finished { // the micro-batch has not been seen to fit
+	if settled == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("micro-batch %d would have fitted from the start: set batch.micro: %d, or auto", settled, settled)
-	if in.Command != "" {
-		text = fmt.Sprintf("micro-batch %d would have fitted from the start: pass it to the command", settled)
-		if p := planOf(in.Entries, settled); p.Accumulation() > 1 {
-			text += fmt.Sprintf(", with accumulation %d to keep the effective batch", p.Accumulation())
-		}
-	}
-	if lost >= 1 {
+	text := r.body.settled(in, r, settled)
+	if text != "" && lost >= 1 {
 		text += fmt.Sprintf(", and save the %s spent finding it", words.Seconds(lost))
 	}
 	return text

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"headroom/memory"
@@ -24,50 +23,11 @@ type Card struct {
 
 // Cards returns the report's cards, in the order in which people ask their questions.
 func (r *Report) Cards() []Card {
-	cards := []Card{
-		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
-	}
-	if r.Command != "" {
-		cards[0] = r.commandsBatchCard()
-		cards = slices.Insert(cards, 2, r.stepsCard())
-		cards = slices.DeleteFunc(cards, func(c Card) bool { return c.unknown })
-	}
+	cards := r.body.cards(r)
 	if w := r.Watched; w.Readings+len(w.Faults)+w.DeviceGone > 0 {
 		cards = append(cards, w.card())
 	}
 	return cards
-}
-
-// commandsBatchCard is batchCard for a wrapped command, whose steps headroom does not run
-// itself.
-func (r *Report) commandsBatchCard() Card {
-	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
-	var notes []string
-	if r.Failures.InPlace > 0 {
-		note := "steps that ran out of memory still gave the result of the whole batch"
-		if r.Failures.Approximate {
-			note = "in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"
-		}
-		notes = append(notes, note)
-	}
-	// A new plan has been used only if a step was made in an attempt that began after the
-	// change.
-	worked := r.worked()
-	smallerBefore := func(attempt int) bool {
-		return slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < attempt })
-	}
-	if smallerBefore(worked) {
-		notes = append(notes, "accumulation made up for a smaller micro-batch")
-	}
-	switch {
-	case len(notes) > 0:
-		c.Answer, c.Tone, c.Note = "kept", Good, strings.Join(notes, "; ")
-	case worked == 0 && r.Failures.Fatal && slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Step == 1 }):
-		c.Answer, c.Note = "no step was completed", "memory ran out in the first one"
-	case smallerBefore(len(r.Attempts)):
-		c.Answer, c.Note = "no step was seen", "the micro-batch was made smaller, and no step or checkpoint was seen after that"
-	}
-	return c
 }
 
 func (r *Report) batchCard() Card {
@@ -94,10 +54,7 @@ func (r *Report) batchCard() Card {
 
 func (r *Report) failureCard() Card {
 	f := r.Failures
-	c := Card{Question: "Out of memory", Answer: "never", Tone: Good}
-	if r.Command != "" { // it may have caught a failure itself, or hidden it, as a pipeline does
-		c.Answer = "none seen"
-	}
+	c := Card{Question: "Out of memory", Answer: r.body.noFailure, Tone: Good}
 	if f.Total > 0 {
 		c.Answer, c.Tone = words.Plural(f.Total, "time")+", "+f.end(), Info
 		if f.Fatal {
@@ -203,13 +160,6 @@ func (r *Report) lossCard() Card {
 
 func (r *Report) checkpointCard() Card {
 	k := r.Checkpoints
-	if r.Command != "" {
-		c := Card{Question: "Newest checkpoint", Answer: "step unknown", Note: k.Path, Tone: Info, unknown: k.Written == 0 && k.Newest == 0}
-		if k.Newest > 0 {
-			c.Answer = "step " + words.Count(k.Newest)
-		}
-		return c
-	}
 	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", words.Count(k.Written)), Tone: Info, unknown: k.Written+k.Failed+k.Damaged == 0}
 	if k.Written > 0 {
 		c.Note = fmt.Sprintf("newest at step %s; ", words.Count(k.Newest))

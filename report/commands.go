@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"headroom/memory"
@@ -12,6 +13,111 @@ import (
 	"headroom/report/words"
 	"headroom/runs"
 )
+
+// command is the body of a run of a command that headroom wrapped. What is known of its
+// steps is what a worker saw.
+var command = body{
+	metrics: func(in *Input, dir string) (err error) {
+		in.Seen, err = runs.ReadProcessSteps(dir)
+		return err
+	},
+	leastBatch: 2,
+	steps:      stepsSeen,
+	progress:   commandsProgress,
+	cards:      commandsCards,
+	charts:     commandCharts,
+	columns: []Column{
+		{"From checkpoint", "from checkpoint", func(a Attempt) string { return positive(a.From) }},
+		{"Steps made", "steps made", func(a Attempt) string { return positive(a.Made) }},
+	},
+	gauges:          func(*exposition, *runs.Status) {},
+	noFailure:       "none seen", // it may have caught a failure itself, or hidden it, as a pipeline does
+	nothingToChange: "nothing: no out-of-memory failure was seen",
+	goOn: func(in Input, r *Report) string {
+		if in.Resumable {
+			return fmt.Sprintf("run headroom resume %s, which continues from the newest checkpoint, or from the beginning if there is none", r.Name)
+		}
+		return "start the command again"
+	},
+	cure:    func(string) string { return "" },
+	settled: settledForCommand,
+}
+
+// positive returns n as text, or "–" if it is 0, which means that it is not known.
+func positive(n int) string {
+	if n == 0 {
+		return "–"
+	}
+	return words.Count(n)
+}
+
+// stepsSeen returns the steps that a worker saw, those of all attempts.
+func stepsSeen(_ Input, r *Report) (steps int) {
+	for _, made := range stepsMade(r.seen) {
+		steps += made
+	}
+	return steps
+}
+
+// commandsCards leaves out the cards about which nothing is known.
+func commandsCards(r *Report) []Card {
+	cards := []Card{r.commandsBatchCard(), r.failureCard(), r.stepsCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.commandsCheckpointCard()}
+	return slices.DeleteFunc(cards, func(c Card) bool { return c.unknown })
+}
+
+// settledForCommand names the arguments with which a command would have fitted from the
+// start. It returns "" if the command has not finished, because then no micro-batch has been
+// seen to fit.
+func settledForCommand(in Input, r *Report, micro int) string {
+	if r.Outcome.State != Finished {
+		return ""
+	}
+	text := fmt.Sprintf("micro-batch %d would have fitted from the start: pass it to the command", micro)
+	if p := planOf(in.Entries, micro); p.Accumulation() > 1 {
+		text += fmt.Sprintf(", with accumulation %d to keep the effective batch", p.Accumulation())
+	}
+	return text
+}
+
+// commandsBatchCard is batchCard for a command, whose steps headroom does not run itself.
+func (r *Report) commandsBatchCard() Card {
+	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
+	var notes []string
+	if r.Failures.InPlace > 0 {
+		note := "steps that ran out of memory still gave the result of the whole batch"
+		if r.Failures.Approximate {
+			note = "in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"
+		}
+		notes = append(notes, note)
+	}
+	// A new plan has been used only if a step was made in an attempt that began after the
+	// change.
+	worked := r.worked()
+	smallerBefore := func(attempt int) bool {
+		return slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < attempt })
+	}
+	if smallerBefore(worked) {
+		notes = append(notes, "accumulation made up for a smaller micro-batch")
+	}
+	switch {
+	case len(notes) > 0:
+		c.Answer, c.Tone, c.Note = "kept", Good, strings.Join(notes, "; ")
+	case worked == 0 && r.Failures.Fatal && slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Step == 1 }):
+		c.Answer, c.Note = "no step was completed", "memory ran out in the first one"
+	case smallerBefore(len(r.Attempts)):
+		c.Answer, c.Note = "no step was seen", "the micro-batch was made smaller, and no step or checkpoint was seen after that"
+	}
+	return c
+}
+
+func (r *Report) commandsCheckpointCard() Card {
+	k := r.Checkpoints
+	c := Card{Question: "Newest checkpoint", Answer: "step unknown", Note: k.Path, Tone: Info, unknown: k.Written == 0 && k.Newest == 0}
+	if k.Newest > 0 {
+		c.Answer = "step " + words.Count(k.Newest)
+	}
+	return c
+}
 
 // trainers returns the steps of the processes that trained. In each attempt, that is the
 // process with the most recorded steps.
@@ -79,18 +185,17 @@ func stepTime(seen []runs.ProcessStep) float64 {
 	return seconds / float64(steps)
 }
 
-// commandsProgress says how far a wrapped command has got, given the number of steps that
-// a worker saw. If several attempts made steps, it counts only those of the newest, because
+// commandsProgress says how far a wrapped command has got. If several attempts made steps, it counts only those of the newest, because
 // steps after the checkpoint that an attempt began from are made again, and the unit of a
 // checkpoint's number is the command's own. If no worker saw a step, it gives the step of the
 // newest checkpoint instead, or returns "" if that is not known either.
-func (r *Report) commandsProgress(steps int) string {
+func commandsProgress(o Outcome, r *Report) string {
 	made := stepsMade(r.seen)
 	switch {
 	case len(made) > 1:
 		return r.newestProgress(made)
 	case len(made) == 1:
-		return words.Plural(steps, "step")
+		return words.Plural(o.Steps, "step")
 	case r.Checkpoints.Newest > 0:
 		return "newest checkpoint: step " + words.Count(r.Checkpoints.Newest)
 	}

@@ -163,7 +163,7 @@ type Checkpoints struct {
 	attempt                  int     // attempt in which the newest one was written
 }
 
-func checkpoints(in Input) Checkpoints {
+func checkpoints(in Input, b *body) Checkpoints {
 	c := Checkpoints{}
 	for _, e := range in.Entries {
 		switch e.Kind {
@@ -171,8 +171,8 @@ func checkpoints(in Input) Checkpoints {
 			c.Written++
 			c.Newest, c.Path, c.attempt = e.Step, e.Path, e.Attempt
 			c.Seconds += e.Seconds
-		case runs.KindAttempt: // an attempt starts from the newest whole checkpoint, but a command may also start over
-			if e.Step != c.Newest && (in.Command == "" || e.Step > 0) {
+		case runs.KindAttempt: // it starts from the newest whole checkpoint, or over
+			if e.Step != c.Newest && (b.resumes || e.Step > 0) {
 				c.Newest, c.Path = e.Step, ""
 			}
 		case runs.KindCheckpointFailed:

@@ -39,13 +39,7 @@ var (
 	page = sync.OnceValue(func() *template.Template {
 		return template.Must(template.New("page").Funcs(template.FuncMap{
 			"count": func(n int) string { return words.Count(n) }, "number": words.Number, "lasting": words.Seconds, "stamp": stamp, "day": day,
-			"style": style,
-			"known": func(n int) string {
-				if n == 0 {
-					return "–"
-				}
-				return words.Count(n)
-			},
+			"style":   style,
 			"script":  func() template.JS { return template.JS(liveScript) },
 			"picture": func(p chart.Picture) template.HTML { return template.HTML(p.Inline()) }, // its texts were escaped when it was drawn
 		}).Parse(pageText))

@@ -39,7 +39,8 @@ type Row struct {
 	Lost          float64         // seconds lost to this; 0 if not known
 	last          recovery.Remedy // the latest remedy, if there were several
 	repeated      bool            // a step that had failed before ran out of memory again
-	wrapped       bool            // it happened to a wrapped command
+	unseen        bool            // Step is not known
+	late          bool            // recorded only after its process had ended, so that what it cost may not be known
 	from          int             // step of the checkpoint that a wrapped command's attempt began from
 	once          bool            // the plan changed for one step only
 	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
@@ -53,7 +54,7 @@ type Row struct {
 // written after the checkpoint's step: "10+2".
 func (r Row) At() string {
 	switch {
-	case r.wrapped && r.Step == 0:
+	case r.unseen:
 		return "–"
 	case r.from > 0:
 		return words.Count(r.from) + "+" + words.Count(r.Step)
@@ -66,7 +67,7 @@ const unknownCost = "not known"
 
 // uncounted reports whether the row is a failure that must have cost time, although it is
 // not known how much.
-func (r Row) uncounted() bool { return r.wrapped && r.Failed && !r.repeated && r.Lost <= 0 }
+func (r Row) uncounted() bool { return r.late && r.Failed && !r.repeated && r.Lost <= 0 }
 
 // Cost returns the time lost, as text.
 func (r Row) Cost() string {
@@ -100,7 +101,7 @@ type bookkeeper struct {
 	again   bool           // the decision in the newest row was to start another attempt
 	stopped string         // why nothing more is tried, from the newest row; "" if it does not say so
 
-	wrapped  bool            // the run is that of a wrapped command
+	body     *body
 	attempts map[int]Attempt // by number
 	inStep   map[int]int     // by attempt: the newest step in which a worker saw a failure
 }
@@ -108,8 +109,8 @@ type bookkeeper struct {
 // ledger returns what happened in the run, oldest first: failures and what was done about
 // them, changes of plan, and other kinds of trouble. It leaves out what went as it
 // should, such as steps and checkpoints.
-func ledger(in Input, attempts []Attempt) []Row {
-	b := bookkeeper{wrapped: in.Command != "", attempts: map[int]Attempt{}, inStep: map[int]int{}}
+func ledger(in Input, body *body, attempts []Attempt) []Row {
+	b := bookkeeper{body: body, attempts: map[int]Attempt{}, inStep: map[int]int{}}
 	for _, a := range attempts {
 		b.attempts[a.Number] = a
 	}
@@ -424,7 +425,8 @@ func (b *bookkeeper) searching(e runs.Entry) {
 
 func (b *bookkeeper) open(e runs.Entry, row Row) {
 	row.Time, row.Attempt, row.Step = e.Time, e.Attempt, e.Step
-	if row.wrapped = b.wrapped; b.wrapped {
+	if row.late = !b.body.atOnce; !b.body.journalSteps {
+		row.unseen = e.InStep == 0
 		row.Step, row.from = e.InStep, b.attempts[e.Attempt].From
 		b.inStep[e.Attempt] = max(b.inStep[e.Attempt], e.InStep)
 	}
@@ -436,8 +438,7 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
 // spend adds to the newest row the time that was lost to e. If no entry of the row gives
-// a duration, it uses the time between entries. It does not do so for a wrapped command,
-// whose failures are recorded only after the command has ended.
+// a duration, it uses the time between entries, if entries are written as things happen.
 func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()
 	switch {
@@ -445,7 +446,7 @@ func (b *bookkeeper) spend(e runs.Entry) {
 		row.Lost, b.timed = e.Seconds, true
 	case e.Seconds > 0:
 		row.Lost += e.Seconds
-	case !b.timed && !b.wrapped && e.Time.After(b.begun):
+	case !b.timed && b.body.atOnce && e.Time.After(b.begun):
 		row.Lost = e.Time.Sub(b.begun).Seconds()
 	}
 }

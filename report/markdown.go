@@ -21,14 +21,10 @@ func (r *Report) Markdown(w io.Writer, path func(chart.Picture) string) error {
 			fmt.Fprintf(&b, "%s\n\n", plain(text))
 		}
 	}
-	if r.Command != "" {
-		fmt.Fprintf(&b, "Ran: %s\n\n", plain(r.Command))
-	}
-	if r.About != "" {
-		fmt.Fprintf(&b, "%s\n\n", plain(r.About))
-	}
-	if r.Trained != "" {
-		fmt.Fprintf(&b, "Trained: %s\n\n", plain(r.Trained))
+	for _, about := range []struct{ what, text string }{{"Ran: ", r.Command}, {"", r.About}, {"Trained: ", r.Trained}} {
+		if about.text != "" {
+			fmt.Fprintf(&b, "%s%s\n\n", about.what, plain(about.text))
+		}
 	}
 	r.markdownAlarms(&b)
 	b.WriteString("| | | |\n|---|---|---|\n")

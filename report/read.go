@@ -35,24 +35,19 @@ func read(dir string) (in Input, status *runs.Status, err error) {
 	case !errors.Is(err, os.ErrNotExist):
 		in.Problems = append(in.Problems, err.Error())
 	}
-	in.Command, err = command(dir)
+	in.Command, err = commandIn(dir)
 	if err != nil {
 		in.Problems = append(in.Problems, err.Error())
 	}
-	if in.Command != "" {
-		in.Seen, err = runs.ReadProcessSteps(dir)
-	} else {
-		in.Steps, err = runs.ReadMetrics(dir)
-	}
-	if !in.torn(err) {
+	if err := bodyOf(in).metrics(&in, dir); !in.torn(err) {
 		return in, status, err
 	}
 	return in, status, nil
 }
 
-// command returns the command in run.yaml, quoted for pasting into a shell. It returns ""
+// commandIn returns the command in run.yaml, quoted for pasting into a shell. It returns ""
 // if the run has no wrapped command.
-func command(dir string) (string, error) {
+func commandIn(dir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "run.yaml"))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil

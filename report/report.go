@@ -57,8 +57,9 @@ type Report struct {
 	Attempts    []Attempt // oldest first
 	Advice      []string  // what to change next, most urgent first; never empty
 
-	steps []runs.StepReport      // steps that were not rolled back; a step that was run again appears once
-	seen  []runs.ProcessStep     // the recorded steps of a wrapped command
+	steps []runs.StepReport  // steps that were not rolled back; a step that was run again appears once
+	seen  []runs.ProcessStep // the recorded steps of a wrapped command
+	body  *body
 	draw  func() []chart.Picture // the pictures, drawn when they are first asked for
 }
 
@@ -66,20 +67,20 @@ type Report struct {
 // but reads in.Steps for as long as the report is used.
 func New(in Input) *Report {
 	r := &Report{Name: in.Name, Device: clipped(in.Device, textLimit), Command: clipped(in.Command, longTextLimit), Trained: clipped(in.Trained, longTextLimit),
-		Version: in.Version, Simulated: in.Simulated, Made: in.Made, About: about(in.Entries), Ran: ran(in.Entries)}
+		Version: in.Version, Simulated: in.Simulated, Made: in.Made, About: about(in.Entries), Ran: ran(in.Entries), body: bodyOf(in)}
 	for _, p := range in.Problems {
 		r.Problems = append(r.Problems, clipped(p, textLimit))
 	}
 	r.steps, r.Accounting = account(in)
 	r.seen = trainers(in.Seen)
 	r.Attempts = attempts(in, r.seen)
-	r.Checkpoints = checkpoints(in)
+	r.Checkpoints = checkpoints(in, r.body)
 	r.Watched = watched(in.Entries)
 	r.Outcome = outcome(in, r)
 	if last := r.Last(); last != nil && last.Ended == clipped(r.Outcome.Reason, endLimit) && r.Outcome.State == Failed {
 		last.Ended = "failed" // the top of the page says why
 	}
-	r.Ledger = ledger(in, r.Attempts)
+	r.Ledger = ledger(in, r.body, r.Attempts)
 	if in.Simulated {
 		simulatedHints(r.Ledger)
 	}
@@ -92,12 +93,7 @@ func New(in Input) *Report {
 	r.Loss = loss(r.steps)
 	r.Sizes = sizes(r.steps)
 	r.Advice = advice(in, r)
-	r.draw = sync.OnceValue(func() []chart.Picture {
-		if r.Command == "" {
-			return chart.Draw(stepCharts(r))
-		}
-		return chart.Draw(commandCharts(r))
-	})
+	r.draw = sync.OnceValue(func() []chart.Picture { return chart.Draw(r.body.charts(r)) })
 	return r
 }
 

@@ -160,7 +160,7 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 		in.Effective, in.Device, in.Trained = cfg.Batch.Effective, deviceName(cfg, device), trained(cfg)
 		in.Simulated = len(cfg.Device.Squeeze) > 0
 	}
-	if in.Command != "" && !in.Running { // a page about a run in progress does not say how to continue it
+	if !in.Running { // a page about a run in progress does not say how to continue it
 		_, err := continuable(dir, false)
 		in.Resumable = err == nil
 	}
