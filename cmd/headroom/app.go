@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
-	"github.com/xrash/smetrics"
 
 	"headroom/configs"
+	"headroom/spelling"
 )
 
 // newApp returns headroom's command line. The help, the manual page and the
@@ -143,7 +143,7 @@ func unknownCommand(c *cli.Context, name string) error {
 	for _, command := range c.App.Commands {
 		names = append(names, command.Name)
 	}
-	if near := nearest(name, names); near != "" {
+	if near := spelling.Nearest(name, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", "headroom "+near)
 	}
 	return usagef(hint, "unknown command %q", name)
@@ -159,7 +159,7 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 		for _, f := range c.Command.Flags {
 			names = append(names, f.Names()...)
 		}
-		switch near := nearest(name, names); {
+		switch near := spelling.Nearest(name, names); {
 		case near != "":
 			hint = fmt.Sprintf("did you mean %s?", dashed(near))
 		case slices.Contains(takeCommands, c.Command.Name) && ownCommand(c):
@@ -180,33 +180,6 @@ func ownCommand(c *cli.Context) bool {
 	words := c.Lineage()[1].Args().Tail() // the parser failed at a flag, so the command's own context has no words yet
 	at := slices.IndexFunc(words, func(word string) bool { return !isFlag(word) })
 	return at >= 0 && !slices.Contains(configs.Presets(), words[at]) && !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(words[at]))
-}
-
-// nearest returns the entry of words that the user probably meant by word, or "" if no entry is
-// similar enough.
-func nearest(word string, words []string) string {
-	const likely = 0.8 // two swapped letters of "find" score 0.93, "status" and "start" 0.83, "run" and "find" 0.53
-	best, most := "", likely
-	for _, w := range words {
-		alike := smetrics.JaroWinkler(w, word, 0.7, 4)
-		if swapped(w, word) { // in a short word Jaro-Winkler matches neither of two swapped letters
-			alike = 1
-		}
-		if alike > most {
-			best, most = w, alike
-		}
-	}
-	return best
-}
-
-// swapped reports whether two words begin with the same letter and consist of the same letters.
-func swapped(a, b string) bool {
-	letters := func(word string) string {
-		all := []byte(word)
-		slices.Sort(all)
-		return string(all)
-	}
-	return a != "" && b != "" && a[0] == b[0] && letters(a) == letters(b)
 }
 
 func noArguments(c *cli.Context) error {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"headroom/configs"
+	"headroom/spelling"
 )
 
 // runFolder returns the folder of the run that word names. word is the name of a run in
@@ -21,7 +22,7 @@ func runFolder(word string) (string, error) {
 		}
 	}
 	hint := `"headroom status" lists the runs here`
-	if near := nearest(word, runNames()); near != "" {
+	if near := spelling.Nearest(word, runNames()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	return "", usagef(hint, "no run %q: it is neither the name of a run in %s nor the path of one", word, configs.RunsDir())

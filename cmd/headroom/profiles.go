@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/spelling"
 	"headroom/wrap"
 )
 
@@ -49,7 +50,7 @@ func profilesAction(u *ui, c *cli.Context) error {
 		}
 	}
 	hint := `"headroom profiles" lists them`
-	if near := nearest(name, namesOf(all)); near != "" {
+	if near := spelling.Nearest(name, namesOf(all)); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", "headroom profiles show "+near)
 	}
 	return usagef(hint, "no profile %q", name)

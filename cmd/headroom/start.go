@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"headroom/spelling"
 	"headroom/wrap"
 )
 
@@ -29,7 +30,7 @@ func neverBegan(c wrap.Command, name string, code int) error {
 	for i, path := range beside {
 		beside[i] = filepath.Base(path)
 	}
-	if near := nearest(filepath.Base(name), beside); near != "" && strings.HasSuffix(name, ".py") {
+	if near := spelling.Nearest(filepath.Base(name), beside); near != "" && strings.HasSuffix(name, ".py") {
 		err.hint = fmt.Sprintf("did you mean %s?", filepath.Join(filepath.Dir(name), near))
 	}
 	return err
@@ -60,7 +61,7 @@ func meant(c wrap.Command, why error) string {
 	case err != nil && len(words) > 1:
 		return fmt.Sprintf("give the words of the command separately, without quotes around the whole command: -- %v", wrap.Command{Args: append(words, rest...)})
 	case err != nil && !strings.Contains(word, "/"):
-		if near := nearest(word, c.Programs()); near != "" {
+		if near := spelling.Nearest(word, c.Programs()); near != "" {
 			return fmt.Sprintf("did you mean %v?", wrap.Command{Args: append([]string{near}, rest...)})
 		}
 	}
