@@ -84,7 +84,7 @@ type Session struct {
 	mu sync.Mutex // guards what follows
 
 	policy  recovery.Policy // o.Policy, with what the body can carry out at the moment
-	log     *zap.Logger // the attempt's log, once there is an attempt
+	log     *zap.Logger     // the attempt's log, once there is an attempt
 	logFile *os.File
 
 	history recovery.History
@@ -180,13 +180,8 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	for _, text := range s.f.TakeRepairs() {
 		s.log.Warn(text)
 	}
-	s.step, s.samples, s.saved = 0, 0, -1
-	if from != nil {
-		s.step, s.samples, s.saved = from.Step, from.Samples, from.Step
-		if from.Plan.Effective != s.o.Plan.Effective {
-			return fmt.Errorf("resume from step %d: %w", from.Step, &MismatchError{Key: "effective batch",
-				Have: fmt.Sprint(s.o.Plan.Effective), Want: fmt.Sprint(from.Plan.Effective)})
-		}
+	if err := s.goTo(from); err != nil {
+		return err
 	}
 	tally := s.f.Tally()
 	if s.result.Attempts == 0 {
@@ -204,6 +199,31 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		s.beginHistory(from)
 	}
 	s.history.Finished = s.step
+	s.note(runs.Entry{Kind: runs.KindAttempt, Text: s.startText(from), Version: s.o.Version})
+	s.setStatus(runs.StateRunning, "")
+	s.noteRemovals()
+	if err := s.f.CutMetrics(s.step); err != nil {
+		return fmt.Errorf("resume from step %d: truncate metrics.jsonl: %w", s.step, err)
+	}
+	return nil
+}
+
+// goTo sets the counters to the state at a checkpoint, or at the beginning if from is nil.
+func (s *Session) goTo(from *runs.Checkpoint) error {
+	s.step, s.samples, s.saved = 0, 0, -1
+	if from == nil {
+		return nil
+	}
+	s.step, s.samples, s.saved = from.Step, from.Samples, from.Step
+	if from.Plan.Effective != s.o.Plan.Effective {
+		return fmt.Errorf("resume from step %d: %w", from.Step, &MismatchError{Key: "effective batch",
+			Have: fmt.Sprint(s.o.Plan.Effective), Want: fmt.Sprint(from.Plan.Effective)})
+	}
+	return nil
+}
+
+// startText says where the attempt starts.
+func (s *Session) startText(from *runs.Checkpoint) string {
 	text := fmt.Sprintf("attempt %d starts from step %d", s.attempt, s.step)
 	if s.o.Steps == 0 && s.step == 0 { // a command itself decides where it starts
 		text = fmt.Sprintf("attempt %d starts", s.attempt)
@@ -217,13 +237,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	if s.o.Precision != "" {
 		text += ", in " + s.o.Precision
 	}
-	s.note(runs.Entry{Kind: runs.KindAttempt, Text: text, Version: s.o.Version})
-	s.setStatus(runs.StateRunning, "")
-	s.noteRemovals()
-	if err := s.f.CutMetrics(s.step); err != nil {
-		return fmt.Errorf("resume from step %d: truncate metrics.jsonl: %w", s.step, err)
-	}
-	return nil
+	return text
 }
 
 // already takes over the result of a run of which from is the last checkpoint, so that

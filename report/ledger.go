@@ -158,32 +158,40 @@ func (b *bookkeeper) enter(e runs.Entry) {
 		b.exited = true
 	case runs.KindAttempt:
 		b.started(e)
-	case runs.KindCheckpointFailed, runs.KindJournalFailed:
-		b.open(e, Row{Tone: Warn, What: string(e.Kind), Why: e.Text})
-		b.spend(e)
-	case runs.KindDamaged:
-		b.open(e, Row{Tone: Warn, What: "checkpoint damaged", Why: e.Text})
-	case runs.KindMissing:
-		b.open(e, Row{Tone: Warn, What: "file or checkpoint missing", Why: e.Text})
-	case runs.KindReleased:
-		b.open(e, Row{Tone: Warn, What: "disk full", Why: e.Text})
-	case runs.KindWarning:
-		b.open(e, Row{Tone: Warn, What: "warning", Why: e.Text})
-	case runs.KindLeft:
-		b.open(e, Row{Tone: Warn, What: "left running", Why: e.Text})
-	case runs.KindInterrupted:
-		b.open(e, Row{Tone: Warn, What: "interrupted", Why: e.Text})
-	case runs.KindFault:
-		if e.Fault != nil {
-			e.Time = e.Fault.Time
-		}
-		b.open(e, Row{Tone: Warn, What: "device fault", Why: e.Text})
 	case runs.KindGone:
 		b.open(e, Row{Tone: Warn, What: deviceLost, Why: e.Text})
 		b.failure = true
 	case runs.KindFailed:
 		b.failed(e)
+	default:
+		b.trouble(e)
 	}
+}
+
+// troubles names the kinds of entries that are rows of their own, whatever comes before or after.
+var troubles = map[runs.Kind]string{
+	runs.KindCheckpointFailed: string(runs.KindCheckpointFailed),
+	runs.KindJournalFailed:    string(runs.KindJournalFailed),
+	runs.KindDamaged:          "checkpoint damaged",
+	runs.KindMissing:          "file or checkpoint missing",
+	runs.KindReleased:         "disk full",
+	runs.KindWarning:          "warning",
+	runs.KindLeft:             "left running",
+	runs.KindInterrupted:      "interrupted",
+	runs.KindFault:            "device fault",
+}
+
+// trouble adds a row if e is one of the troubles.
+func (b *bookkeeper) trouble(e runs.Entry) {
+	what := troubles[e.Kind]
+	if what == "" {
+		return
+	}
+	if e.Fault != nil {
+		e.Time = e.Fault.Time
+	}
+	b.open(e, Row{Tone: Warn, What: what, Why: e.Text})
+	b.spend(e)
 }
 
 // started records the start of an attempt. If a decision led to the attempt, the start is

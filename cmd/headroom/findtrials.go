@@ -94,15 +94,7 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 // not named either. It names all that find has to know, so that the user learns it at once. w and
 // err are what recognised returned.
 func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
-	var problem *wrap.ProfileError
-	switch {
-	case r.Profile != "":
-		return nil
-	case err != nil && (!errors.As(err, &problem) || problem.Key != "micro" || problem.Value != ""):
-		return nil
-	case err == nil && w.Match == nil && !errors.As(w.why, new(*wrap.NotRecognisedError)):
-		return nil
-	case err == nil && w.Match != nil && w.Match.Profile.Name != "plain":
+	if r.Profile != "" || !unrecognised(w, err) {
 		return nil
 	}
 	all, _ := nvml.GPUs() // without NVML there is no GPU to watch
@@ -120,6 +112,19 @@ func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
 		text = "find also has to know where the command sets: "
 	}
 	return usagef(hint, "%s%s", text, strings.Join(names, ", "))
+}
+
+// unrecognised reports whether what recognised returned means that no profile knows the command,
+// and that the user has not said where it sets its micro-batch.
+func unrecognised(w *wrapped, err error) bool {
+	if err != nil {
+		problem := (*wrap.ProfileError)(nil)
+		return errors.As(err, &problem) && problem.Key == "micro" && problem.Value == ""
+	}
+	if w.Match == nil {
+		return errors.As(w.why, new(*wrap.NotRecognisedError))
+	}
+	return w.Match.Profile.Name == "plain"
 }
 
 // prepared returns how to try the command w, or an error that says why it cannot be tried. It

@@ -105,16 +105,8 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 	switch {
 	case seen.OOM != nil:
 		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
-		for _, name := range worker.Allowances {
-			if o.Hint == "" && o.Kind.Memory() && strings.Contains(seen.Why, "--allow "+name) {
-				o.Hint = "run the command again with --allow " + name + ", if it is acceptable that the gradients are approximate"
-			}
-		}
 		if o.Hint == "" && o.Kind.Memory() {
-			o.Hint = seen.Hint
-		}
-		if o.Hint == "" && o.Kind.Memory() && seen.Mixed != "" {
-			o.Hint = "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
+			o.Hint = helps(seen)
 		}
 		return o
 	case seen.Attached || !o.Kind.Memory() && o.Kind != wrap.Failed:
@@ -129,6 +121,20 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 		i.u.say("the worker was %v", why)
 	}
 	return o
+}
+
+// helps returns what would help against a failure that the worker has seen, or "" if it is not
+// known.
+func helps(seen worker.Ended) string {
+	for _, name := range worker.Allowances {
+		if strings.Contains(seen.Why, "--allow "+name) {
+			return "run the command again with --allow " + name + ", if it is acceptable that the gradients are approximate"
+		}
+	}
+	if seen.Hint == "" && seen.Mixed != "" {
+		return "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
+	}
+	return seen.Hint
 }
 
 // unattached says why no process of the command reported to headroom.

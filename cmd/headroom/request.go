@@ -162,12 +162,7 @@ func notForCommands(c *cli.Context, purpose string, flags []cli.Flag) error {
 // override applies the flags on the command line to r. They take precedence over settings that r
 // has from a file. override returns a usage error if the settings do not fit together.
 func (r *request) override(c *cli.Context) error {
-	r.flags = c.StringSlice("knob")
-	for _, knob := range r.flags {
-		name, _, _ := strings.Cut(knob, "=")
-		r.Knobs = slices.DeleteFunc(r.Knobs, func(other string) bool { return r.file != "" && strings.HasPrefix(other, name+"=") })
-	}
-	r.Knobs = append(r.Knobs, r.flags...)
+	r.overrideKnobs(c.StringSlice("knob"))
 	if isSet(c, "profile") {
 		profile, err := absoluteProfile(c.String("profile"))
 		if err != nil {
@@ -199,6 +194,23 @@ func (r *request) override(c *cli.Context) error {
 		return wrongValue("world", r.World, outOfRange)
 	case r.Hang < 0:
 		return wrongValue("hang", r.Hang, outOfRange)
+	}
+	return r.contradiction()
+}
+
+// overrideKnobs adds the knobs on the command line, each in place of those of its name in the file.
+func (r *request) overrideKnobs(flags []string) {
+	r.flags = flags
+	for _, knob := range flags {
+		name, _, _ := strings.Cut(knob, "=")
+		r.Knobs = slices.DeleteFunc(r.Knobs, func(other string) bool { return r.file != "" && strings.HasPrefix(other, name+"=") })
+	}
+	r.Knobs = append(r.Knobs, flags...)
+}
+
+// contradiction returns a usage error if two settings do not fit together.
+func (r *request) contradiction() error {
+	switch {
 	case r.Observe && r.NoWorker:
 		return usagef("leave out one of them", "--observe has no effect with --no-worker")
 	case r.RestartLeaking && r.NoWorker:

@@ -42,25 +42,42 @@ func meant(c wrap.Command, why error) string {
 	if len(c.Args) == 0 {
 		return ""
 	}
-	word, rest := c.Args[0], c.Args[1:]
-	info, err := os.Stat(c.From(word))
-	file := err == nil && !info.IsDir()
-	switch words := strings.Fields(word); {
-	case file && filepath.Ext(word) == ".py":
+	switch info, err := os.Stat(c.From(c.Args[0])); {
+	case err != nil:
+		return meantByWords(c)
+	case info.IsDir():
+		return ""
+	}
+	return meantByFile(c, why)
+}
+
+// meantByFile is meant for a command whose first word is a file that cannot be started.
+func meantByFile(c wrap.Command, why error) string {
+	word := c.Args[0]
+	switch {
+	case filepath.Ext(word) == ".py":
 		return fmt.Sprintf("did you mean python %v?", c)
-	case file && filepath.Ext(word) == ".sh":
+	case filepath.Ext(word) == ".sh":
 		return fmt.Sprintf("did you mean bash %v?", c)
-	case file && !strings.Contains(word, "/"):
+	case !strings.Contains(word, "/"):
 		return fmt.Sprintf("./%s is a file here; chmod +x makes it executable", word)
-	case file && errors.Is(why, fs.ErrPermission):
+	case errors.Is(why, fs.ErrPermission):
 		return fmt.Sprintf("chmod +x %v makes it executable", wrap.Command{Args: c.Args[:1]})
-	case file && errors.Is(why, fs.ErrNotExist):
+	case errors.Is(why, fs.ErrNotExist):
 		return "its first line names an interpreter that does not exist"
-	case err != nil && len(words) > 1 && strings.ContainsAny(word, "|&;<>"):
+	}
+	return ""
+}
+
+// meantByWords is meant for a command whose first word is no file.
+func meantByWords(c wrap.Command) string {
+	word, rest := c.Args[0], c.Args[1:]
+	switch words := strings.Fields(word); {
+	case len(words) > 1 && strings.ContainsAny(word, "|&;<>"):
 		return fmt.Sprintf("this needs a shell: -- %v", wrap.Command{Args: []string{"bash", "-o", "pipefail", "-c", strings.Join(c.Args, " ")}})
-	case err != nil && len(words) > 1:
+	case len(words) > 1:
 		return fmt.Sprintf("give the words of the command separately, without quotes around the whole command: -- %v", wrap.Command{Args: append(words, rest...)})
-	case err != nil && !strings.Contains(word, "/"):
+	case !strings.Contains(word, "/"):
 		if near := spelling.Nearest(word, c.Programs()); near != "" {
 			return fmt.Sprintf("did you mean %v?", wrap.Command{Args: append([]string{near}, rest...)})
 		}

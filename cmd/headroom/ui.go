@@ -181,18 +181,8 @@ func (u *ui) entry(e runs.Entry) {
 		}
 	case runs.KindRemedy:
 		u.done(e.Text)
-	case runs.KindSurvived: // one line for what went wrong, another for what was done
-		wrong, how, told := e.InPlace()
-		if !u.quiet {
-			u.line(yellow, wrong)
-		}
-		if told {
-			u.done("survived in place: " + how)
-		}
-	case runs.KindRefused:
-		if !u.quiet {
-			u.line(yellow, e.Text)
-		}
+	case runs.KindOOM, runs.KindSurvived, runs.KindRefused:
+		u.failure(e)
 	case runs.KindCheckpoint, runs.KindDevice:
 	case runs.KindGone:
 		if u.quiet { // otherwise the entry about the decision says it
@@ -204,16 +194,28 @@ func (u *ui) entry(e runs.Entry) {
 		if u.probed = append(before, e.Text); !slices.Contains(before, e.Text) {
 			u.say("  %s", e.Text)
 		}
-	case runs.KindOOM:
-		text := e.Text
-		if e.Verdict != nil {
-			text += "; verdict: " + string(e.Verdict.Cause)
-		}
-		if !u.quiet {
-			u.line(yellow, text)
-		}
 	default:
 		u.say("%s", e.Text)
+	}
+}
+
+// failure prints how memory ran out, and what was done about it in place, if anything was.
+func (u *ui) failure(e runs.Entry) {
+	wrong, done := e.Text, ""
+	if e.Kind == runs.KindOOM && e.Verdict != nil {
+		wrong += "; verdict: " + string(e.Verdict.Cause)
+	}
+	if e.Kind == runs.KindSurvived { // one line for what went wrong, another for what was done
+		what, how, told := e.InPlace()
+		if wrong = what; told {
+			done = "survived in place: " + how
+		}
+	}
+	if !u.quiet {
+		u.line(yellow, wrong)
+	}
+	if done != "" {
+		u.done(done)
 	}
 }
 

@@ -270,23 +270,28 @@ func rival(dir, place string) error {
 	return nil
 }
 
-// run starts the command, and starts it again for as long as headroom has a remedy for
-// its failures. It returns the exit status of the last attempt, which headroom is to exit
-// with.
-func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name string) (harness.Result, int, error) {
-	// Signals are meant for the command. Each is passed on to it, and none ends headroom
-	// before the command has ended. After a signal, the command is not started again.
+// untilEnded returns a context that ends when headroom is asked to end. Such signals are meant for
+// the command. Each is passed on to it, and none ends headroom before the command has ended. After
+// a signal, the command is not started again.
+func untilEnded(ctx context.Context) (context.Context, context.CancelFunc) {
 	var ends []os.Signal
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) {
 			ends = append(ends, s)
 		}
 	}
-	if len(ends) > 0 {
-		var stop func()
-		ctx, stop = signal.NotifyContext(ctx, ends...)
-		defer stop()
+	if len(ends) == 0 {
+		return ctx, func() {}
 	}
+	return signal.NotifyContext(ctx, ends...)
+}
+
+// run starts the command, and starts it again for as long as headroom has a remedy for
+// its failures. It returns the exit status of the last attempt, which headroom is to exit
+// with.
+func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name string) (harness.Result, int, error) {
+	ctx, stop := untilEnded(ctx)
+	defer stop()
 	w.Keep = func(k runs.Known) { _ = folder.SetKnown(k) } // without it, the times of checkpoints decide after a resume
 	release, err := w.claim(u, name)
 	if err != nil {
@@ -482,27 +487,24 @@ const leftFailure = "the failure above, which headroom left to the command's own
 // one is worth drawing. The error that it returns carries the command's exit status.
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
 	var exit *wrap.ExitError
-	never := errors.As(err, &exit) && w.never != ""
-	if (never || errors.As(err, new(*wrap.StartError))) && w.made && result.Attempts == 1 {
+	exited := errors.As(err, &exit)
+	if why := w.neverRan(exited, code, err); why != nil && w.made && result.Attempts == 1 {
 		if failed := os.RemoveAll(dir); failed != nil { // the folder records nothing else
 			u.warn("%v", failed)
 		}
-		if never {
-			return neverBegan(w.Command, w.never, code)
-		}
-		return notStarted(w.Command, err)
+		return why
 	}
-	quiet := errors.As(err, &exit) && !exit.Memory && !exit.Killed && result.Failures == 0 // the command has said everything itself
-	happened := result.Failures > 0 || err != nil && !quiet
-	if happened || w.worthAReport(dir, u.now()) {
-		if r, drawn := drawn(dir, "", u.now()); drawn == nil {
-			if failed := r.Write(dir); failed != nil {
-				u.noReport(failed)
-			} else if happened { // otherwise the terminal belongs to the command
-				u.reportWritten(filepath.Join(dir, report.Page))
-			}
-		}
+	quiet := exited && !exit.Memory && !exit.Killed && result.Failures == 0 // the command has said everything itself
+	w.draw(u, dir, result.Failures > 0 || err != nil && !quiet)
+	if exited && code != 0 && !isInterrupted(err) {
+		return &childError{code: code, err: w.inShort(exit, err), hint: w.hint(exit), quiet: quiet}
 	}
+	return w.last(u, result, code, err)
+}
+
+// last prints the last line about a run of a command, if its end does not say enough, and returns
+// err with the command's exit status.
+func (w *wrapped) last(u *ui, result harness.Result, code int, err error) error {
 	switch {
 	case err == nil:
 		if result.Failures > 0 {
@@ -515,22 +517,51 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 		}
 		u.stopped(exitStatus(err), w.goesOn())
 		return err
-	case errors.As(err, &exit), errors.As(err, new(*harness.GaveUpError)):
-		if code == 0 {
-			return err
-		}
-		hint := w.hint(exit)
-		switch {
-		case exit != nil && exit.Memory && w.again:
-			err = fmt.Errorf("%s: %s", exit.How, leftFailure)
-		case exit != nil && exit.What != "": // the command has printed its error itself
-			err = errors.New(exit.What)
-		}
-		return &childError{code: code, err: err, hint: hint, quiet: quiet}
 	case errors.As(err, new(*wrap.StartError)):
 		return notStarted(w.Command, err)
 	case code != 0:
 		return &childError{code: code, err: err}
+	}
+	return err
+}
+
+// neverRan returns the error for a command that could not be started, or whose script Python could
+// not open. It returns nil if the command has run.
+func (w *wrapped) neverRan(exited bool, code int, err error) error {
+	switch {
+	case exited && w.never != "":
+		return neverBegan(w.Command, w.never, code)
+	case errors.As(err, new(*wrap.StartError)):
+		return notStarted(w.Command, err)
+	}
+	return nil
+}
+
+// draw draws the report if something happened, or if it is worth one anyway. Only in the first case
+// does the user learn where it is: otherwise the terminal belongs to the command.
+func (w *wrapped) draw(u *ui, dir string, happened bool) {
+	if !happened && !w.worthAReport(dir, u.now()) {
+		return
+	}
+	r, err := drawn(dir, "", u.now())
+	if err != nil {
+		return
+	}
+	if err := r.Write(dir); err != nil {
+		u.noReport(err)
+	} else if happened {
+		u.reportWritten(filepath.Join(dir, report.Page))
+	}
+}
+
+// inShort returns what is said about a command that ended by itself, without what it or headroom
+// has printed already.
+func (w *wrapped) inShort(exit *wrap.ExitError, err error) error {
+	switch {
+	case exit.Memory && w.again:
+		return fmt.Errorf("%s: %s", exit.How, leftFailure)
+	case exit.What != "": // the command has printed its error itself
+		return errors.New(exit.What)
 	}
 	return err
 }
@@ -558,8 +589,6 @@ func (w *wrapped) goesOn() string {
 // hint returns what would help next time, or "" if headroom knows of nothing.
 func (w *wrapped) hint(exit *wrap.ExitError) string {
 	switch {
-	case exit == nil:
-		return ""
 	case exit.Hint != "":
 		return exit.Hint
 	case w.Match != nil:
