@@ -9,6 +9,7 @@ import (
 	"slices"
 	"syscall"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/spelling"
 )
@@ -25,7 +26,7 @@ func runFolder(word string) (string, error) {
 	if near := spelling.Nearest(word, runNames()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	return "", usagef(hint, "no run %q: it is neither the name of a run in %s nor the path of one", word, configs.RunsDir())
+	return "", ui.Usagef(hint, "no run %q: it is neither the name of a run in %s nor the path of one", word, configs.RunsDir())
 }
 
 func isRun(dir string) bool {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/runs"
@@ -43,7 +44,7 @@ func beat(j harness.Journal) (stop func()) {
 // inside sets up the worker that watches the lives of a command from inside the command's
 // processes. A life is one start of the command, with all that happens until its end.
 type inside struct {
-	u       *ui
+	u       *ui.UI
 	journal harness.Journal
 	mode    worker.Mode
 	allow   []string
@@ -75,7 +76,7 @@ func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Ou
 		i.life.Store(nil)
 		seen, err := life.End()
 		if err != nil {
-			i.u.warn("the worker's folder is left behind: %v", err)
+			i.u.Warn("the worker's folder is left behind: %v", err)
 		}
 		i.blind = !seen.Attached && !seen.Torch
 		return i.ended(c, o, seen)
@@ -118,7 +119,7 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 	}
 	i.journal.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
 	if o.Kind.Memory() {
-		i.u.say("the worker was %v", why)
+		i.u.Say("the worker was %v", why)
 	}
 	return o
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
@@ -51,7 +52,7 @@ func TestWhyNothingWasDone(t *testing.T) {
 		{worker.Ended{Python: true, Torch: true, Attached: true, Watches: "several ranks would have to agree"}, ""},
 	} {
 		var out bytes.Buffer
-		u := &ui{screen: &screen{w: &out}}
+		u := &ui.UI{Screen: &ui.Screen{Writer: &out}}
 		_ = (&inside{u: u, journal: newSession(t)}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory}, c.seen)
 		if out.String() != c.want {
 			t.Errorf("%+v: %q, want %q", c.seen, out.String(), c.want)

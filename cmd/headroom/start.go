@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/spelling"
 	"headroom/wrap"
 )
@@ -19,19 +20,19 @@ func notStarted(c wrap.Command, err error) error {
 	if !errors.As(err, &start) {
 		return err
 	}
-	return &childError{code: start.Code, err: err, hint: meant(c, start.Err)}
+	return &ui.ChildError{Code: start.Code, Err: err, Hint: meant(c, start.Err)}
 }
 
 // neverBegan returns the error for a command whose script or module, called name, Python could not
 // open. It carries the command's own exit status.
 func neverBegan(c wrap.Command, name string, code int) error {
-	err := &childError{code: code, err: fmt.Errorf("nothing has run, and no run is kept: Python cannot open %s", name)}
+	err := &ui.ChildError{Code: code, Err: fmt.Errorf("nothing has run, and no run is kept: Python cannot open %s", name)}
 	beside, _ := filepath.Glob(filepath.Join(filepath.Dir(c.From(name)), "*.py")) // without any, there is nothing to suggest
 	for i, path := range beside {
 		beside[i] = filepath.Base(path)
 	}
 	if near := spelling.Nearest(filepath.Base(name), beside); near != "" && strings.HasSuffix(name, ".py") {
-		err.hint = fmt.Sprintf("did you mean %s?", filepath.Join(filepath.Dir(name), near))
+		err.Hint = fmt.Sprintf("did you mean %s?", filepath.Join(filepath.Dir(name), near))
 	}
 	return err
 }
