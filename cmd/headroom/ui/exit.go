@@ -87,6 +87,18 @@ type UsageError struct {
 func (e *UsageError) Error() string { return e.Err.Error() }
 func (e *UsageError) Unwrap() error { return e.Err }
 
+// ChildError is an error with the status that headroom is to exit with. If the wrapped command
+// failed, that is the command's own status.
+type ChildError struct {
+	Code  int
+	Err   error
+	Hint  string // the next step; may be empty
+	Quiet bool   // there is nothing to add to what the command said
+}
+
+func (e *ChildError) Error() string { return e.Err.Error() }
+func (e *ChildError) Unwrap() error { return e.Err }
+
 // Usagef returns a [UsageError] with a hint. The format is that of [fmt.Errorf].
 func Usagef(hint, format string, args ...any) error {
 	return &UsageError{fmt.Errorf(format, args...), hint}
@@ -145,16 +157,3 @@ func isDevice(err error) bool {
 	var lost *device.GoneError
 	return errors.Is(err, job.ErrNoDevice) || errors.As(err, &lost)
 }
-
-// ChildError is an error with the status that headroom is to exit with. If the wrapped command
-// failed, that is the command's own status.
-type ChildError struct {
-	Code int
-	Err  error
-	Hint string
-
-	Quiet bool // there is nothing to add to what the command said
-}
-
-func (e *ChildError) Error() string { return e.Err.Error() }
-func (e *ChildError) Unwrap() error { return e.Err }

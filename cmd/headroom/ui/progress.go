@@ -16,10 +16,11 @@ type Progress struct {
 	UI       *UI
 	Total    int       // steps of the whole run
 	Started  time.Time // when this command started
-	shown    time.Time // when the newest line was written or rewritten
-	pace     float64   // seconds per step, smoothed
 	Failures int       // out-of-memory failures, in this command
 	Hidden   bool      // --no-progress
+
+	shown time.Time // when the newest line was written or rewritten
+	pace  float64   // seconds per step, smoothed
 }
 
 // rewriteEvery is the shortest time between rewrites; eyes cannot follow faster ones.

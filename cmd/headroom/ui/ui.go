@@ -46,13 +46,13 @@ import (
 
 // UI is where a command's messages and answers go.
 type UI struct {
-	Out    io.Writer // stdout
-	Screen *Screen   // stderr
-	Quiet  bool
-	Now    func() time.Time
+	Out      io.Writer        // stdout
+	OutShows bool             // stdout is a terminal
+	Screen   *Screen          // stderr
+	Quiet    bool             // --quiet
+	Now      func() time.Time // the clock
 
-	OutShows bool     // stdout is a terminal
-	probed   []string // the lines of the search that is in progress
+	probed []string // the lines of the search that is in progress
 }
 
 // New returns the UI of a process with the given stdout and stderr. env looks up variables of its
