@@ -241,10 +241,10 @@ func about(entries []runs.Entry) string {
 		if e.Kind == runs.KindCommand {
 			known = e.Text
 		}
-		if python, torch, told := e.Attached(); told {
-			versions = "Python " + python
-			if torch != "none" { // PyTorch had been imported
-				versions += ", PyTorch " + torch
+		if a := e.Attached; a != nil {
+			versions = "Python " + a.Python
+			if a.Torch != "none" { // PyTorch had been imported
+				versions += ", PyTorch " + a.Torch
 			}
 		}
 	}

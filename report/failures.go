@@ -9,7 +9,6 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/report/words"
-	"headroom/runs"
 )
 
 // Failures sums up the failures in the ledger.
@@ -39,7 +38,7 @@ func failures(rows []Row, o Outcome) Failures {
 	causes, lost := map[memory.Cause]int{}, map[memory.Cause]float64{}
 	for _, row := range rows {
 		f.Lost += row.Lost
-		f.Approximate = f.Approximate || row.InPlace && strings.Contains(row.Reason, runs.Approximate)
+		f.Approximate = f.Approximate || row.approximate
 		if row.Failed {
 			lost[cmp.Or(row.Cause, memory.Unknown)] += row.Lost
 		}

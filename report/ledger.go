@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,7 @@ type Row struct {
 	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
 	largest       int             // micro-batch that failed
 	starts        bool            // Result says which attempt started, and later outcomes are added to it
+	approximate   bool            // the gradients are not exactly those of the whole batch, as the user had allowed
 	refused       string          // what a worker said about a failure that it left to the command's own code
 }
 
@@ -127,13 +129,18 @@ func ledger(in Input, body *body, attempts []Attempt) []Row {
 	}
 	for i := range b.rows {
 		if row := &b.rows[i]; row.Failed && row.refused != "" {
-			row.Why = strings.TrimSuffix(strings.TrimPrefix(row.refused, "out of memory ")+". "+row.Why, ". ")
+			row.Why = joined(". ", row.refused, row.Why)
 		}
 		for _, text := range b.rows[i].texts() {
 			*text = clipped(*text, textLimit)
 		}
 	}
 	return b.rows
+}
+
+// joined joins those texts that are not empty.
+func joined(separator string, texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), separator)
 }
 
 func (b *bookkeeper) enter(e runs.Entry) {
@@ -145,7 +152,7 @@ func (b *bookkeeper) enter(e runs.Entry) {
 	case runs.KindSurvived:
 		b.survived(e)
 	case runs.KindRefused:
-		b.open(e, Row{Tone: Warn, What: "not recovered in place", Why: e.Text, refused: e.Text})
+		b.open(e, Row{Tone: Warn, What: "not recovered in place", Why: e.Text, refused: joined("; ", e.Details(), e.Left())})
 	case runs.KindDecision:
 		b.decision(e)
 	case runs.KindProbe:
@@ -201,7 +208,7 @@ func (b *bookkeeper) started(e runs.Entry) {
 	switch {
 	case b.again:
 		row := b.newest()
-		row.Result, row.starts = strings.TrimPrefix(row.Result+"; "+e.Text, "; "), true
+		row.Result, row.starts = joined("; ", row.Result, e.Text), true
 		if a := b.attempts[e.Attempt]; a.From > 0 { // the process would not have had to start once more
 			row.Lost += a.Start
 		}
@@ -257,27 +264,12 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	b.outOfMemory(e)
 	b.failure = false
 	row := b.newest()
-	what, how, told := e.InPlace()
-	if told { // what ran out of memory names the line of the user's own code
-		why := row.Why
-		if why == e.Text { // the failure has no verdict
-			why = ""
-		}
-		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+why, " .")
-	}
-	row.InPlace = true
-	if e.Decision == nil || e.Decision.Remedy == "" { // the process has not asked for a decision
-		row.Remedy, row.Reason = "survived in place", how
+	row.InPlace, row.Remedy = true, "survived in place"
+	if e.InPlace == nil { // an earlier version wrote only the text
+		row.Why = e.Text
 		return
 	}
-	why := ""
-	if e.Decision.Verdict != nil {
-		why = ": " + e.Decision.Verdict.Why
-	}
-	row.Remedy, row.Reason = string(e.Decision.Remedy)+", in place", strings.TrimSuffix(e.Decision.Reason, why)
-	if told {
-		row.Reason = strings.TrimSuffix(how, why)
-	}
+	row.Why, row.Reason, row.approximate = e.Details(), e.Done(), e.InPlace.Approximate
 }
 
 // planned records the plan of an attempt. After the first search of a run, this plan is
@@ -394,7 +386,7 @@ func (b *bookkeeper) result(e runs.Entry) {
 	if !row.starts {
 		row.Result = ""
 	}
-	row.Result = strings.TrimPrefix(row.Result+"; "+e.Text, "; ")
+	row.Result = joined("; ", row.Result, e.Text)
 	b.spend(e)
 }
 

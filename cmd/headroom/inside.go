@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -127,10 +126,8 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 // helps returns what would help against a failure that the worker has seen, or "" if it is not
 // known.
 func helps(seen worker.Ended) string {
-	for _, name := range worker.Allowances {
-		if strings.Contains(seen.Why, "--allow "+name) {
-			return "run the command again with --allow " + name + ", if it is acceptable that the gradients are approximate"
-		}
+	if seen.Allow != "" {
+		return "run the command again with --allow " + seen.Allow + ", if it is acceptable that the gradients are approximate"
 	}
 	if seen.Hint == "" && seen.Mixed != "" {
 		return "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"

@@ -57,8 +57,9 @@ func wrappedScreen(u *ui.UI) {
 	w := &wrapped{}
 	for _, e := range []runs.Entry{
 		{Kind: runs.KindWarning, Text: "a checkpoint every 500 of 20000 steps (--save_steps): a failure costs up to 500 steps"},
-		{Kind: runs.KindSurvived, Text: "out of memory at micro-batch 512 in forward: 1.9 GiB asked for, 944.5 MiB free of 18.2 GiB, 16.6 GiB allocated, 17.3 GiB reserved (train.py:36)" +
-			"; survived in place: 512 rows in 4 pieces: micro-batch 512 needs at least 18.5 GiB of 18.2 GiB"},
+		{Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: 1945 * memory.MiB, Micro: 512, Phase: memory.PhaseForward,
+			Stats: memory.Stats{Free: 944 * memory.MiB, Capacity: 18636 * memory.MiB, Allocated: 16998 * memory.MiB, Reserved: 17715 * memory.MiB}},
+			Where: "train.py:36", InPlace: &runs.InPlace{Way: runs.WayPieces, Rows: 512, Pieces: 4}},
 		{Kind: runs.KindRefused, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory at micro-batch 512 in backward: 1 GiB asked for (train.py:38); left to the command's own code: the graph is kept to be used again (retain_graph)"},
 		{Kind: runs.KindExit, Text: "exit status 1 after 3.2 h: out of memory"},
 		{Kind: runs.KindOOM, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory in backward: 1 GiB asked for, 0.2 GiB free of 18.2 GiB", Verdict: &memory.Verdict{Cause: memory.Batch}},

@@ -378,7 +378,7 @@ wire = socket.socket(socket.AF_UNIX)
 wire.connect(os.environ["HEADROOM_SOCKET"])
 def say(**message):
     wire.sendall(json.dumps(message).encode() + b"\n")
-say(type="hello", v=1, rank=0, world=1, python="3", torch="2", mode="armed")
+say(type="hello", v=2, rank=0, world=1, python="3", torch="2", mode="armed")
 began, gib, step, saved = time.monotonic(), 1 << 30, 0, False
 while time.monotonic() - began < 60:
     past = time.monotonic() - began

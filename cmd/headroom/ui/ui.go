@@ -216,8 +216,8 @@ func (u *UI) failure(e runs.Entry) {
 		wrong += "; verdict: " + string(e.Verdict.Cause)
 	}
 	if e.Kind == runs.KindSurvived { // one line for what went wrong, another for what was done
-		what, how, told := e.InPlace()
-		if wrong = what; told {
+		wrong = e.Wrong()
+		if how := e.Done(); how != "" {
 			done = "survived in place: " + how
 		}
 	}

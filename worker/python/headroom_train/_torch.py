@@ -64,9 +64,9 @@ def install() -> None:
         register_optimizer_step_post_hook(unless_compiled(report.step))
         return
     recorder = _recorder = Recorder(report)
-    recorder.sizes.ask = report.ask
+    recorder.sizes.tell = report.failed
     recorder.sizes.learned = report.limit
-    report.ran = recorder.sizes.ran
+    report.sizes = recorder.sizes
     Recorded.intercept = staticmethod(recorder.function)
     Recorded.shared = staticmethod(recorder.shared)
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]

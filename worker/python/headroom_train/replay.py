@@ -25,7 +25,7 @@ from .genuine import backward, grad
 from .graph import reentrant
 from .held import parameters, submodules
 from .hooks import changed
-from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
+from .norms import ALLOWANCE, HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
 from .rows import NOTHING, Axis, Plan, Rows, arguments, as_real, perform, pick
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
@@ -509,13 +509,15 @@ def approximable(modules: Sequence[torch.nn.Module]) -> bool:
     return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
 
 
-def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: str) -> None:
-    """Raises :class:`Refused`, for the reason ``why``, unless the calls of these modules may be run
-    in pieces that have statistics of their own."""
+def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: Refused) -> None:
+    """Raises ``why`` unless the calls of these modules may be run in pieces that have statistics of
+    their own."""
     if not approximable(modules):
-        raise Refused(why)
+        raise why.more(str(why))
     if not allowed():
-        raise Refused(f"{why}; {HINT}")
+        said = why.more(f"{why}; {HINT}")
+        said.allowance = ALLOWANCE
+        raise said
 
 
 def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
@@ -712,7 +714,7 @@ class Proof:
                 return work(n, tolerance)
             except Refused as why:
                 ago = self.used.count - self.used.passed
-                raise Refused(f"{why}; the same trial last passed {ago} step{'s' * (ago != 1)} ago" if self.used.passed else str(why)) from None
+                raise why.more(f"{why}; the same trial last passed {ago} step{'s' * (ago != 1)} ago" if self.used.passed else str(why)) from None
 
         def calmly(n: int, calm: Calm) -> Any:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():

@@ -496,7 +496,8 @@ class Plan:
             raise Refused(f"{named(entry)} takes too many tensors of the batch's size")
         scalings = (True, False) if entry.call_name() in SHAPING and mentions(entry, self.batch) else (False,)
         found: list[tuple[Cut, list, list]] = []
-        why: Optional[Exception] = None
+        why: Optional[Refused] = None
+        error: Optional[Exception] = None
         for scaled in scalings:
             for size in range(len(could) + 1):
                 for chosen in combinations(could, size):
@@ -509,11 +510,14 @@ class Plan:
                     except Exception as e:
                         if is_out_of_memory(e):
                             raise
-                        why = why if isinstance(why, Refused) else e
+                        error = e
                     else:
                         found.append((cut, results, shapes))
         if not found:
-            raise Refused(self._joined(entry) or (str(why) if isinstance(why, Refused) else f"{named(entry)} cannot be run on fewer rows: {why}"))
+            joined = self._joined(entry)
+            if joined is None and why is not None:
+                raise why.more(str(why))
+            raise Refused(joined or f"{named(entry)} cannot be run on fewer rows: {error}")
         if len(found) > 1:
             raise Refused(f"the arguments of {named(entry)} can be split in more than one way")
         cut, results, _ = found[0]

@@ -560,7 +560,7 @@ class Deaf:
     def refused(self, why: str, **said: Any) -> None:
         self.told.append({**said, "why": why})
 
-    hello, step, oom, note = ignored, ignored, taken, taken
+    hello, step, oom, survived, note = ignored, ignored, taken, taken, taken
 
 
 @check
@@ -575,10 +575,10 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
         raise RuntimeError("this allocator does not tell")
 
     torch.cuda.get_per_process_memory_fraction = untold
-    Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
-    Report().ask(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
+    Report().failed(8, torch.OutOfMemoryError("CUDA error: out of memory"))
+    Report().failed(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
     torch.cuda.get_per_process_memory_fraction = lambda device=None: 0.9  # the process may use less than the device has
-    Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
+    Report().failed(8, torch.OutOfMemoryError("CUDA error: out of memory"))
     found = [[said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")] for said in Deaf.told]
     want = [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"], [None, 2, 72, 60, 65, "forward"]]
     return "" if found == want else f"told {found}"
@@ -641,7 +641,7 @@ def a_failure_is_reported_once(t: Training) -> str:
         out = t.net(t.x)
         (out.pow(2).mean() + out.mean() ** 2).backward()
         injector.end()
-    survived = [said for said in Deaf.told if "micro" not in said]  # not those that ask
+    survived = [said for said in Deaf.told if "micro" not in said]  # not those that report the failure itself
     return "" if len(survived) == 1 else f"{Deaf.told}"
 
 

@@ -1277,9 +1277,9 @@ def kinds_of_batches() -> str:
                 wrong.append(f"{where} {why}: survived, {told()}")
             except torch.OutOfMemoryError:
                 pass
-            said = _torch._recorder.report.told[-1]["why"]
-            if said != why or failure.Mixed.behind(said):
-                wrong.append(f"{where} {why}: {said}")
+            refused = _torch._recorder.report.told[-1]
+            if refused["why"] != why or refused["code"] == failure.Mixed.code:
+                wrong.append(f"{where} {why}: {refused}")
     plan = Plan.__new__(Plan)
     plan.tape, plan.batch, plan._rows = SimpleNamespace(outside=[x, edges, edges[:, :1]]), 8, [SimpleNamespace(count=2), SimpleNamespace(count=3)]  # type: ignore[assignment]
     for at, points in ((1, True), (2, False), (0, False)):
