@@ -8,6 +8,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/words"
 )
 
 // Failures sums up the failures in the ledger.
@@ -79,9 +80,9 @@ func (f Failures) sentence() string {
 	}
 	var causes []string
 	for _, c := range f.told() {
-		causes = append(causes, count(c.N)+" "+c.name())
+		causes = append(causes, words.Count(c.N)+" "+c.name())
 	}
-	return strings.TrimSuffix(fmt.Sprintf("memory ran out %s, %s: %s", plural(f.Total, "time"), f.end(), strings.Join(causes, ", ")), ": ")
+	return strings.TrimSuffix(fmt.Sprintf("memory ran out %s, %s: %s", words.Plural(f.Total, "time"), f.end(), strings.Join(causes, ", ")), ": ")
 }
 
 // told returns the causes that are worth telling: none if no cause is known.

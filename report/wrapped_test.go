@@ -11,6 +11,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/chart"
 	"headroom/runs"
 )
 
@@ -58,7 +59,7 @@ func TestWrappedCommand(t *testing.T) {
 		t.Errorf("%+v", cards)
 	}
 	var markdown, page bytes.Buffer
-	if err := r.Markdown(&markdown, func(p Picture) string { return p.Name }); err != nil {
+	if err := r.Markdown(&markdown, func(p chart.Picture) string { return p.Name }); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.HTML(&page); err != nil {
@@ -219,8 +220,8 @@ func TestWrappedCommandsSteps(t *testing.T) {
 	var names []string
 	for _, p := range r.Pictures() {
 		names = append(names, p.Name)
-		if !strings.Contains(p.body, "minutes since the first step") || !strings.Contains(p.body, `class="mark"`) || strings.Contains(p.Alt, "nothing") {
-			t.Errorf("%s: %s\n%s", p.Name, p.Alt, p.body)
+		if text := svg(t, p); !strings.Contains(text, "minutes since the first step") || !strings.Contains(text, `class="mark"`) || strings.Contains(p.Alt, "nothing") {
+			t.Errorf("%s: %s\n%s", p.Name, p.Alt, text)
 		}
 	}
 	if !slices.Equal(names, []string{"memory", "throughput", "pieces"}) {
@@ -234,7 +235,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 				short.seen[i].Time = begin.Add(at / stretch)
 			}
 		}
-		if body := commandPictures(short)[0].body; !strings.Contains(body, unit+" since the first step") {
+		if across := commandCharts(short)[0].Across; across != unit+" since the first step" {
 			t.Errorf("not over %s", unit)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"headroom/spelling"
 )
 
 // ProfileError is one problem in a profile. [ParseProfile] returns all problems at once,
@@ -299,7 +301,7 @@ func oneOf[T ~string](r *profileReader, to *T, words ...T) func(string, *yaml.No
 			all[i] = string(w)
 		}
 		text := "not allowed; must be one of " + strings.Join(all, ", ")
-		if best := nearestWord(n.Value, all); best != "" {
+		if best := spelling.Nearest(n.Value, all); best != "" {
 			text += "; did you mean " + best + "?"
 		}
 		r.add(n.Line, key, n.Value, text)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
@@ -51,16 +52,16 @@ func TestWhyNothingWasDone(t *testing.T) {
 		{worker.Ended{Python: true, Torch: true, Attached: true, Watches: "several ranks would have to agree"}, ""},
 	} {
 		var out bytes.Buffer
-		u := &ui{screen: &screen{w: &out}}
-		_ = (&inside{u: u, books: emptyBooks(t)}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory}, c.seen)
+		u := &ui.UI{Screen: &ui.Screen{Writer: &out}}
+		_ = (&inside{u: u, journal: newSession(t)}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory}, c.seen)
 		if out.String() != c.want {
 			t.Errorf("%+v: %q, want %q", c.seen, out.String(), c.want)
 		}
 	}
 }
 
-// emptyBooks returns the books of a run that has just begun.
-func emptyBooks(t *testing.T) *books {
+// newSession returns the session of a run that has just begun.
+func newSession(t *testing.T) *harness.Session {
 	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
 	if err != nil {
 		t.Fatal(err)
@@ -74,18 +75,19 @@ func emptyBooks(t *testing.T) *books {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &books{Session: session}
+	return session
 }
 
 // TestStepsMadeDuringALife checks that the steps of the newest life can be asked for while its processes
 // report them, and that those of an earlier life do not count. The race detector watches.
 func TestStepsMadeDuringALife(t *testing.T) {
-	i := &inside{books: emptyBooks(t)}
+	session := newSession(t)
+	i := &inside{journal: session}
 	reported := make(chan struct{})
 	go func() {
 		defer close(reported)
 		for made := range 100 {
-			i.books.Stepped(runs.ProcessStep{Made: made})
+			session.Stepped(runs.ProcessStep{Made: made})
 		}
 	}()
 	for range 100 {
@@ -97,7 +99,9 @@ func TestStepsMadeDuringALife(t *testing.T) {
 	if made := i.stepsMade(); made != 99 {
 		t.Errorf("%d steps, not 99", made)
 	}
-	i.books.forget()
+	if err := session.Attempt(nil); err != nil {
+		t.Fatal(err)
+	}
 	if made := i.stepsMade(); made != 0 {
 		t.Errorf("%d steps of an earlier life", made)
 	}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"headroom/cmd/headroom/ui"
 )
 
 func main() { os.Exit(mainStatus()) }
@@ -21,10 +23,10 @@ func mainStatus() int {
 	ahead := makeAhead(ours, command)
 	defer ahead.folder.Discard()
 	crashesAbort(os.LookupEnv, command == nil)
-	u := newUI(os.Stdout, os.Stderr, os.LookupEnv)
+	u := ui.New(os.Stdout, os.Stderr, os.LookupEnv)
 	app := newApp(u)
 	ctx := context.WithValue(context.Background(), commandKey{}, afterDashes{command, ahead})
 	err := app.RunContext(ctx, flagsFirst(app, ours))
-	u.failed(err)
-	return exitStatus(err)
+	u.Failed(err)
+	return ui.ExitStatus(err)
 }

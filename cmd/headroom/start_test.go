@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/wrap"
 )
 
@@ -37,8 +38,8 @@ func TestNotStarted(t *testing.T) {
 	} {
 		command := wrap.Command{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
 		err := notStarted(command, command.Startable())
-		child := (*childError)(nil)
-		if !errors.As(err, &child) || child.code != c.code || child.hint != c.hint {
+		child := (*ui.ChildError)(nil)
+		if !errors.As(err, &child) || child.Code != c.code || child.Hint != c.hint {
 			t.Errorf("%q: %v, %+v; want %d, %q", c.words, err, child, c.code, c.hint)
 		}
 	}

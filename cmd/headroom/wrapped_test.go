@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/runs"
 	"headroom/wrap"
@@ -303,7 +304,7 @@ func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 	if !made["train-run"] || !made["train-run-16"] || len(made) != starts {
 		t.Errorf("%d starts made %v", starts, made)
 	}
-	var usage *usageError
+	var usage *ui.UsageError
 	if _, _, err := w.folder("train-run"); !errors.As(err, &usage) || !strings.Contains(err.Error(), "there is already a run runs/train-run") {
 		t.Errorf("a name that is taken: %v", err)
 	}
