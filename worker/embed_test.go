@@ -41,7 +41,7 @@ func TestEverythingIsEmbedded(t *testing.T) {
 // socket, and that a life leaves nothing behind.
 func TestFolderIsPrivate(t *testing.T) {
 	l := begun(t, &books{}, Armed)
-	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom_train/wire.py": 0o600}
+	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom_train/wire": 0o700, "package/headroom_train/wire/wire.py": 0o600}
 	for name, want := range modes {
 		info, err := os.Stat(filepath.Join(l.folder.dir, name))
 		if err != nil || info.Mode().Perm() != want {

@@ -22,7 +22,7 @@ func TestWireIsAsDocumented(t *testing.T) {
 			source.WriteString(textOf(t, name))
 		}
 	}
-	ours, theirs := source.String(), textOf(t, "python/headroom_train/wire.py")
+	ours, theirs := source.String(), textOf(t, "python/headroom_train/wire/wire.py")
 	all := func(text, pattern string) (found []string) {
 		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
 			found = append(found, m[1])

@@ -28,7 +28,7 @@ class _Package:
         from importlib.machinery import PathFinder
 
         theirs = PathFinder.find_spec(name)
-        if theirs is not None and theirs.origin and not os.path.exists(os.path.join(os.path.dirname(theirs.origin), "wire.py")):
+        if theirs is not None and theirs.origin and not os.path.exists(os.path.join(os.path.dirname(theirs.origin), "_torch.py")):
             return theirs
         return PathFinder.find_spec(name, [_here])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headroom_train.wire import Wire
+from headroom_train.wire.wire import Wire
 
 
 def install() -> None:

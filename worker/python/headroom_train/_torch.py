@@ -16,14 +16,14 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import genuine, optimizers
-from .found import CALLS, Found, found_of
-from .held import parameters
-from .hooks import Change
-from .owner import Thread
-from .recorder import Recorder
-from .report import Report
-from .tape import Recorded, as_plain_copy
+from .hooks import genuine, optimizers
+from .hooks.changes import Change
+from .recover.recorder import Recorder
+from .tape.owner import Thread
+from .tape.recorded_module import CALLS, Found, found_of
+from .tape.snapshot import parameters
+from .tape.tape import Recorded, as_plain_copy
+from .wire.report import Report
 
 _recorder: Optional[Recorder] = None
 
@@ -52,7 +52,7 @@ def install() -> None:
     report = Report(why or "")
     check = None
     if os.environ.get("HEADROOM_WORKER") == "check":
-        from .check import Check  # not needed for training
+        from .recover.check import Check  # not needed for training
 
         check = Check(report)
     optimizer = torch.optim.Optimizer
@@ -135,7 +135,7 @@ def unless_compiled(work: Callable[[], Any]) -> Callable:
 def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Optimizer]) -> Optional[Callable]:
     """Returns the runner for a function decorated with headroom_train.step; None if the function must be
     left unchanged."""
-    from .explicit import Explicit
+    from .recover.explicit import Explicit
 
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
     if _recorder is None or any(shared(m) for m in models):

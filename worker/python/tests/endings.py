@@ -21,8 +21,8 @@ import trial
 from forked import status
 
 trial.attach()
-from headroom_train.ending import ending, line  # noqa: E402
 from headroom_train.failure import is_out_of_memory  # noqa: E402
+from headroom_train.wire.ending import ending, line  # noqa: E402
 
 FULL = "DefaultCPUAllocator: not enough memory"
 

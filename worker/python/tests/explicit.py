@@ -293,7 +293,7 @@ def checked(kind: type[Training]) -> str:
     """Returns what is wrong with the result of ``headroom check``. The result must say that pieces
     are right if and only if a failure would be survived, and the check must leave no trace."""
     from headroom_train import _torch
-    from headroom_train.check import Check
+    from headroom_train.recover.check import Check
 
     recorder = _torch._recorder
     assert recorder is not None

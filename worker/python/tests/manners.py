@@ -631,7 +631,7 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
     there = {"is_initialized": True, "is_current_stream_capturing": False, "mem_get_info": (5, 80), "memory_allocated": 60, "memory_reserved": 70}
     for name, value in {**there, "max_memory_allocated": 65}.items():  # this check runs in a child of its own
         setattr(torch.cuda, name, lambda value=value: value)
-    from headroom_train.report import Report
+    from headroom_train.wire.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
     def untold(device: Any = None) -> float:
@@ -651,7 +651,7 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
 def mixed_rows_are_reported(t: Training) -> str:
     """A refusal says whether the result depends on which rows are in a batch together, also if it is the
     second one for the same reason."""
-    from headroom_train.report import Report
+    from headroom_train.wire.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
 
@@ -696,7 +696,7 @@ def want_of_memory_is_a_reason_of_its_own(t: Training) -> str:
 @check
 def a_failure_is_reported_once(t: Training) -> str:
     """A loss that is computed from several scalars survives a failure once, not once for each scalar."""
-    from headroom_train.report import Report
+    from headroom_train.wire.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
     with Injector(Fault("once", 1, 7)) as injector:
@@ -710,7 +710,7 @@ def a_failure_is_reported_once(t: Training) -> str:
 
 @check
 def evidence_tells_the_phase(t: Training) -> str:
-    from headroom_train.report import Report, _phase
+    from headroom_train.wire.report import Report, _phase
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
 
@@ -804,7 +804,8 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
     """If there is not enough memory for a step over all tensors at once, that step and a number of steps after it
     update one tensor at a time. If there is still not enough memory after these, twice as many of the next
     steps do so. This is reported once, and the user's settings remain."""
-    from headroom_train import _torch, crowded
+    from headroom_train import _torch
+    from headroom_train.hooks import crowded
 
     class Own(torch.optim.Adam):
         pass
@@ -841,7 +842,7 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
 def what_grows_is_named(t: Training) -> str:
     """Tensors accumulate in a list of losses with their graphs, in a list of losses without graphs, in a dict that
     the model holds, or nowhere. The report says what has grown and what holds it."""
-    from headroom_train.growth import STEPS, Growth
+    from headroom_train.wire.growth import STEPS, Growth
 
     losses: list[Tensor] = []
     few: list[Tensor] = []
@@ -874,8 +875,8 @@ def what_grows_is_named(t: Training) -> str:
 
 @check
 def what_grows_is_told_when_asked(t: Training) -> str:
-    from headroom_train import report as reports
-    from headroom_train.growth import STEPS
+    from headroom_train.wire import report as reports
+    from headroom_train.wire.growth import STEPS
 
     notes: list[tuple[str, str]] = []
 
@@ -926,9 +927,9 @@ def what_a_hook_raises_in_a_second_try_is_the_users(t: Training) -> str:
 def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
     """If a module itself rounds to half precision, ``headroom check`` allows for the rounding
     errors. A module that enables autocast, as under Accelerate, is run without autocast."""
-    from headroom_train import check
-    from headroom_train.pieces import Sizes
-    from headroom_train.tape import place_of
+    from headroom_train.recover import check
+    from headroom_train.replay.sizes import Sizes
+    from headroom_train.tape.tape import place_of
 
     forward, found = t.net.body.forward, []
 
@@ -950,9 +951,9 @@ def a_check_takes_half_precision_inside_for_what_it_is(t: Training) -> str:
 
 @check
 def a_check_notices_gradients_that_differ(t: Training) -> str:
-    from headroom_train import check
-    from headroom_train.pieces import Sizes
-    from headroom_train.tape import place_of
+    from headroom_train.recover import check
+    from headroom_train.replay.sizes import Sizes
+    from headroom_train.tape.tape import place_of
 
     said = []
     right = check.planned
@@ -1027,7 +1028,7 @@ def what_a_class_of_the_script_changes_is_not_replayed(t: Training) -> str:
     class Own(Tensor):
         pass
 
-    from headroom_train.tape import place_of
+    from headroom_train.tape.tape import place_of
 
     out = t.net(t.x)
     out.add_(torch.ones(7, 5).as_subclass(Own))
@@ -1053,7 +1054,7 @@ def a_class_of_the_script_gets_no_values_that_do_not_exist(t: Training) -> str:
 @check
 def our_own_want_of_memory_ends_nothing(t: Training) -> str:
     """What is kept of a module before its call may not fit, though the call does."""
-    from headroom_train.found import Found, found_of
+    from headroom_train.tape.recorded_module import Found, found_of
 
     def full(*_: Any) -> NoReturn:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -1078,7 +1079,7 @@ def a_model_that_is_dropped_is_freed(t: Training) -> str:
             self.log.append(self.calls)
             return self.norm(super().forward(x, scale))
 
-    from headroom_train.found import found_of
+    from headroom_train.tape.recorded_module import found_of
 
     gc.disable()
     kept = []
@@ -1206,7 +1207,7 @@ def arguments_are_not_built_anew(t: Training) -> str:
 
 @check
 def any_argument_and_any_result_will_do(t: Training) -> str:
-    from headroom_train.found import found_of
+    from headroom_train.tape.recorded_module import found_of
 
     def cycle() -> dict:
         batch: dict = {"x": torch.randn(3, 10)}
@@ -1331,7 +1332,7 @@ def a_shortened_tape_is_replayed(t: Training) -> str:
 
 @check
 def a_module_that_compiles_itself_is_compiled(t: Training) -> str:
-    from headroom_train.found import found_of
+    from headroom_train.tape.recorded_module import found_of
 
     net = mlp(10, 12, 5)
     for late in (False, True):  # before modules are looked for, and once it has been found and the search is over
@@ -1390,7 +1391,7 @@ def classes_and_modes_of_the_script_see_its_own_calls(t: Training) -> str:
     read: list[str] = []  # properties
     operations: list[str] = []
     from headroom_train import _torch
-    from headroom_train.rest import shapes_of
+    from headroom_train.tape.idle import shapes_of
 
     class Twice(torch.autograd.Function):
         @staticmethod

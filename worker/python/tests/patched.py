@@ -328,7 +328,7 @@ def kept() -> str:
 def tables_are_covered() -> str:
     """Every name on the worker's tables of functions is called above, or is left out for a reason."""
     trial.attach()
-    from headroom_train import functions
+    from headroom_train.tape import functions
 
     names = functions.METADATA | functions.ASKS | functions.OPAQUE | functions._IN_PLACE
     return ", ".join(sorted(names - set(METHODS) - set(LEFT)))
@@ -395,7 +395,7 @@ def others_read_nothing() -> str:
 def changes_are_undone_if_ours() -> str:
     """A change is undone, unless the script has put something else in its place, before or in between."""
     trial.attach()
-    from headroom_train.hooks import Change, changed
+    from headroom_train.hooks.changes import Change, changed
 
     class Owner:
         name = staticmethod(lambda: "its own")
@@ -483,7 +483,7 @@ def what_is_held_is_settled() -> str:
 def what_came_meanwhile_stays() -> str:
     """What a script puts in the place of a function while its replacements are set aside is not overwritten."""
     trial.attach()
-    from headroom_train.genuine import in_place, set_aside
+    from headroom_train.hooks.genuine import in_place, set_aside
 
     def first(*args: Any, **kwargs: Any) -> Any:
         return None

@@ -37,16 +37,23 @@ from forked import status
 from inject import Fault, Injector, Whole
 
 trial.attach()
-from headroom_train import _torch, again, backward, check, failure, late, norms, recorder, replay, trees, weights  # noqa: E402
-from headroom_train.calm import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
-from headroom_train.found import Found, found_of  # noqa: E402
-from headroom_train.held import MOST, Held  # noqa: E402
-from headroom_train.mixing import Operations, mixing  # noqa: E402
-from headroom_train.replay import sketched  # noqa: E402
-from headroom_train.report import Report  # noqa: E402
-from headroom_train.rows import Axis, Cut, Plan, alike, sample, sliced  # noqa: E402
-from headroom_train.tape import Entry, Outside, Ref  # noqa: E402
-from headroom_train.wire import Wire  # noqa: E402
+from headroom_train import _torch, failure  # noqa: E402
+from headroom_train.proof import proof, weights  # noqa: E402
+from headroom_train.proof import recheck as again  # noqa: E402
+from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
+from headroom_train.proof.proof import sketched  # noqa: E402
+from headroom_train.proof.rows import Axis, Cut, Plan, alike, sample, sliced  # noqa: E402
+from headroom_train.recover import backward, check, recorder  # noqa: E402
+from headroom_train.replay import deferred as late  # noqa: E402
+from headroom_train.replay import pieces as replay  # noqa: E402
+from headroom_train.sandbox import norms  # noqa: E402
+from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
+from headroom_train.tape import trees  # noqa: E402
+from headroom_train.tape.recorded_module import Found, found_of  # noqa: E402
+from headroom_train.tape.snapshot import MOST, Held  # noqa: E402
+from headroom_train.tape.tape import Entry, Outside, Ref  # noqa: E402
+from headroom_train.wire.report import Report  # noqa: E402
+from headroom_train.wire.wire import Wire  # noqa: E402
 
 
 def sketches() -> str:
@@ -675,7 +682,7 @@ def crossing() -> str:
     halves of the rows."""
     for n in (2, 3, 4, 6, 8):
         rows = list(range(n))
-        one, two, another, other = replay.crossing(rows)
+        one, two, another, other = proof.crossing(rows)
         before, after = {(*one, *two), (*another, *other)}, {(*one, *another), (*two, *other)}
         sizes = {len(rows) for rows in before | after}
         if len(sizes) != 1 or before & after:
@@ -689,7 +696,7 @@ def tried_again() -> str:
     """Rules are tried in uses 1, 2, 4, 8 and so on. If the duration of the last trial is known, they are also
     tried as soon as 100 times that duration has passed."""
     took, found = {3: 0.02, 6: 0.1}, []  # seconds that a trial took, by its number
-    uses = replay.Uses()
+    uses = proof.Uses()
     for second in range(200):
         if uses.due(float(second)):
             found.append(second)
@@ -702,10 +709,10 @@ def timed() -> str:
     repeated as soon as 100 times its duration has passed."""
     for net, exact in ((nn.Linear(6, 7), True), (Rounding(3.0), False)):
         torch.optim.SGD(net.parameters(), lr=0.1)
-        replay.Proof.uses.clear()
+        proof.Proof.uses.clear()
         with Fail("aten._log_softmax.default"):
             F.cross_entropy(net(torch.randn(8, 6)), torch.randint(0, 7, (8,))).backward()
-        if [uses.took < math.inf for uses in replay.Proof.uses.values()] != [exact]:
+        if [uses.took < math.inf for uses in proof.Proof.uses.values()] != [exact]:
             return f"{type(net).__name__}: {told()}"
     return ""
 
@@ -714,7 +721,7 @@ def coupled_at_last() -> str:
     """A step that must not run in pieces is run whole, even if earlier steps ran in pieces. The
     user is told when pieces were last found to be right."""
     torch.manual_seed(0)
-    report, remarks, replay.PAUSE = _torch._recorder.report, [], math.inf  # type: ignore[misc]
+    report, remarks, proof.PAUSE = _torch._recorder.report, [], math.inf  # type: ignore[misc]
     report.remark = lambda text, level="info": remarks.append((level, text))  # type: ignore[method-assign]
     net = loops_parts.Coupled()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -751,7 +758,7 @@ class Annealed(loops_parts.Coupled):
 
 def annealed() -> str:
     """The rules are tried again when a coefficient is no longer zero, wherever it is kept."""
-    wrong, replay.PAUSE = [], math.inf  # type: ignore[misc]
+    wrong, proof.PAUSE = [], math.inf  # type: ignore[misc]
     for where in ("argument", "attribute", "object"):
         gradients: list[list[torch.Tensor]] = []
         for fault in (nullcontext(), Fail()):
@@ -801,7 +808,7 @@ class Expert(nn.Module):
 def mixed_later() -> str:
     """Operations that relate rows to each other are found even in a batch in which they have no
     effect yet."""
-    wrong, replay.PAUSE = [], math.inf  # type: ignore[misc]
+    wrong, proof.PAUSE = [], math.inf  # type: ignore[misc]
     for model, labels, name in ((Paired, torch.zeros(8, dtype=torch.long), "sub"), (Expert, 4 * torch.arange(8), "cumsum")):
         gradients: list[list[torch.Tensor]] = []
         for fault in (nullcontext(), Fail()):
@@ -1447,7 +1454,7 @@ def mode_only_for_draws() -> str:
     on all eight rows run out of memory here. So rules are tried twice, and gradients six times: on
     eight rows, on four, and four times on two."""
     tried: list[bool] = []
-    rule, sketch, wrong = replay.Proof._rules, replay.Proof._sketch, []
+    rule, sketch, wrong = proof.Proof._rules, proof.Proof._sketch, []
 
     def noting(work: Any) -> Any:
         def noted(*args: Any) -> Any:
@@ -1456,7 +1463,7 @@ def mode_only_for_draws() -> str:
 
         return noted
 
-    replay.Proof._rules, replay.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
+    proof.Proof._rules, proof.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
     plain, every = [False] * 8, [True] * 8
     called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)  # before PyTorch 2.6, the two are not told apart
     cases = [(Sometimes(0.0), plain, False, NEVER), (Sometimes(0.5), [False, *every], False, ANYWHERE), (Sometimes(0.5, range(2, 3)), every, False, ANYWHERE)]
@@ -1470,10 +1477,10 @@ def mode_only_for_draws() -> str:
         with Whole("aten._log_softmax.default", 8):
             F.cross_entropy(net(x), y).backward()
         found: Any = found_of(net)
-        replay.rehearsed([net], 2, lambda *_: None)  # nothing is drawn in this trial, and that must not change what is known
+        proof.rehearsed([net], 2, lambda *_: None)  # nothing is drawn in this trial, and that must not change what is known
         if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
             wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
-    replay.Proof._rules, replay.Proof._sketch = rule, sketch  # type: ignore[method-assign]
+    proof.Proof._rules, proof.Proof._sketch = rule, sketch  # type: ignore[method-assign]
     return "; ".join(wrong)
 
 
@@ -1482,7 +1489,7 @@ def equal_calls() -> str:
     places have the same size. No mode is active while gradients are reduced to a few numbers."""
     sizes: list[int] = []
     modes: list[int] = []
-    sketch, reduced = replay.Proof._sketch, replay.sketched
+    sketch, reduced = proof.Proof._sketch, proof.sketched
 
     def noting(self: Any, *args: Any) -> Any:
         sizes.append(len(args[3]))
@@ -1492,12 +1499,12 @@ def equal_calls() -> str:
         modes.append(torch._C._len_torch_dispatch_stack())
         return reduced(grads)
 
-    replay.Proof._sketch, replay.sketched = noting, bare  # type: ignore[method-assign]
+    proof.Proof._sketch, proof.sketched = noting, bare  # type: ignore[method-assign]
     net, x, y = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1)), torch.randn(5, 6), torch.randint(0, 5, (5,))
     torch.optim.SGD(net.parameters(), lr=0.1)
     with Fail():
         F.cross_entropy(net(x), y).backward()
-    replay.Proof._sketch, replay.sketched = sketch, reduced  # type: ignore[method-assign]
+    proof.Proof._sketch, proof.sketched = sketch, reduced  # type: ignore[method-assign]
     return "" if sizes == [4, 2, 2, 2, 2] and modes == [0] * 5 else f"{sizes}, {modes}"
 
 
@@ -1575,11 +1582,11 @@ def complex_numbers() -> str:
     b = torch.complex(a.real, a.imag + 0.5)
     if not check.distance(a, b) > 0.1 or check.distance(a, a.conj().conj()) or not check.distance(a, a.conj()) > 0.1:
         return f"a distance of {check.distance(a, b)}"
-    if replay.same(a, b, 1e-3) or not replay.same(a, a.clone(), 1e-3):
+    if proof.same(a, b, 1e-3) or not proof.same(a, a.clone(), 1e-3):
         return "results"
     if alike(sample(a), sample(b), 1e-3) or not alike(sample(a), sample(a.clone()), 1e-3):
         return "samples"
-    return "" if replay.residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
+    return "" if proof.residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
 
 
 def gradients_set_aside() -> str:
@@ -1601,7 +1608,7 @@ def gradients_set_aside() -> str:
         t.grad = g
     for twice in (False, True):
         want = torch.autograd.grad(total(False, twice), tensors)
-        found, shared = replay.accumulated(total(True, twice), tensors)
+        found, shared = proof.accumulated(total(True, twice), tensors)
         if not all(torch.allclose(a, b) for a, b in zip(found, want)):  # type: ignore[arg-type]
             return f"twice: {twice}: {found} in place of {want}"
         if shared != ({id(p) for p in first.parameters()} if twice else set()):
@@ -1609,13 +1616,13 @@ def gradients_set_aside() -> str:
     broken = total(True, False)
     with Whole("aten.tanh_backward.default", 3):
         try:
-            replay.accumulated(broken, tensors)
+            proof.accumulated(broken, tensors)
             return "nothing has failed"
         except torch.OutOfMemoryError:
             pass
     handle = first.weight.register_post_accumulate_grad_hook(lambda p: None)
     try:
-        replay.accumulated(total(True, False), tensors)
+        proof.accumulated(total(True, False), tensors)
         return "a hook has seen the gradients of a piece"
     except failure.Refused:
         pass
@@ -1647,7 +1654,7 @@ def without_autocast() -> str:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found.append(torch.is_autocast_enabled("cpu"))
 
-    with replay.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
+    with proof.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
         enabled()
         thread = threading.Thread(target=enabled)
         thread.start()
@@ -1747,20 +1754,20 @@ def large_outputs_take_few_rows() -> str:
     """For large outputs, rules and gradients are tried on four rows. Otherwise rules are tried on
     all rows, and gradients on eight."""
     found = []
-    for small in (replay.SMALL, 1):
+    for small in (proof.SMALL, 1):
         net, seen = nn.Linear(6, 5), []
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        tried = replay.Proof._tried
+        tried = proof.Proof._tried
 
         def counting(self: Any, entries: Any, count: int, work: Any, tried: Any = tried, seen: Any = seen) -> Any:
             seen.append(count)
             return tried(self, entries, count, work)
 
-        replay.SMALL, replay.Proof._tried = small, counting
-        replay.room = lambda: 1 << 40
+        proof.SMALL, proof.Proof._tried = small, counting
+        proof.room = lambda: 1 << 40
         failing(net, 40, Fault("again", 0, 40))
         optimizer.step()
-        replay.Proof._tried = tried
+        proof.Proof._tried = tried
         found.append(seen)
     return "" if found == [[40, 8], [4, 4]] else f"{found}"
 
@@ -2133,7 +2140,7 @@ def full_precision() -> str:
     for i, change in enumerate(changes):
         change()
         before = settings()
-        with replay.full_precision():
+        with proof.full_precision():
             inside = settings()
         if settings() != before or i < 3 and inside[:2] != ["highest", "False"]:
             return f"{i}: {inside} inside, {settings()} in place of {before}"

@@ -18,9 +18,10 @@ from inject import Fault, Injector
 
 trial.attach()
 from headroom_train import _torch  # noqa: E402
-from headroom_train.phases import Phases  # noqa: E402
-from headroom_train.rest import EVERY, STEPS, Known, Memory, Rest, room, roomy, unreserved  # noqa: E402
-from headroom_train.tape import Recorded, place_of  # noqa: E402
+from headroom_train.memory import Memory, room, unreserved  # noqa: E402
+from headroom_train.tape.idle import EVERY, STEPS, Known, Rest, roomy  # noqa: E402
+from headroom_train.tape.tape import Recorded, place_of  # noqa: E402
+from headroom_train.wire.phases import Phases  # noqa: E402
 
 GIB = 1 << 30
 ROOM = Memory(allowed=80 * GIB, free=60 * GIB, reserved=20 * GIB, allocated=15 * GIB, peak=20 * GIB, failures=0)

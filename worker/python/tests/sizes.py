@@ -16,8 +16,8 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from headroom_train.pieces import GROWS, Sizes
-from headroom_train.replay import FINE, by_pieces, in_two, pieces_of
+from headroom_train.replay.pieces import FINE, by_pieces, in_two, pieces_of
+from headroom_train.replay.sizes import GROWS, Sizes
 
 
 @dataclass(eq=False)

@@ -95,7 +95,7 @@ def users(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None:
         folder, name = os.path.split(trace.tb_frame.f_code.co_filename)
-        if os.path.basename(folder) == "headroom_train" and name != "optimizers.py":
+        if "headroom_train" in folder.split(os.sep)[-2:] and name != "optimizers.py":
             return False
         trace = trace.tb_next
     return True

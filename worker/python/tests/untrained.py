@@ -24,8 +24,8 @@ from loops_composed import mlp
 
 trial.attach()
 from headroom_train import _torch  # noqa: E402
-from headroom_train.found import found_of  # noqa: E402
-from headroom_train.tape import Recorded  # noqa: E402
+from headroom_train.tape.recorded_module import found_of  # noqa: E402
+from headroom_train.tape.tape import Recorded  # noqa: E402
 
 ROWS = 7
 STUDENT = nn.Linear(10, 5)

@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 
-from headroom_train.wire import Wire, notice
+from headroom_train.wire.wire import Wire, notice
 
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 wire = Wire.get()

@@ -10,7 +10,7 @@ for steps in (0, 1):
     if pid == 0:
         for _ in range(steps):
             # A hook runs once per process; a child has to start again.
-            from headroom_train.wire import Wire
+            from headroom_train.wire.wire import Wire
 
             Wire.get().hello(torch="of a child")
         os._exit(0)

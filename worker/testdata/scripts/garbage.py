@@ -2,7 +2,7 @@
 
 import sys
 
-from headroom_train import wire
+from headroom_train.wire import wire
 
 wire.GREETING = wire.HEARING = 0.05
 for _ in range(int(sys.argv[1])):

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-from .calm import rehearsal, undone, unwarned
-from .failure import Refused, patiently
-from .graph import signature
-from .replay import half_in, modules_of, needed, run, unchanged
+from ..failure import Refused, patiently
+from ..sandbox.sandbox import rehearsal, undone, unwarned
+from ..tape.graph import signature
+from ..tape.tape import Tape, place_of, random_state, same_random_state, unrecorded
+from .rerun import half_in, modules_of, needed, run, unchanged
 from .rows import Plan, Rows, alike, rounding, sample, steps_of
-from .tape import Tape, place_of, random_state, same_random_state, unrecorded
 
 
 class Sampled(NamedTuple):

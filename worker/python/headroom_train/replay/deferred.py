@@ -18,17 +18,19 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .again import confirm
-from .calm import rehearsal
-from .failure import Refused, Survival, bare, clean, is_out_of_memory, patiently, release_frames
-from .genuine import set_aside
-from .graph import KEEP, sequence, walk, within
-from .held import Held, attributes, submodules
-from .norms import Statistics, batchwise
-from .replay import Proof, by_pieces, gradients, modules_of, needed, pieces_of, proven, run, unchanged
-from .rows import Plan, Slot
-from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
-from .terms import Terms
+from ..failure import Refused, Survival, bare, clean, is_out_of_memory, patiently, release_frames
+from ..hooks.genuine import set_aside
+from ..proof.proof import Proof, proven
+from ..proof.recheck import confirm
+from ..proof.rerun import modules_of, needed, run, unchanged
+from ..proof.rows import Plan, Slot
+from ..proof.terms import Terms
+from ..sandbox.norms import Statistics, batchwise
+from ..sandbox.sandbox import rehearsal
+from ..tape.graph import KEEP, sequence, walk, within
+from ..tape.snapshot import Held, attributes, submodules
+from ..tape.tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
+from .pieces import by_pieces, gradients, pieces_of
 
 NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU that has made them
 LEFT = -1  # the slot of a tensor that a module left behind

@@ -12,9 +12,9 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .failure import OutOfMemoryError, bare
-from .genuine import dim, numel
-from .replay import on_host
+from ..failure import OutOfMemoryError, bare
+from ..hooks.genuine import dim, numel
+from .pieces import on_host
 
 PATIENCE = 64  # batches that are cut straight away before a whole one is tried again
 GROWS = 4  # batches whose pieces have all fitted before larger pieces are tried

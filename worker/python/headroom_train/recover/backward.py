@@ -9,20 +9,22 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-from .again import confirm
-from .calm import rehearsal
-from .failure import Elsewhere, Refused, Survival, Writes, clean, is_out_of_memory
-from .found import found_of
-from .genuine import in_place
-from .graph import leaves_behind, walk, within
-from .held import Held, submodules
-from .late import HandBack
-from .norms import refuse_batchwise
-from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable
-from .rows import Plan
-from .tape import Tape, place_of, random_state, same_random_state, set_random_state
-from .terms import Terms
-from .weights import Rule
+from ..failure import Elsewhere, Refused, Survival, Writes, clean, is_out_of_memory
+from ..hooks.genuine import in_place
+from ..proof.proof import Inputs, Proof, proven
+from ..proof.recheck import confirm
+from ..proof.rerun import half_in, modules_of, needed
+from ..proof.rows import Plan
+from ..proof.terms import Terms
+from ..proof.weights import Rule
+from ..replay.deferred import HandBack
+from ..replay.pieces import Gradients, gradients, pieces_of, refuse_unless_approximable
+from ..sandbox.norms import refuse_batchwise
+from ..sandbox.sandbox import rehearsal
+from ..tape.graph import leaves_behind, walk, within
+from ..tape.recorded_module import found_of
+from ..tape.snapshot import Held, submodules
+from ..tape.tape import Tape, place_of, random_state, same_random_state, set_random_state
 
 
 def state_of(param: torch.Tensor) -> Any:

@@ -1,6 +1,6 @@
 """Records the calls that a training run makes, and responds when one of them runs out of memory.
 
-There is one recorder per process. It works on one thread at a time, as :mod:`headroom_train.owner`
+There is one recorder per process. It works on one thread at a time, as :mod:`headroom_train.tape.owner`
 says; the calls of other threads pass through. :meth:`Recorder.call` sees the outermost module calls, and
 :meth:`Recorder.function` the functions that are called on their results.
 """
@@ -18,27 +18,28 @@ from typing import Any, Callable, NoReturn, Optional
 
 import torch
 
-from .again import note, unsaved
+from ..callsite import relay
+from ..failure import Elsewhere, NoMemory, Refused, Survival, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
+from ..hooks.changes import Change
+from ..hooks.genuine import apart, clone, in_place, is_backward, numel, replaced, set_aside
+from ..proof.recheck import note, unsaved
+from ..proof.rerun import altered, modules_of, versions_of
+from ..proof.rows import Other, Plan, Slot
+from ..replay.deferred import LEFT, Late, disown, foreign, gone, make, postpone
+from ..replay.pieces import approximable, on_host, refuse_unless_approximable
+from ..replay.sizes import Sizes
+from ..sandbox.norms import Batchwise, allowed, batchwise, refuse_batchwise
+from ..sandbox.sandbox import rehearsal
+from ..tape.functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
+from ..tape.graph import KEEP, leaves_behind, sequence
+from ..tape.idle import Rest, shapes_of
+from ..tape.owner import Owner
+from ..tape.recorded_module import Found, found_of, number_of
+from ..tape.snapshot import Held, Lost
+from ..tape.tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
+from ..tape.trees import flatten, mapped, tensors_in, unflatten
 from .backward import bypass, finish, reduced, state_of
-from .callsite import relay
-from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import Elsewhere, NoMemory, Refused, Survival, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
-from .found import Found, found_of, number_of
-from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
-from .genuine import apart, clone, in_place, is_backward, numel, replaced, set_aside
-from .graph import KEEP, leaves_behind, sequence
-from .held import Held, Lost
-from .hooks import Change
-from .late import LEFT, Late, disown, foreign, gone, make, postpone
-from .norms import Batchwise, allowed, batchwise, refuse_batchwise
-from .owner import Owner
-from .pieces import Sizes
-from .replay import altered, approximable, modules_of, on_host, refuse_unless_approximable, versions_of
-from .rest import Rest, shapes_of
-from .rows import Other, Plan, Slot
-from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
-from .trees import flatten, mapped, tensors_in, unflatten
 
 
 def changes_late(name: str, args: tuple) -> bool:

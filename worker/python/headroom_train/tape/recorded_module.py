@@ -12,12 +12,12 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .calm import ANYWHERE, NEVER, Calm
-from .failure import is_out_of_memory, unframed
-from .genuine import apart, clone, detach, is_inference, set_aside
-from .held import Held, attributes, buffers, parameters, plain_reached, submodules, tensors
-from .rest import Known
+from ..failure import is_out_of_memory, unframed
+from ..hooks.genuine import apart, clone, detach, is_inference, set_aside
+from .idle import Known
+from .snapshot import Held, attributes, buffers, parameters, plain_reached, submodules, tensors
 
+NEVER, CALLED, ANYWHERE = range(3)  # where code draws random numbers: nowhere, in functions called from Python, or in any operation
 MANY = 1000  # the most containers that are inspected before every call
 _NUMBERS = count(1)
 _NORMS = torch.nn.modules.batchnorm._NormBase  # modules that keep running statistics, and write them without raising a version
@@ -28,7 +28,7 @@ CALLS = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.
 
 class Limits:
     """What is known about how large a call of a module may be. Sizes are kept as costs: see
-    :mod:`headroom_train.pieces`."""
+    :mod:`headroom_train.replay.sizes`."""
 
     def __init__(self) -> None:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
@@ -65,7 +65,7 @@ class Found(Limits):
         self.calls = 0
         self.why_not = ""  # why the module's calls are not recorded; empty if they are
         self.half = False  # a trial has seen half precision in the module
-        self.draws: Optional[int] = None  # where trials have seen it draw random numbers: see :class:`headroom_train.calm.Calm`; None before the first trial
+        self.draws: Optional[int] = None  # where trials have seen it draw random numbers: None before the first trial
         self.whole = False  # kept has the values of all changing buffers
         self.number = next(_NUMBERS)  # never reused, unlike an id
         self.still: Optional[Held] = None  # what those modules hold whose attributes no call has changed; None until a call has succeeded
@@ -103,10 +103,10 @@ class Found(Limits):
         """Notes that the module's calls cannot be recorded, because of an exception in headroom's own code."""
         self.why_not = f"a call of {type(self.module()).__name__} could not be recorded: {type(error).__name__}: {error}".splitlines()[0][:200]
 
-    def remember(self, calm: Calm) -> None:
+    def remember(self, half: bool, draws: int) -> None:
         """Notes whether a trial has seen half precision, and where it has seen random numbers
         drawn."""
-        self.half, self.draws = self.half or calm.half, max(self.draws or NEVER, calm.where)
+        self.half, self.draws = self.half or half, max(self.draws or NEVER, draws)
 
     def __reduce__(self) -> Any:  # a module that pickles its whole __dict__ gets None here
         return type(None), ()
@@ -274,7 +274,7 @@ def found_of(module: Any) -> Optional[Found]:
 
 
 def draws_of(module: Any) -> int:
-    """Where trials have seen a module draw random numbers, as in :class:`headroom_train.calm.Calm`;
+    """Where trials have seen a module draw random numbers, as in :class:`headroom_train.sandbox.sandbox.Calm`;
     ``ANYWHERE`` if there has been no trial."""
     found = found_of(module)
     return ANYWHERE if found is None or found.draws is None else found.draws

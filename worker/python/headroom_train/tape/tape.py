@@ -22,10 +22,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
-from .failure import bare, unframed
-from .genuine import asked, is_inference, numel, unseen_copy
+from ..failure import bare, unframed
+from ..hooks.genuine import asked, is_inference, numel, unseen_copy
 from .graph import drop
-from .held import parameters
+from .snapshot import parameters
 from .trees import LEAVES, Tree, flatten, plain, unflatten
 
 SHORT = 4  # a tape with fewer entries is not shortened

@@ -13,15 +13,17 @@ from typing import Any, Optional
 
 import torch
 
-from .failure import Refused, patiently
-from .found import Found
-from .genuine import is_inference
-from .held import Change, Held
-from .replay import Proof, by_pieces, pieces_of, run
-from .rows import Plan, Rows, Slot
-from .tape import Tape, random_state, same_random_state
-from .trees import unflatten
-from .weights import typed, weight
+from ..failure import Refused, patiently
+from ..hooks.genuine import is_inference
+from ..proof.proof import Proof
+from ..proof.rerun import run
+from ..proof.rows import Plan, Rows, Slot
+from ..proof.weights import typed, weight
+from ..replay.pieces import by_pieces, pieces_of
+from ..tape.recorded_module import Found
+from ..tape.snapshot import Change, Held
+from ..tape.tape import Tape, random_state, same_random_state
+from ..tape.trees import unflatten
 
 
 class Watch:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .failure import Refused
-from .held import submodules
+from ..failure import Refused
+from ..tape.snapshot import submodules
 
 ALLOWANCE = "batchnorm-pieces"  # what the user allows: the argument of --allow
 HINT = f"with --allow {ALLOWANCE} each piece would have statistics of its own"

@@ -1,15 +1,11 @@
-"""Runs the tape again, some rows at a time.
-
-The script sees no effect until the last piece is done. Gradients are summed in accumulators of our
-own, so a piece that fails is simply run again with fewer rows.
-"""
+"""Whether the tape may be cut, and with which weights the pieces count: found by trials on a few rows."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
 from threading import get_ident
@@ -18,19 +14,19 @@ from typing import Any, Callable, ClassVar, Optional
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .calm import ANYWHERE, HALF, NEVER, STANCES, Calm, rehearsal
-from .failure import Refused, clean, is_out_of_memory, patiently
-from .found import draws_of, found_of, number_of
-from .genuine import backward, grad
-from .graph import reentrant
-from .held import parameters, submodules
-from .hooks import changed
-from .norms import ALLOWANCE, HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
-from .rest import room
-from .rows import NOTHING, Axis, Plan, Rows, arguments, as_real, perform, pick
-from .tape import Entry, Tape, random_state, same_random_state, set_random_state
-from .trees import flatten
-from .weights import Rule, agrees, candidates, distinct, others, same_rule, settled, surviving, telling, weight
+from ..failure import Refused, clean, is_out_of_memory, patiently
+from ..hooks.changes import changed
+from ..hooks.genuine import backward, grad
+from ..memory import room
+from ..sandbox.norms import refuse_batchwise
+from ..sandbox.sandbox import ANYWHERE, NEVER, STANCES, Calm, rehearsal
+from ..tape.graph import reentrant
+from ..tape.recorded_module import draws_of, found_of, number_of
+from ..tape.snapshot import parameters, submodules
+from ..tape.tape import Entry, Tape
+from .rerun import SEVERAL, modules_of, needed, run
+from .rows import Axis, Plan, Rows, as_real, pick
+from .weights import Rule, candidates, distinct, others, same_rule, settled, surviving, telling, weight
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
 ROUNDS = 6  # at most this many tries, each on different rows, to tell the rules apart
@@ -41,81 +37,7 @@ SOME = 8  # the most rows on which everything else is tried
 FEW = 4  # the same for large outputs, where each row takes time
 TF32 = 2e-3  # rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says otherwise
 HOOKED = "a parameter has a hook, which would see the gradients of pieces"
-SEVERAL = "the batch is reduced to more than one number"
-FINE = 16  # pieces that are finer than this part of a batch take longer than giving up what could be kept for later
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
-
-
-def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
-    """The indices of the entries that compute the given slots, in order. If a function on the tape
-    changes its arguments in place, these are the indices of all entries up to the last one
-    needed."""
-    maker: dict[int, int] = {}
-    for i, e in enumerate(tape.entries):
-        for s in e.slots:
-            if s is not None and not e.inplace:
-                maker.setdefault(s, i)
-    want, todo = set(), [maker[s] for s in slots]
-    while todo:
-        i = todo.pop()
-        if i not in want:
-            want.add(i)
-            todo += [maker[s] for s in tape.entries[i].references()[0]]
-    last = max(want)
-    if any(e.inplace for e in tape.entries):
-        changed = {s for e in tape.entries if e.inplace for s in e.references()[0]}
-        last = max([i for i, e in enumerate(tape.entries) if e.inplace and changed & set(e.references()[0]) and i > last and set(slots) & changed] + [last])
-        return list(range(last + 1))
-    return sorted(want)
-
-
-def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional[Rows], env: Optional[dict] = None, leaves: Optional[dict] = None) -> dict:
-    """Repeats the calls of the given entries for the given rows, or for all rows if ``rows`` is
-    None. Returns the values by slot."""
-    env = {} if env is None else env
-    for i in entries:
-        entry = tape.entries[i]
-        cut = NOTHING if plan is None or rows is None else plan.cuts[i]
-        args, kwargs = arguments(tape, entry, cut, env, rows, leaves=leaves)
-        if entry.held is not None:
-            entry.held.put_back()
-        if plan is None and entry.random is not None:
-            set_random_state(entry.random)
-        result = perform(entry, args, kwargs)
-        if isinstance(result, torch.Tensor):
-            if entry.slots[0] is not None:
-                env[entry.slots[0]] = result
-            continue
-        for slot, value in zip(entry.slots, flatten(result)[0]):
-            if slot is not None:
-                env[slot] = value
-    return env
-
-
-def unchanged(tape: Tape, entries: Sequence[int]) -> None:
-    """Raises Refused if an argument of the given entries, or a parameter of their modules, has
-    been written to since their calls."""
-    for i in entries:
-        why = altered(tape, tape.entries[i])
-        if why is not None:
-            raise Refused(why)
-
-
-def altered(tape: Tape, entry: Entry) -> Optional[str]:
-    """A message if an argument or a parameter of a call has been written to since the call was
-    made; None otherwise."""
-    for index in entry.references()[1]:
-        if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
-            return "an argument has been changed since it was used"
-    if entry.module is not None and entry.versions is not None and entry.versions != versions_of(parameters([entry.module])):
-        return "parameters have been changed since they were used"
-    return None
-
-
-def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
-    """The version of each parameter, which shows whether a trained parameter has changed; -1 for a
-    frozen one."""
-    return [p._version if p.requires_grad else -1 for p in params]
 
 
 class Inputs:
@@ -205,279 +127,6 @@ def accumulated(total: torch.Tensor, tensors: Sequence[torch.Tensor], retain: bo
             t.grad = before
 
 
-class Gradients:
-    """Sums of the gradients of pieces, in the order of :class:`Inputs`."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        self.inputs = inputs
-        self.own: list[Optional[torch.Tensor]] = [None] * len(inputs.own)
-        self.entering: dict[int, Any] = {i: ([] if i in inputs.cut else None) for i in inputs.entering}
-
-    def add(self, grads: Sequence[Optional[torch.Tensor]], leaves: dict[int, torch.Tensor]) -> None:
-        taken: set[int] = set()
-        sums, added = [], []
-        for i, g in enumerate(grads[: len(self.own)]):
-            if g is not None:
-                old = self.own[i]
-                if old is None:  # autograd may return one tensor for two inputs, or a view of it
-                    memory = g.untyped_storage() if g.layout == torch.strided else None
-                    if memory is not None and (memory.data_ptr() in taken or memory.nbytes() != g.numel() * g.element_size()):
-                        g = g.clone()
-                    elif memory is not None:
-                        taken.add(memory.data_ptr())
-                elif old.layout == g.layout == torch.strided:
-                    sums.append(old)
-                    added.append(g)
-                    continue
-                self.own[i] = g if old is None else old + g
-        if sums:
-            torch._foreach_add_(sums, added)
-        for (index, leaf), g in zip(leaves.items(), grads[len(self.own) :]):
-            if index in self.inputs.cut:
-                self.entering[index].append(torch.zeros_like(leaf) if g is None else g)
-            elif g is not None:
-                old = self.entering[index]
-                self.entering[index] = g.clone() if old is None else old + g
-
-    def all(self) -> list[Optional[torch.Tensor]]:
-        out = list(self.own)
-        for index, value in self.entering.items():
-            out.append(self.inputs.cut[index].joined(value) if isinstance(value, list) else value)
-        return out
-
-
-def pieces_of(batch: int, size: int) -> list[Rows]:
-    """The batch in as few pieces of at most ``size`` rows as possible, of nearly equal size."""
-    count = -(-batch // size)
-    edges = [batch * i // count for i in range(count + 1)]
-    return [Rows(batch, a, b) for a, b in zip(edges, edges[1:])]
-
-
-def in_two(batch: int) -> Callable[[int], int]:
-    """Returns a ``size`` for :func:`by_pieces` that halves the batch, and halves any piece that fails."""
-    return lambda failed: -(-batch // 2) if not failed else failed // 2
-
-
-def by_pieces(
-    batch: Optional[int],
-    size: Callable[[int], int],
-    work: Callable[[Optional[Rows]], Any],
-    take: Callable[[Optional[Rows], Any], None],
-    release: Callable[[], bool] = lambda: False,
-) -> int:
-    """Calls ``work`` for each piece of a batch of ``batch`` rows, one after the other, and passes the results of
-    ``work`` to ``take``. If ``batch`` is None, the whole batch is one piece, for which ``work`` and ``take``
-    receive None. Returns the number of pieces.
-
-    ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has failed.
-    ``failed`` is 0 before any failure. ``size`` returns 0 to stop. ``release`` gives back memory that the pieces
-    can do without, and returns whether there was any; it is asked once pieces of one :data:`FINE`-th of the batch do
-    not fit, and the piece that has failed is then tried again. Raises what
-    ``work`` raises, except if memory runs out; then raises :class:`Refused` if no smaller piece is left to try."""
-    todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
-    done, failures = 0, 0
-    while todo:
-        rows = todo[0]
-        failed: Optional[BaseException] = None
-        try:
-            got = work(rows)
-        except Exception as e:
-            if not is_out_of_memory(e):
-                raise
-            failed = e
-        if failed is None:
-            take(rows, got)
-            got = None  # free it before the next piece
-            done += 1
-            todo.pop(0)
-            continue
-        failures += 1
-        released = (rows is None or batch is None or rows.count == 1 or rows.count * FINE <= batch) and release()
-        clean(failed, thorough=failures > 1)
-        if released:
-            continue
-        fits = 0 if rows is None else size(rows.count)
-        if fits < 1 or rows is None or batch is None:
-            raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit on a second try either")
-        if fits < rows.count:
-            left = pieces_of(batch - rows.start, fits)
-            todo = [Rows(batch, rows.start + p.start, rows.start + p.stop) for p in left]
-    return done
-
-
-def gradients(
-    tape: Tape,
-    plan: Optional[Plan],
-    targets: dict[int, tuple[Any, Rule]],
-    size: Callable[[int], int],
-    scale: float = 1.0,
-    offload: bool = False,
-    keep: Optional[dict[int, Any]] = None,
-) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
-    """Computes the scalars in ``targets`` and the sum of their gradients, in pieces if there is a plan, otherwise
-    for the whole batch. ``targets`` maps the slot of each scalar to (G, rule); its gradient is multiplied by G
-    before it is added to the sum. If G is None, only the scalar's value is wanted.
-
-    ``keep`` maps slots to what collects their values from the pieces; it is emptied if a piece runs out of memory.
-    ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined once more.
-    Returns the values by slot, the inputs, the inputs' gradients and the number of pieces. Passes on the
-    exceptions of the replay, and raises :class:`Refused` if one row does not fit."""
-    entries = needed(tape, list(targets))
-    unchanged(tape, entries)
-    inputs = Inputs(tape, plan, entries)
-    sums = Gradients(inputs)
-    values: dict[int, Any] = dict.fromkeys(targets, 0.0)
-    rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # rules that are still to be checked
-
-    def work(rows: Optional[Rows]) -> Any:
-        if norms is not None:
-            norms.put_back()
-        try:
-            return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
-        except ValueError:
-            if norms is not None and rows is not None and rows.count == 1:
-                raise Refused("BatchNorm cannot compute statistics over a piece of one row") from None
-            raise
-
-    def add(rows: Optional[Rows], got: Any) -> None:
-        if norms is not None:
-            norms.add(1.0 if rows is None else rows.count / rows.batch)
-        if got is not None:
-            rules.clear()
-            piece_values, grads, leaves, kept = got
-            for slot, v in kept.items():
-                keep[slot].append(v)  # type: ignore[index]
-            sums.add(grads, leaves)
-            for slot, v in piece_values.items():
-                values[slot] = values[slot] + v
-        elif inputs.cut:
-            sums.add([None] * len(inputs.tensors), inputs.leaves(rows))
-
-    def forget() -> bool:
-        kept = bool(keep)
-        if keep is not None:
-            keep.clear()
-        return kept
-
-    batch = None if plan is None else plan.batch
-    norms = statistics(tape, entries) if tape.approximate else None
-    with norms or nullcontext():
-        try:
-            return values, inputs, sums, by_pieces(batch, size, work, add, forget)
-        except Refuted:
-            Proof.known.clear()
-        proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
-        rules.update(proven(proof, list(targets), pieces))
-        targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}
-        return values, inputs, sums, by_pieces(batch, size, work, add, forget)
-
-
-class Refuted(Refused):
-    """Raised if a rule that held for earlier batches does not hold for this one."""
-
-
-def _piece(
-    tape: Tape,
-    plan: Optional[Plan],
-    entries: Sequence[int],
-    rows: Optional[Rows],
-    targets: dict[int, tuple[Any, Rule]],
-    inputs: Inputs,
-    scale: float,
-    offload: bool,
-    keep: dict[int, Any],
-    rules: dict[int, Rule],
-) -> Any:
-    weights = {}
-    for slot, (_, rule) in targets.items():
-        weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
-    if not any(weights.values()) and not keep and not tape.approximate:
-        return None  # none of these rows has a weight: the mean would be NaN
-    leaves = inputs.leaves(rows)
-    hooks = on_host() if offload else nullcontext()
-    if not any(weights.values()):  # none of these rows has a weight, but their results are wanted
-        with torch.no_grad():
-            env = run(tape, plan, entries, rows)
-        return {}, [None] * len(inputs.tensors), leaves, {s: env[s].clone() for s in keep if s in env}
-    summed: list[int] = []  # slots of the scalars that are differentiated
-    with torch.set_grad_enabled(any(factor is not None for factor, _ in targets.values())), hooks:
-        env = run(tape, plan, entries, rows, leaves=leaves)
-        total: Any = 0.0
-        values = {}
-        for slot, (factor, _) in targets.items():
-            if weights[slot]:
-                value = env[slot]
-                values[slot] = value.detach() * weights[slot]
-                if factor is not None:
-                    summed.append(slot)
-                    total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * factor
-    holds = _holding(tape, plan, rules, rows, env) if rules else lambda: True  # type: ignore[arg-type]  # only a plan has rules
-    kept = {s: env[s].detach().clone() for s in keep if s in env}
-    env.clear()
-    grads: list[Optional[torch.Tensor]] = [None] * len(inputs.tensors)
-    if isinstance(total, torch.Tensor):  # otherwise none of the scalars that are differentiated has a weight here
-        grads = inputs.differentiated(total * scale if scale != 1.0 else total, summed, list(leaves.values()))
-    if not holds():
-        raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
-    return values, grads, leaves, kept
-
-
-def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: dict) -> Callable[[], bool]:
-    """Returns a function that checks rules on a few rows of a piece, and returns whether they hold.
-    ``env`` has the piece's results. The check is needed because the rules were tried on an earlier
-    batch, and the labels of this batch, for example, may have other weights. The function waits
-    until the GPU has computed the losses of these rows, so it is best called once backward has been
-    started."""
-    entries = needed(tape, list(rules))
-    first, tail = parted(tape, plan, entries)
-    if not tail:
-        return lambda: True
-    slots = {s for i in first for s in tape.entries[i].slots if s is not None and s in env}
-    changing = any(tape.entries[i].inplace for i in tail)
-    there = piece.count > 1 and not changing  # otherwise env has only one row, or values that a function has changed in place
-    count = min(piece.count, max(2, min(SOME, SMALL * piece.count // max(1, sum(env[s].numel() for s in slots))))) if there else 2
-    start = min(piece.start, plan.batch - count)
-    rows = list(range(start, start + count))
-    half = any(s is not None and plan.slots[s].dtype in HALF for i in entries for s in tape.entries[i].slots)
-    device = plan.slots[next(iter(rules))].device
-
-    def values(outputs: dict, some: list[int]) -> list[torch.Tensor]:
-        def cut(s: int) -> torch.Tensor:
-            known, output = plan.slots[s], outputs[s].clone() if changing else outputs[s]
-            return output if known.axis is None else known.axis.some(output, some[0] - start, len(some))
-
-        found = run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})
-        return [found[s].float().reshape(()).to(device) for s in rules]
-
-    def losses() -> torch.Tensor:
-        outputs = {s: env[s].detach() for s in slots} if there else run(tape, plan, first, Rows(plan.batch, start, start + count))
-        return torch.stack([v for some in (rows, *parts) for v in values(outputs, some)])
-
-    parts, state = halves(rows), random_state()
-    with torch.no_grad(), independent(modules_of(tape)) if tape.approximate else nullcontext():
-        found = losses()
-        if not same_random_state(state, random_state()):
-            set_random_state(state)
-            with Calm():
-                found = losses()
-            set_random_state(state)
-
-    here, copied = found.to("cpu", non_blocking=True), torch.cuda.Event() if found.is_cuda else None
-    if copied is not None:
-        copied.record(torch.cuda.current_stream(found.device))
-
-    def holds() -> bool:
-        if copied is not None:
-            copied.synchronize()  # waiting for the stream would mean waiting for the whole of backward
-        whole, *split = zip(*[iter(here.tolist())] * len(rules))  # for all rows and for each part, a value for each rule
-        return all(
-            not math.isfinite(all_rows) or agrees(rule, parts, some, rows, all_rows, 1e-2 if half else 1e-3)
-            for rule, all_rows, some in zip(rules.values(), whole, zip(*split))
-        )
-
-    return holds
-
-
 def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:
     """Splits the entries into the modules' calls and the functions called on their results. If a
     module's call needs a function's result, or if a loss is computed inside a module, returns all
@@ -491,48 +140,6 @@ def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], l
         made = {s for i in tail for s in tape.entries[i].slots}
         needs = any(s in made for i in first for s in tape.entries[i].references()[0])
     return (sorted(entries), []) if inside or needs else (first, tail)
-
-
-def on_host() -> Any:
-    """A context in which the tensors that autograd saves are kept in pinned host memory."""
-    return torch.autograd.graph.save_on_cpu(pin_memory=True)
-
-
-def modules_of(tape: Tape) -> list[torch.nn.Module]:
-    return list({id(e.module): e.module for e in tape.entries if e.module is not None}.values())
-
-
-def approximable(modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether, judging by the modules' buffers, statistics over the batch are the only reason why
-    their calls cannot be run in pieces."""
-    layers = batchwise(modules)
-    return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
-
-
-def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: Refused) -> None:
-    """Raises ``why`` unless the calls of these modules may be run in pieces that have statistics of
-    their own."""
-    if not approximable(modules):
-        raise why.more(str(why))
-    if not allowed():
-        said = why.more(f"{why}; {HINT}")
-        said.allowance = ALLOWANCE
-        raise said
-
-
-def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
-    """The :class:`Statistics` of a tape's layers, for running these entries in pieces. The running
-    statistics are updated only for calls that the script did not complete, and only once for each
-    layer: the calls that the script did complete have already updated theirs with the whole
-    batch."""
-    modules = [tape.entries[i].module for i in entries if tape.entries[i].module is not None]
-    late = [tape.entries[i].module for i in entries if tape.entries[i].module is not None and tape.entries[i].between == (0, 0)]
-    made = batchwise([e.module for e in tape.entries if e.module is not None and e.between != (0, 0)])
-    new = [layer for layer in batchwise(late) if layer not in tape.counted]  # type: ignore[arg-type]
-    if any(layer in made for layer in new):
-        raise Refused("a BatchNorm layer has been used both before the failure and after it")
-    tape.counted.update(new)
-    return Statistics(batchwise(modules), new)  # type: ignore[arg-type]
 
 
 class Uses:
@@ -892,14 +499,6 @@ class Values:
         return all(math.isfinite(values[slot]) for values in self._found.values())
 
 
-def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether a step computes anything in half precision. Half precision inside a module is known
-    only if a trial has seen it."""
-    return any(e.autocast for e in tape.entries) or any(
-        f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
-    )
-
-
 @contextmanager
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
     """A context in which entries run without the rounding errors of mixed precision, if all
@@ -970,7 +569,7 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
             with rehearsal(modules), Calm(where) as calm:
                 result = work(count, calm)
             for found in founds:
-                found.remember(calm)
+                found.remember(calm.half, calm.where)
             return result
         except Exception as e:
             if is_out_of_memory(e):

@@ -11,7 +11,7 @@ from typing import Callable, Optional
 
 import torch
 
-from .rest import may_ask
+from ..memory import may_ask
 
 
 def allocated() -> Optional[int]:

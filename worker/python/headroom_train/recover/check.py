@@ -17,12 +17,14 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from ..failure import Refused, is_out_of_memory
+from ..proof.proof import precisely
+from ..proof.rerun import modules_of
+from ..proof.rows import as_real
+from ..replay.pieces import gradients, in_two
+from ..sandbox.sandbox import Calm, rehearsal
+from ..tape.tape import Tape, place_of
 from .backward import planned, summed
-from .calm import Calm, rehearsal
-from .failure import Refused, is_out_of_memory
-from .replay import gradients, in_two, modules_of, precisely
-from .rows import as_real
-from .tape import Tape, place_of
 
 MOST = 16  # at most this many calls are checked
 ENDING = 60.0  # seconds within which headroom must end this process

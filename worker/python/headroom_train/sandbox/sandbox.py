@@ -15,13 +15,14 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .failure import Elsewhere, Writes
-from .genuine import asked, set_aside
-from .graph import REENTRANT, leaves, walk
-from .held import Held, submodules
-from .hooks import changed
+from ..failure import Elsewhere, Writes
+from ..hooks.changes import changed
+from ..hooks.genuine import asked, set_aside
+from ..tape.graph import REENTRANT, leaves, walk
+from ..tape.recorded_module import ANYWHERE, CALLED, NEVER
+from ..tape.snapshot import Held, submodules
+from ..tape.tape import OwnMode, random_state, set_random_state
 from .norms import independent
-from .tape import OwnMode, random_state, set_random_state
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
 HALF = {torch.float16, torch.bfloat16}
@@ -66,9 +67,6 @@ class Watched(TorchDispatchMode):
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs an operation, and returns its result."""
         return func(*args, **kwargs)
-
-
-NEVER, CALLED, ANYWHERE = range(3)  # where code draws random numbers: nowhere, in functions called from Python, or in any operation
 
 
 class Calm:

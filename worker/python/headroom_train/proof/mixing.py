@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .calm import Watcher
+from ..sandbox.sandbox import Watcher
 
 ALONG = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax", "_log_softmax", "softmax", "log_softmax"}
 

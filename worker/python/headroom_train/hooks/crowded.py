@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from .failure import is_out_of_memory, release_frames
-from .rest import Memory, memories
+from ..failure import is_out_of_memory, release_frames
+from ..memory import Memory, memories
 
 KNOWN = (torch.optim.Adam, torch.optim.AdamW)
 FIRST, EVERY = 4, 16  # a GPU's memory is checked in the first 4 steps, then in every 16th

@@ -13,11 +13,11 @@ from typing import Any, Optional
 
 import torch
 
-from .failure import APPROXIMATE, OURS, Mixed, Refused, Survival, is_out_of_memory
+from ..failure import APPROXIMATE, OURS, Mixed, Refused, Survival, is_out_of_memory
+from ..memory import may_ask, unreserved
+from ..replay.sizes import Sizes
 from .growth import Growth
 from .phases import Phases
-from .pieces import Sizes
-from .rest import may_ask, unreserved
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two reported steps, unless a step has failed or is cut in a new way
@@ -139,7 +139,7 @@ class Report:
             say(text)
 
     def checked(self, found: list[dict[str, Any]]) -> None:
-        """Report what :mod:`headroom_train.check` has found."""
+        """Report what :mod:`headroom_train.recover.check` has found."""
         wire = self.wire()
         if wire is not None:
             wire.check(found=found)

@@ -17,21 +17,23 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..failure import Mixed, Refused, Survival, clean, is_out_of_memory, release_frames, unframed
+from ..hooks.changes import changed
+from ..hooks.genuine import in_place
+from ..proof.proof import ROUNDS, SOME, halves, rehearsed, residual, sketched, spread
+from ..proof.rerun import versions_of
+from ..proof.rows import Axis, Rows
+from ..proof.weights import Rule, candidates, distinct, others, settled, typed, weight
+from ..replay.pieces import by_pieces, in_two, pieces_of
+from ..replay.sizes import Sizes
+from ..sandbox.norms import refuse_batchwise
+from ..sandbox.sandbox import Calm, Sealed, Watched, rehearsal
+from ..tape.functions import recorded
+from ..tape.recorded_module import Found, Limits, found_of
+from ..tape.snapshot import Held
+from ..tape.tape import random_state, set_random_state
+from ..tape.trees import flatten, mapped, opened, tensors_in, unflatten
 from .backward import state_of
-from .calm import Calm, Sealed, Watched, rehearsal
-from .failure import Mixed, Refused, Survival, clean, is_out_of_memory, release_frames, unframed
-from .found import Found, Limits, found_of
-from .functions import recorded
-from .genuine import in_place
-from .held import Held
-from .hooks import changed
-from .norms import refuse_batchwise
-from .pieces import Sizes
-from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, rehearsed, residual, sketched, spread, versions_of
-from .rows import Axis, Rows
-from .tape import random_state, set_random_state
-from .trees import flatten, mapped, opened, tensors_in, unflatten
-from .weights import Rule, candidates, distinct, others, settled, typed, weight
 
 IGNORED = [-100]  # the label that PyTorch's losses ignore by default
 

@@ -18,16 +18,16 @@ from typing import Any, Callable, ClassVar, NamedTuple, NoReturn, Optional
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from ..failure import Mixed, Refused, Writes, is_out_of_memory, patiently
+from ..hooks.genuine import in_place
+from ..sandbox.sandbox import ANYWHERE, Calm, Sealed, Watcher, rehearsal
+from ..tape.graph import signature
+from ..tape.recorded_module import found_of, number_of, state_of
+from ..tape.snapshot import Change, Held, Lost, submodules
+from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
+from ..tape.trees import FIXED, flatten, mapped, tensors_in
 from .branching import otherwise, without_memory
-from .calm import ANYWHERE, Calm, Sealed, Watcher, rehearsal
-from .failure import Mixed, Refused, Writes, is_out_of_memory, patiently
-from .found import found_of, number_of, state_of
-from .genuine import in_place
-from .graph import signature
-from .held import Change, Held, Lost, submodules
 from .mixing import Operations, mixing
-from .tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
-from .trees import FIXED, flatten, mapped, tensors_in
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 JOINING = {"cat", "concat", "concatenate"}
@@ -691,7 +691,7 @@ class Plan:
             watcher.returned(tensors_in(result))
         found = found_of(entry.module)
         if found is not None:
-            found.remember(calm)
+            found.remember(calm.half, calm.where)
         if not same_outside_torch(state, random_state()):
             raise Refused(f"a call to {named(entry)} draws random numbers from Python or NumPy")
         if versions != [b._version for b in buffers]:

@@ -11,11 +11,11 @@ from typing import Any, Optional
 
 import torch
 
-from .failure import Refused
-from .genuine import grad
-from .replay import SEVERAL, needed, run, unchanged
+from ..failure import Refused
+from ..hooks.genuine import grad
+from ..tape.tape import Tape
+from .rerun import SEVERAL, needed, run, unchanged
 from .rows import Plan
-from .tape import Tape
 
 
 class Terms:

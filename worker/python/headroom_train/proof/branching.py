@@ -16,8 +16,8 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .calm import Watched, Watcher
-from .held import USUAL, submodules
+from ..sandbox.sandbox import Watched, Watcher
+from ..tape.snapshot import USUAL, submodules
 
 GUARDED = hasattr(torch._C, "_set_throw_on_mutable_data_ptr")  # a foreign kernel that asks for memory that is not there gets an exception
 # These only arrange memory: which of them run may depend on strides.

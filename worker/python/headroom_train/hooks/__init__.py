@@ -1,0 +1,1 @@
+"""What is changed in torch, each change undone only if it is still ours."""

@@ -1,0 +1,1 @@
+"""Whether a step may be cut, where, and with which weights."""

@@ -1,0 +1,1 @@
+"""A step run again in pieces."""

@@ -1,0 +1,337 @@
+"""Runs the tape again, some rows at a time.
+
+The script sees no effect until the last piece is done. Gradients are summed in accumulators of our
+own, so a piece that fails is simply run again with fewer rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..failure import Refused, clean, is_out_of_memory
+from ..proof.proof import SMALL, SOME, Inputs, Proof, halves, parted, proven
+from ..proof.rerun import modules_of, needed, run, unchanged
+from ..proof.rows import Plan, Rows
+from ..proof.weights import Rule, agrees, weight
+from ..sandbox.norms import ALLOWANCE, HINT, Statistics, allowed, batchwise, independent
+from ..sandbox.sandbox import HALF, Calm
+from ..tape.recorded_module import found_of
+from ..tape.tape import Tape, random_state, same_random_state, set_random_state
+
+FINE = 16  # pieces that are finer than this part of a batch take longer than giving up what could be kept for later
+
+
+class Gradients:
+    """Sums of the gradients of pieces, in the order of :class:`Inputs`."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.own: list[Optional[torch.Tensor]] = [None] * len(inputs.own)
+        self.entering: dict[int, Any] = {i: ([] if i in inputs.cut else None) for i in inputs.entering}
+
+    def add(self, grads: Sequence[Optional[torch.Tensor]], leaves: dict[int, torch.Tensor]) -> None:
+        taken: set[int] = set()
+        sums, added = [], []
+        for i, g in enumerate(grads[: len(self.own)]):
+            if g is not None:
+                old = self.own[i]
+                if old is None:  # autograd may return one tensor for two inputs, or a view of it
+                    memory = g.untyped_storage() if g.layout == torch.strided else None
+                    if memory is not None and (memory.data_ptr() in taken or memory.nbytes() != g.numel() * g.element_size()):
+                        g = g.clone()
+                    elif memory is not None:
+                        taken.add(memory.data_ptr())
+                elif old.layout == g.layout == torch.strided:
+                    sums.append(old)
+                    added.append(g)
+                    continue
+                self.own[i] = g if old is None else old + g
+        if sums:
+            torch._foreach_add_(sums, added)
+        for (index, leaf), g in zip(leaves.items(), grads[len(self.own) :]):
+            if index in self.inputs.cut:
+                self.entering[index].append(torch.zeros_like(leaf) if g is None else g)
+            elif g is not None:
+                old = self.entering[index]
+                self.entering[index] = g.clone() if old is None else old + g
+
+    def all(self) -> list[Optional[torch.Tensor]]:
+        out = list(self.own)
+        for index, value in self.entering.items():
+            out.append(self.inputs.cut[index].joined(value) if isinstance(value, list) else value)
+        return out
+
+
+def pieces_of(batch: int, size: int) -> list[Rows]:
+    """The batch in as few pieces of at most ``size`` rows as possible, of nearly equal size."""
+    count = -(-batch // size)
+    edges = [batch * i // count for i in range(count + 1)]
+    return [Rows(batch, a, b) for a, b in zip(edges, edges[1:])]
+
+
+def in_two(batch: int) -> Callable[[int], int]:
+    """Returns a ``size`` for :func:`by_pieces` that halves the batch, and halves any piece that fails."""
+    return lambda failed: -(-batch // 2) if not failed else failed // 2
+
+
+def by_pieces(
+    batch: Optional[int],
+    size: Callable[[int], int],
+    work: Callable[[Optional[Rows]], Any],
+    take: Callable[[Optional[Rows], Any], None],
+    release: Callable[[], bool] = lambda: False,
+) -> int:
+    """Calls ``work`` for each piece of a batch of ``batch`` rows, one after the other, and passes the results of
+    ``work`` to ``take``. If ``batch`` is None, the whole batch is one piece, for which ``work`` and ``take``
+    receive None. Returns the number of pieces.
+
+    ``size(failed)`` returns how many rows a piece may have after a piece of ``failed`` rows has failed.
+    ``failed`` is 0 before any failure. ``size`` returns 0 to stop. ``release`` gives back memory that the pieces
+    can do without, and returns whether there was any; it is asked once pieces of one :data:`FINE`-th of the batch do
+    not fit, and the piece that has failed is then tried again. Raises what
+    ``work`` raises, except if memory runs out; then raises :class:`Refused` if no smaller piece is left to try."""
+    todo: list[Optional[Rows]] = [None] if batch is None else [*pieces_of(batch, max(1, min(batch, size(0))))]
+    done, failures = 0, 0
+    while todo:
+        rows = todo[0]
+        failed: Optional[BaseException] = None
+        try:
+            got = work(rows)
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        if failed is None:
+            take(rows, got)
+            got = None  # free it before the next piece
+            done += 1
+            todo.pop(0)
+            continue
+        failures += 1
+        released = (rows is None or batch is None or rows.count == 1 or rows.count * FINE <= batch) and release()
+        clean(failed, thorough=failures > 1)
+        if released:
+            continue
+        fits = 0 if rows is None else size(rows.count)
+        if fits < 1 or rows is None or batch is None:
+            raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit on a second try either")
+        if fits < rows.count:
+            left = pieces_of(batch - rows.start, fits)
+            todo = [Rows(batch, rows.start + p.start, rows.start + p.stop) for p in left]
+    return done
+
+
+def gradients(
+    tape: Tape,
+    plan: Optional[Plan],
+    targets: dict[int, tuple[Any, Rule]],
+    size: Callable[[int], int],
+    scale: float = 1.0,
+    offload: bool = False,
+    keep: Optional[dict[int, Any]] = None,
+) -> tuple[dict[int, torch.Tensor], Inputs, Gradients, int]:
+    """Computes the scalars in ``targets`` and the sum of their gradients, in pieces if there is a plan, otherwise
+    for the whole batch. ``targets`` maps the slot of each scalar to (G, rule); its gradient is multiplied by G
+    before it is added to the sum. If G is None, only the scalar's value is wanted.
+
+    ``keep`` maps slots to what collects their values from the pieces; it is emptied if a piece runs out of memory.
+    ``size`` is as in :func:`by_pieces`. If the first piece refutes a rule, all rules are determined once more.
+    Returns the values by slot, the inputs, the inputs' gradients and the number of pieces. Passes on the
+    exceptions of the replay, and raises :class:`Refused` if one row does not fit."""
+    entries = needed(tape, list(targets))
+    unchanged(tape, entries)
+    inputs = Inputs(tape, plan, entries)
+    sums = Gradients(inputs)
+    values: dict[int, Any] = dict.fromkeys(targets, 0.0)
+    rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # rules that are still to be checked
+
+    def work(rows: Optional[Rows]) -> Any:
+        if norms is not None:
+            norms.put_back()
+        try:
+            return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
+        except ValueError:
+            if norms is not None and rows is not None and rows.count == 1:
+                raise Refused("BatchNorm cannot compute statistics over a piece of one row") from None
+            raise
+
+    def add(rows: Optional[Rows], got: Any) -> None:
+        if norms is not None:
+            norms.add(1.0 if rows is None else rows.count / rows.batch)
+        if got is not None:
+            rules.clear()
+            piece_values, grads, leaves, kept = got
+            for slot, v in kept.items():
+                keep[slot].append(v)  # type: ignore[index]
+            sums.add(grads, leaves)
+            for slot, v in piece_values.items():
+                values[slot] = values[slot] + v
+        elif inputs.cut:
+            sums.add([None] * len(inputs.tensors), inputs.leaves(rows))
+
+    def forget() -> bool:
+        kept = bool(keep)
+        if keep is not None:
+            keep.clear()
+        return kept
+
+    batch = None if plan is None else plan.batch
+    norms = statistics(tape, entries) if tape.approximate else None
+    with norms or nullcontext():
+        try:
+            return values, inputs, sums, by_pieces(batch, size, work, add, forget)
+        except Refuted:
+            Proof.known.clear()
+        proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
+        rules.update(proven(proof, list(targets), pieces))
+        targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}
+        return values, inputs, sums, by_pieces(batch, size, work, add, forget)
+
+
+class Refuted(Refused):
+    """Raised if a rule that held for earlier batches does not hold for this one."""
+
+
+def _piece(
+    tape: Tape,
+    plan: Optional[Plan],
+    entries: Sequence[int],
+    rows: Optional[Rows],
+    targets: dict[int, tuple[Any, Rule]],
+    inputs: Inputs,
+    scale: float,
+    offload: bool,
+    keep: dict[int, Any],
+    rules: dict[int, Rule],
+) -> Any:
+    weights = {}
+    for slot, (_, rule) in targets.items():
+        weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
+    if not any(weights.values()) and not keep and not tape.approximate:
+        return None  # none of these rows has a weight: the mean would be NaN
+    leaves = inputs.leaves(rows)
+    hooks = on_host() if offload else nullcontext()
+    if not any(weights.values()):  # none of these rows has a weight, but their results are wanted
+        with torch.no_grad():
+            env = run(tape, plan, entries, rows)
+        return {}, [None] * len(inputs.tensors), leaves, {s: env[s].clone() for s in keep if s in env}
+    summed: list[int] = []  # slots of the scalars that are differentiated
+    with torch.set_grad_enabled(any(factor is not None for factor, _ in targets.values())), hooks:
+        env = run(tape, plan, entries, rows, leaves=leaves)
+        total: Any = 0.0
+        values = {}
+        for slot, (factor, _) in targets.items():
+            if weights[slot]:
+                value = env[slot]
+                values[slot] = value.detach() * weights[slot]
+                if factor is not None:
+                    summed.append(slot)
+                    total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * factor
+    holds = _holding(tape, plan, rules, rows, env) if rules else lambda: True  # type: ignore[arg-type]  # only a plan has rules
+    kept = {s: env[s].detach().clone() for s in keep if s in env}
+    env.clear()
+    grads: list[Optional[torch.Tensor]] = [None] * len(inputs.tensors)
+    if isinstance(total, torch.Tensor):  # otherwise none of the scalars that are differentiated has a weight here
+        grads = inputs.differentiated(total * scale if scale != 1.0 else total, summed, list(leaves.values()))
+    if not holds():
+        raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
+    return values, grads, leaves, kept
+
+
+def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: dict) -> Callable[[], bool]:
+    """Returns a function that checks rules on a few rows of a piece, and returns whether they hold.
+    ``env`` has the piece's results. The check is needed because the rules were tried on an earlier
+    batch, and the labels of this batch, for example, may have other weights. The function waits
+    until the GPU has computed the losses of these rows, so it is best called once backward has been
+    started."""
+    entries = needed(tape, list(rules))
+    first, tail = parted(tape, plan, entries)
+    if not tail:
+        return lambda: True
+    slots = {s for i in first for s in tape.entries[i].slots if s is not None and s in env}
+    changing = any(tape.entries[i].inplace for i in tail)
+    there = piece.count > 1 and not changing  # otherwise env has only one row, or values that a function has changed in place
+    count = min(piece.count, max(2, min(SOME, SMALL * piece.count // max(1, sum(env[s].numel() for s in slots))))) if there else 2
+    start = min(piece.start, plan.batch - count)
+    rows = list(range(start, start + count))
+    half = any(s is not None and plan.slots[s].dtype in HALF for i in entries for s in tape.entries[i].slots)
+    device = plan.slots[next(iter(rules))].device
+
+    def values(outputs: dict, some: list[int]) -> list[torch.Tensor]:
+        def cut(s: int) -> torch.Tensor:
+            known, output = plan.slots[s], outputs[s].clone() if changing else outputs[s]
+            return output if known.axis is None else known.axis.some(output, some[0] - start, len(some))
+
+        found = run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})
+        return [found[s].float().reshape(()).to(device) for s in rules]
+
+    def losses() -> torch.Tensor:
+        outputs = {s: env[s].detach() for s in slots} if there else run(tape, plan, first, Rows(plan.batch, start, start + count))
+        return torch.stack([v for some in (rows, *parts) for v in values(outputs, some)])
+
+    parts, state = halves(rows), random_state()
+    with torch.no_grad(), independent(modules_of(tape)) if tape.approximate else nullcontext():
+        found = losses()
+        if not same_random_state(state, random_state()):
+            set_random_state(state)
+            with Calm():
+                found = losses()
+            set_random_state(state)
+
+    here, copied = found.to("cpu", non_blocking=True), torch.cuda.Event() if found.is_cuda else None
+    if copied is not None:
+        copied.record(torch.cuda.current_stream(found.device))
+
+    def holds() -> bool:
+        if copied is not None:
+            copied.synchronize()  # waiting for the stream would mean waiting for the whole of backward
+        whole, *split = zip(*[iter(here.tolist())] * len(rules))  # for all rows and for each part, a value for each rule
+        return all(
+            not math.isfinite(all_rows) or agrees(rule, parts, some, rows, all_rows, 1e-2 if half else 1e-3)
+            for rule, all_rows, some in zip(rules.values(), whole, zip(*split))
+        )
+
+    return holds
+
+
+def on_host() -> Any:
+    """A context in which the tensors that autograd saves are kept in pinned host memory."""
+    return torch.autograd.graph.save_on_cpu(pin_memory=True)
+
+
+def approximable(modules: Sequence[torch.nn.Module]) -> bool:
+    """Whether, judging by the modules' buffers, statistics over the batch are the only reason why
+    their calls cannot be run in pieces."""
+    layers = batchwise(modules)
+    return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
+
+
+def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: Refused) -> None:
+    """Raises ``why`` unless the calls of these modules may be run in pieces that have statistics of
+    their own."""
+    if not approximable(modules):
+        raise why.more(str(why))
+    if not allowed():
+        said = why.more(f"{why}; {HINT}")
+        said.allowance = ALLOWANCE
+        raise said
+
+
+def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
+    """The :class:`Statistics` of a tape's layers, for running these entries in pieces. The running
+    statistics are updated only for calls that the script did not complete, and only once for each
+    layer: the calls that the script did complete have already updated theirs with the whole
+    batch."""
+    modules = [tape.entries[i].module for i in entries if tape.entries[i].module is not None]
+    late = [tape.entries[i].module for i in entries if tape.entries[i].module is not None and tape.entries[i].between == (0, 0)]
+    made = batchwise([e.module for e in tape.entries if e.module is not None and e.between != (0, 0)])
+    new = [layer for layer in batchwise(late) if layer not in tape.counted]  # type: ignore[arg-type]
+    if any(layer in made for layer in new):
+        raise Refused("a BatchNorm layer has been used both before the failure and after it")
+    tape.counted.update(new)
+    return Statistics(batchwise(modules), new)  # type: ignore[arg-type]

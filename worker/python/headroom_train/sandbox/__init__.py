@@ -1,0 +1,1 @@
+"""Trials without side effects or randomness."""

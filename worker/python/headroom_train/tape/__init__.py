@@ -1,0 +1,1 @@
+"""What a step has done: its calls, and what they changed."""

@@ -1,0 +1,1 @@
+"""What headroom is told."""
