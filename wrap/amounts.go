@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -47,32 +48,31 @@ var (
 	reservedText  = anyOf(sizeText + ` reserved in total`)
 	cachedText    = anyOf(sizeText + ` cached\)`)
 	itselfText    = anyOf(`this process has ` + sizeText)
-	processText   = lazily(`Process (\d+) has ` + sizeText + ` memory in use`)
+	processText   = regexp.MustCompile(`Process (\d+) has ` + sizeText + ` memory in use`)
 	deviceText    = anyOf(`\b[GNX]PU (\d+) has a total`, `\((?:GPU|NPU|XPU) (\d+);`, `on device(?: ordinal)? (\d+)\b`, `\bon GPU (\d+)\b`,
 		`device:GPU:(\d+)`, `\bcuda:(\d+)\b`, `\bGPU[ _](\d+)\b`)
 )
 
-// anyOf returns the patterns as regular expressions, each compiled when it is first
-// needed. Earlier patterns take precedence over later ones. In PyTorch's messages a
+// anyOf returns the patterns as regular expressions. Earlier patterns take precedence over later ones. In PyTorch's messages a
 // number is followed by a unit; a number without a unit is in bytes.
-func anyOf(patterns ...string) []lazyRegexp {
-	all := make([]lazyRegexp, len(patterns))
+func anyOf(patterns ...string) []*regexp.Regexp {
+	all := make([]*regexp.Regexp, len(patterns))
 	for i, p := range patterns {
-		all[i] = lazily(p)
+		all[i] = regexp.MustCompile(p)
 	}
 	return all
 }
 
-func firstMatch(patterns []lazyRegexp, text string) string {
+func firstMatch(patterns []*regexp.Regexp, text string) string {
 	for _, p := range patterns {
-		if at := p().FindStringSubmatch(text); at != nil {
+		if at := p.FindStringSubmatch(text); at != nil {
 			return at[1]
 		}
 	}
 	return ""
 }
 
-func amountIn(patterns []lazyRegexp, text string) memory.Bytes {
+func amountIn(patterns []*regexp.Regexp, text string) memory.Bytes {
 	return binaryBytes(firstMatch(patterns, text))
 }
 
@@ -124,7 +124,7 @@ func readAmounts(text string) failureNumbers {
 // at least reserved, the amount that PyTorch's allocator has reserved, can be PyTorch's
 // own. othersOf takes the smallest such process to be PyTorch's own.
 func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others string) {
-	all := processText().FindAllStringSubmatch(text, 64)
+	all := processText.FindAllStringSubmatch(text, 64)
 	own := -1
 	if amountIn(itselfText, text) == 0 {
 		for i, p := range all {
@@ -147,12 +147,12 @@ func othersOf(text string, reserved memory.Bytes) (sum memory.Bytes, others stri
 	return sum, others
 }
 
-var tensorShape = lazily(`tensor with shape ?\[([\d,]{1,100})\] and type (\w+)`)
+var tensorShape = regexp.MustCompile(`tensor with shape ?\[([\d,]{1,100})\] and type (\w+)`)
 
 // tensorBytes returns the size of the tensor that TensorFlow's error names. It returns 0
 // if the error names none, or if the size is too large for any tensor.
 func tensorBytes(text string) memory.Bytes {
-	at := tensorShape().FindStringSubmatch(text)
+	at := tensorShape.FindStringSubmatch(text)
 	if at == nil {
 		return 0
 	}

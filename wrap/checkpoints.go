@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,7 +119,7 @@ func (m *Match) Where() string {
 // root returns the folder that holds the checkpoints, spelled as in the command.
 func (m *Match) root() (string, error) {
 	var failed error
-	root := braces().ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
+	root := braces.ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
 		name = strings.Trim(name, "{}")
 		value, err := m.text(name)
 		if err == nil && value == "" {
@@ -186,7 +187,7 @@ func pointed(files fs.FS, layout Layout) string {
 	return strings.ReplaceAll(layout.Pointed, "{}", name)
 }
 
-var integer = lazily(`\d+`)
+var integer = regexp.MustCompile(`\d+`)
 
 // look examines the checkpoint called name. If the checkpoint cannot be used, its Problem
 // says why.
@@ -207,7 +208,7 @@ func look(files fs.FS, root, name string, layout Layout) Checkpoint {
 // and its mode. root is put in front of its path.
 func glance(files fs.FS, root, name string) (Checkpoint, fs.FileMode) {
 	c := Checkpoint{Path: path.Join(root, name)}
-	if all := integer().FindAllString(path.Base(name), -1); len(all) > 0 {
+	if all := integer.FindAllString(path.Base(name), -1); len(all) > 0 {
 		c.Number, _ = strconv.ParseInt(all[len(all)-1], 10, 64) // a number that is too large becomes the largest int64
 	}
 	info, err := fs.Stat(files, name)

@@ -83,8 +83,8 @@ type series struct{ folder, stem string }
 
 func (c Checkpoint) series() series {
 	s := series{folder: path.Dir(c.Path)}
-	if name := path.Base(c.Path); integer().MatchString(name) {
-		s.stem = integer().ReplaceAllString(name, "#")
+	if name := path.Base(c.Path); integer.MatchString(name) {
+		s.stem = integer.ReplaceAllString(name, "#")
 	}
 	return s
 }
@@ -239,7 +239,7 @@ func partial(all []Checkpoint) {
 	names := func(c Checkpoint) []string {
 		var names []string
 		for _, part := range c.parts {
-			if name := integer().ReplaceAllString(part, "#"); !slices.Contains(names, name) {
+			if name := integer.ReplaceAllString(part, "#"); !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

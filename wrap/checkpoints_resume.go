@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -161,14 +162,14 @@ func (m *Match) atEpochs() bool {
 
 // unset matches what follows a key whose value is null. A configuration that a framework
 // has printed contains every key, including those that nobody has set.
-var unset = lazily(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
+var unset = regexp.MustCompile(`^["']?\s*[:=]\s*["']?(null|None|~)\b`)
 
 // says reports whether a word occurs in a text. A word that is a key with a null value
 // does not count.
 func says(text, word string) bool {
 	for {
 		_, behind, found := strings.Cut(text, word)
-		if found && !unset().MatchString(behind) || !found {
+		if found && !unset.MatchString(behind) || !found {
 			return found
 		}
 		text = behind

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"math"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -207,8 +208,8 @@ func wholeArchive(f io.ReaderAt, size int64) error {
 
 // The header of a .npy file says how long the file is.
 var (
-	itemSize   = lazily(`'descr': *'[<>|=]?([a-zA-Z])(\d+)'`)
-	arrayShape = lazily(`'shape': *\(([\d, ]*)\)`)
+	itemSize   = regexp.MustCompile(`'descr': *'[<>|=]?([a-zA-Z])(\d+)'`)
+	arrayShape = regexp.MustCompile(`'shape': *\(([\d, ]*)\)`)
 )
 
 // wholeArray returns an error if a .npy file has fewer bytes than its header says. An array
@@ -228,7 +229,7 @@ func wholeArray(f io.ReaderAt, begin []byte, size int64) error {
 	if _, err := f.ReadAt(header, at); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	item, shape := itemSize().FindSubmatch(header), arrayShape().FindSubmatch(header)
+	item, shape := itemSize.FindSubmatch(header), arrayShape.FindSubmatch(header)
 	if item == nil || shape == nil {
 		return nil
 	}

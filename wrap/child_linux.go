@@ -86,11 +86,7 @@ func Start(c Command, o ChildOptions) (*Child, error) {
 func (c *Child) live(command Command, path string, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if c.o.Standby == nil {
-		c.o.Standby = StandBy()
-	}
-	<-c.o.Standby.made
-	signals, kills := c.o.Standby.signals, c.o.Standby.kills
+	signals, kills := listen(), machine.CountKills()
 	c.tree = newTree(c.o.Trouble)
 	err := c.o.Before()
 	if err == nil {

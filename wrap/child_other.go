@@ -10,15 +10,6 @@ import (
 // Child is one life of a command. It can be started only on Linux.
 type Child struct{}
 
-// Standby is empty on systems other than Linux.
-type Standby struct{}
-
-// StandBy returns nil.
-func StandBy() *Standby { return nil }
-
-// Release does nothing.
-func (*Standby) Release() {}
-
 // Start returns an error, because commands can be run on Linux only.
 func Start(Command, ChildOptions) (*Child, error) {
 	return nil, errors.New("commands can be run on Linux only")

@@ -12,8 +12,8 @@ import (
 // if the knobs keep the effective batch, with the condition under which the result stays
 // the same.
 type doubt struct {
-	sign  lazyRegexp // matches the sign in a line
-	holds string     // the condition, in words
+	sign  *regexp.Regexp // matches the sign in a line
+	holds string         // the condition, in words
 }
 
 // compared is the condition under which a loss can be computed from micro-batches at all.
@@ -23,22 +23,22 @@ const compared = "the loss does not compare the samples of a batch with each oth
 // the signs.
 var doubts = []doubt{
 	{
-		lazily(`\b(?:\w*NegativesRanking\w*|InfoNCE\w*|info_nce\w*|NTXent\w*|NT_Xent\w*|nt_xent\w*|SupCon\w*|SupervisedContrastive\w*|\w*[Cc]ontrastive_?[Ll]oss\w*|` +
+		regexp.MustCompile(`\b(?:\w*NegativesRanking\w*|InfoNCE\w*|info_nce\w*|NTXent\w*|NT_Xent\w*|nt_xent\w*|SupCon\w*|SupervisedContrastive\w*|\w*[Cc]ontrastive_?[Ll]oss\w*|` +
 			`(?:Si[gG])?C?[lL][iI][pP]Loss|in_batch_neg\w*|BarlowTwins\w*|VICReg\w*|SimCLR\w*|Batch(?:Hard|All|SemiHard)\w*Loss)\b`),
 		compared,
 	},
 	{
-		lazily(`\b(?:Sync)?BatchNorm(?:[123]d|2dSync)?\b|\bbatch_norm\(|\bdist_bn\b|\b(?:wide_)?resne(?:t|xt)\d+\w*|\b(?:efficientnet|mobilenet|densenet|regnet|inception)_?\w*\d\w*|\bvgg\d+_bn\b`),
+		regexp.MustCompile(`\b(?:Sync)?BatchNorm(?:[123]d|2dSync)?\b|\bbatch_norm\(|\bdist_bn\b|\b(?:wide_)?resne(?:t|xt)\d+\w*|\b(?:efficientnet|mobilenet|densenet|regnet|inception)_?\w*\d\w*|\bvgg\d+_bn\b`),
 		"it is acceptable to compute batch statistics (BatchNorm) over a smaller batch",
 	},
 	{
-		lazily(`\b(?:\w*lr|\w*learning_rate)\s*(?:=|\*=)[^=#]*[*/][^#]*\b(?:\w+\.)?(?:batch_?size|bs|per_device_train_batch_size)\b|\b(?:batch_?size|bs)\b[^#=]*[*/][^#=]*\b(?:base_lr|args\.lr|learning_rate)\b`),
+		regexp.MustCompile(`\b(?:\w*lr|\w*learning_rate)\s*(?:=|\*=)[^=#]*[*/][^#]*\b(?:\w+\.)?(?:batch_?size|bs|per_device_train_batch_size)\b|\b(?:batch_?size|bs)\b[^#=]*[*/][^#=]*\b(?:base_lr|args\.lr|learning_rate)\b`),
 		"the learning rate does not depend on the micro-batch",
 	},
 }
 
 // optimizer matches a line that assigns a new optimizer to a name.
-var optimizer = lazily(`^\s*((?:self\.)?\w+)\s*=\s*(?:torch\.)?(?:optim\.)?(?:Adam\w*|SGD|RMSprop|Adagrad|Lion|Adafactor|NAdam|RAdam)\(`)
+var optimizer = regexp.MustCompile(`^\s*((?:self\.)?\w+)\s*=\s*(?:torch\.)?(?:optim\.)?(?:Adam\w*|SGD|RMSprop|Adagrad|Lion|Adafactor|NAdam|RAdam)\(`)
 
 // doubtful returns the conditions under which smaller micro-batches would not change what
 // the command trains, each with the place that raises the doubt. It inspects only what it
@@ -48,7 +48,7 @@ func (m *Match) doubtful() (holds []string) {
 	sources := m.sources()
 	for _, d := range doubts {
 		for _, s := range sources {
-			if line, what := s.first(d.sign()); what != "" {
+			if line, what := s.first(d.sign); what != "" {
 				holds = append(holds, fmt.Sprintf("%s (%s in %s)", d.holds, what, s.at(line)))
 				break
 			}
@@ -92,7 +92,7 @@ func (s source) first(sign *regexp.Regexp) (line int, what string) {
 // optimizers returns the different names that optimizers are assigned to.
 func (s source) optimizers() (names []string) {
 	for _, line := range s.lines {
-		at := optimizer().FindStringSubmatch(line)
+		at := optimizer.FindStringSubmatch(line)
 		if s.code && at != nil && !slices.Contains(names, at[1]) {
 			names = append(names, at[1])
 		}

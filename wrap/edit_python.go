@@ -3,6 +3,7 @@ package wrap
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -13,10 +14,10 @@ type pythonEditor struct{}
 
 // assignment matches name = expression, with or without a type annotation. A comment ends
 // the expression; a # inside a string does not.
-var assignment = lazily(`^([A-Za-z_]\w*)[ \t]*(?::[ \t]*\w+[ \t]*)?=[ \t]*((?:[^=#'"\s][^#'"\r\n]*?|"[^"\\\r\n]*"|'[^'\\\r\n]*')?)[ \t]*(?:#.*)?\r?$`)
+var assignment = regexp.MustCompile(`^([A-Za-z_]\w*)[ \t]*(?::[ \t]*\w+[ \t]*)?=[ \t]*((?:[^=#'"\s][^#'"\r\n]*?|"[^"\\\r\n]*"|'[^'\\\r\n]*')?)[ \t]*(?:#.*)?\r?$`)
 
 // augmented matches name += expression, or the same with another operator.
-var augmented = lazily(`^([A-Za-z_]\w*)[ \t]*(?://|\*\*|<<|>>|[-+*/%&|^@])=`)
+var augmented = regexp.MustCompile(`^([A-Za-z_]\w*)[ \t]*(?://|\*\*|<<|>>|[-+*/%&|^@])=`)
 
 // pythonAssign is one assignment.
 type pythonAssign struct {
@@ -36,9 +37,9 @@ func (pythonEditor) scan(content []byte) []pythonAssign {
 		}
 		line := content[at:end]
 		top := s.top()
-		if m := assignment().FindSubmatchIndex(line); top && m != nil {
+		if m := assignment.FindSubmatchIndex(line); top && m != nil {
 			all = append(all, pythonAssign{name: string(line[m[2]:m[3]]), start: at + m[4], end: at + m[5]})
-		} else if m := augmented().FindSubmatch(line); top && m != nil {
+		} else if m := augmented.FindSubmatch(line); top && m != nil {
 			all = append(all, pythonAssign{name: string(m[1]), again: true})
 		}
 		s.line(line)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -120,7 +121,7 @@ func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, 
 }
 
 // properties matches the anchor and the tag in front of a value.
-var properties = lazily(`^(?:[&!][^\s,\]}]*[ \t]+)+`)
+var properties = regexp.MustCompile(`^(?:[&!][^\s,\]}]*[ \t]+)+`)
 
 // offset returns the position of the byte at which a node's value begins, after its
 // anchor and tag. The parser's columns count characters, not bytes.
@@ -140,7 +141,7 @@ func (yamlEditor) offset(content []byte, n *yaml.Node) int {
 		_, size := utf8.DecodeRune(content[at:])
 		at += size
 	}
-	return at + len(properties().Find(content[at:]))
+	return at + len(properties.Find(content[at:]))
 }
 
 func (e yamlEditor) replacement(content []byte, old scalar, value string) (Edit, error) {

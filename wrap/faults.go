@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"regexp"
 	"strings"
 
 	"headroom/memory"
@@ -111,7 +112,7 @@ func (s *scanner) streamOf(rank int) *rankStream {
 	return st
 }
 
-var summaryRank = lazily(`^ +rank +: (\d{1,5}) \(local_rank: \d+\)`)
+var summaryRank = regexp.MustCompile(`^ +rank +: (\d{1,5}) \(local_rank: \d+\)`)
 
 // readSummary reads a line of torchrun's summary, which says which rank failed first. It
 // reports whether the line was part of the summary.
@@ -122,7 +123,7 @@ func (s *scanner) readSummary(text string) bool {
 	case strings.HasPrefix(text, "====") && s.root && s.firstRank != rankUnknown:
 		s.root, s.summary = false, rankUnknown
 	default:
-		at := summaryRank().FindStringSubmatch(text)
+		at := summaryRank.FindStringSubmatch(text)
 		if at == nil {
 			return false
 		}
@@ -144,17 +145,17 @@ func (st *rankStream) readChain(text string) bool {
 }
 
 var (
-	exceptionLine = lazily(`^((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:\[[\w., ]{1,80}\])?)(?::(?: (.*))?)?$`)
+	exceptionLine = regexp.MustCompile(`^((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:\[[\w., ]{1,80}\])?)(?::(?: (.*))?)?$`)
 	// Without a traceback before it, a word counts as an exception only if it ends like this.
-	exceptionType = lazily(`(?:Error|Exception|Interrupt|Exit|Failed|OutOfResources|Exhausted|Timeout)$`)
-	qualified     = lazily(`\.[A-Z]\w*$|^StopIteration$`)
-	tracebackHead = lazily(`Traceback \(most recent call last\)`)
+	exceptionType = regexp.MustCompile(`(?:Error|Exception|Interrupt|Exit|Failed|OutOfResources|Exhausted|Timeout)$`)
+	qualified     = regexp.MustCompile(`\.[A-Z]\w*$|^StopIteration$`)
+	tracebackHead = regexp.MustCompile(`Traceback \(most recent call last\)`)
 )
 
 // readTraceback reads a line of a traceback, or the exception that ends one. It reports
 // whether the line was one of these.
 func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
-	if tracebackHead().MatchString(l.text) {
+	if tracebackHead.MatchString(l.text) {
 		if strings.Contains(l.text, "Original Traceback") {
 			st.chained, st.direct = true, true
 		}
@@ -172,8 +173,8 @@ func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 		st.frames = append(st.frames, f)
 		return true
 	}
-	if at := exceptionLine().FindStringSubmatch(l.text[min(indentOf(l.text), len(l.text)):]); at != nil && indentOf(l.text) < st.indent {
-		if exceptionType().MatchString(at[1]) || qualified().MatchString(at[1]) {
+	if at := exceptionLine.FindStringSubmatch(l.text[min(indentOf(l.text), len(l.text)):]); at != nil && indentOf(l.text) < st.indent {
+		if exceptionType.MatchString(at[1]) || qualified.MatchString(at[1]) {
 			s.raise(st, l, at[1], at[2])
 			return true
 		}
@@ -184,7 +185,7 @@ func (s *scanner) readTraceback(st *rankStream, l logLine) bool {
 // readCode reads the source line that follows a frame. It reports whether the line
 // belongs to the traceback.
 func (st *rankStream) readCode(text string) bool {
-	if len(st.frames) > 0 && (indentOf(text) > st.indent || richCode().MatchString(text)) {
+	if len(st.frames) > 0 && (indentOf(text) > st.indent || richCode.MatchString(text)) {
 		return true
 	}
 	return strings.HasPrefix(text, "╭") || strings.HasPrefix(text, "╰")
@@ -257,8 +258,8 @@ func (s *scanner) follows(st *rankStream, l logLine) bool {
 }
 
 func exceptionWord(text string) bool {
-	at := exceptionLine().FindStringSubmatch(text)
-	return at != nil && exceptionType().MatchString(at[1])
+	at := exceptionLine.FindStringSubmatch(text)
+	return at != nil && exceptionType.MatchString(at[1])
 }
 
 // phase returns the phase of the training in which a fault happened, judging by its

@@ -45,7 +45,6 @@ type Wrapped struct {
 	RunsOut func() RunsOut
 	Leave   bool
 
-	Standby *Standby                                  // for the first life; may be nil
 	Log     func(attempt int) (io.WriteCloser, error) // opens the log of an attempt's output; if nil, there is no log
 	Number  func() int                                // returns the number of the current attempt
 	Trouble func(error)                               // receives problems around the command, and warnings that it may hang or leak
@@ -267,8 +266,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 			w.writers = watchWriters(root, glob)
 		}
 	}
-	child, err := Start(c, ChildOptions{Leave: true, Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted, Standby: w.Standby})
-	w.Standby = nil
+	child, err := Start(c, ChildOptions{Leave: true, Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted})
 	if err != nil {
 		return Exit{}, nil, err
 	}

@@ -139,11 +139,11 @@ func (l *logLine) strip() (rest string, found bool) {
 func letter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }
 
 // escape matches a terminal's control sequence: colours, cursor movements, titles.
-var escape = lazily("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
+var escape = regexp.MustCompile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\^_])")
 
 func plain(s string) string {
 	if strings.Contains(s, "\x1b") {
-		s = escape().ReplaceAllString(s, "")
+		s = escape.ReplaceAllString(s, "")
 	}
 	return strings.ToValidUTF8(s, "?")
 }

@@ -5,8 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Missing says what of a command does not exist: its program, or the Python script that it runs. It
@@ -36,7 +38,11 @@ func (l Launch) elsewhere() bool {
 	})
 }
 
-var unopened = lazily(`(?m)^\S*python[\w.]*: (?:can't open file '?([^'\n]{1,1000}?)'?: \[Errno \d+\]|(?:Error while finding module specification for|No module named) '?([\w.]{1,512}))`)
+// unopened matches what Python prints if it cannot open what it is to run. Its long repetitions
+// take 1 ms to compile, and only a command that has failed needs it.
+var unopened = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^\S*python[\w.]*: (?:can't open file '?([^'\n]{1,1000}?)'?: \[Errno \d+\]|(?:Error while finding module specification for|No module named) '?([\w.]{1,512}))`)
+})
 
 // Unopened returns the script or module that Python could not open, according to output, if it
 // is what the command was to run. Then nothing of the training has run. It returns "" otherwise:

@@ -3,6 +3,7 @@ package wrap
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,13 +18,13 @@ func (m *Match) options() (names []string) {
 			names = append(names, name)
 		}
 	}
-	for _, found := range declaration().FindAllSubmatch(m.script(), -1) {
+	for _, found := range declaration.FindAllSubmatch(m.script(), -1) {
 		names = append(names, string(found[1]))
 	}
 	return names
 }
 
-var declaration = lazily(`add_argument\(\s*(?:["']-\w["']\s*,\s*)?["'](--[\w-]+)["']`)
+var declaration = regexp.MustCompile(`add_argument\(\s*(?:["']-\w["']\s*,\s*)?["'](--[\w-]+)["']`)
 
 // script returns the text of the command's script, or nil if it cannot be read.
 func (m *Match) script() []byte {
@@ -69,7 +70,7 @@ func (m *Match) mentions(option string) bool {
 		return true
 	}
 	bare := []byte(strings.ReplaceAll(strings.TrimLeft(option, "-"), "-", "_"))
-	return !declaration().Match(script) && bytes.Contains(script, bare)
+	return !declaration.Match(script) && bytes.Contains(script, bare)
 }
 
 // alike reports whether one of two options is probably the other, mistyped.

@@ -36,8 +36,6 @@ type ChildOptions struct {
 	// Grace is how long processes that a child leaves behind may keep running after they
 	// have been asked to end; 0 means 10 s.
 	Grace time.Duration
-	// Standby is the result of an earlier call to [StandBy]. If it is nil, Start makes one.
-	Standby *Standby
 	// Before is called right before the program is executed. Signals are already caught
 	// by then, so none is lost between this call and the child. If it returns an error,
 	// nothing is started and Start returns that error. It may be nil.

@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -33,12 +34,12 @@ type Profile struct {
 // Signals are the signs by which the commands of a framework are recognised. They are
 // scored independently. Argv and Modules count as one sign, and each sign counts once.
 type Signals struct {
-	Argv    lazyRegexp // 3 points if it matches the program's name; may be nil
-	Modules []string   // 3 points if python -m runs one of these modules, or a module below one
-	Imports []string   // 2 points if the script's import lines have one of these words
-	Flags   []string   // 2 points if the command gives one of them
-	Keys    []string   // 2 points if the configuration has all of them
-	Forbid  []string   // a configuration with one of these keys does not count
+	Argv    *regexp.Regexp // 3 points if it matches the program's name; may be nil
+	Modules []string       // 3 points if python -m runs one of these modules, or a module below one
+	Imports []string       // 2 points if the script's import lines have one of these words
+	Flags   []string       // 2 points if the command gives one of them
+	Keys    []string       // 2 points if the configuration has all of them
+	Forbid  []string       // a configuration with one of these keys does not count
 }
 
 // Style is how an override is written on the command line.
@@ -271,7 +272,7 @@ func (p Profile) Signs() string {
 		first("keys ", p.Match.Keys)
 	}
 	if len(signs) == 0 && p.Match.Argv != nil {
-		signs = []string{"program " + p.Match.Argv().String()}
+		signs = []string{"program " + p.Match.Argv.String()}
 	}
 	return strings.Join(signs, "; ")
 }

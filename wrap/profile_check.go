@@ -3,6 +3,7 @@ package wrap
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // braces matches a name in braces, such as {output}.
-var braces = lazily(`\{([a-z_]*)\}`)
+var braces = regexp.MustCompile(`\{([a-z_]*)\}`)
 
 // check validates the profile as a whole, and fills in defaults. Every knob that the
 // profile refers to must exist, and the profile must use every knob that it has.
@@ -84,7 +85,7 @@ func (r *profileReader) references() {
 	for _, group := range p.Law.Exclude {
 		speak("law.exclude", group...)
 	}
-	for _, m := range braces().FindAllStringSubmatch(p.Checkpoints.Root, -1) {
+	for _, m := range braces.FindAllStringSubmatch(p.Checkpoints.Root, -1) {
 		speak("checkpoints.root", m[1])
 	}
 	if p.Checkpoints.Saves != "" {

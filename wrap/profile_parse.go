@@ -277,14 +277,14 @@ func (r *profileReader) positive(to *int) func(string, *yaml.Node) {
 	}
 }
 
-func (r *profileReader) pattern(to *lazyRegexp) func(string, *yaml.Node) {
+func (r *profileReader) pattern(to **regexp.Regexp) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		re, err := regexp.Compile("^(?:" + n.Value + ")$")
 		if err != nil {
 			r.add(n.Line, key, n.Value, "not a regular expression: "+err.Error())
 			return
 		}
-		*to = func() *regexp.Regexp { return re }
+		*to = re
 	}
 }
 

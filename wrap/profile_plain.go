@@ -15,22 +15,17 @@ import (
 //go:embed profiles/*.yaml
 var embedded embed.FS
 
-// Builtin returns the profiles that come with headroom; they must not be modified. They
-// are the files in profiles/, already parsed in parsed.go: parsing YAML would add 3 ms to
-// every start. Builtin is safe for concurrent use.
-func Builtin() []Profile { return slices.Clone(withTexts()) }
+// Builtin returns the profiles that come with headroom, the files in profiles/; they must
+// not be modified. It is safe for concurrent use.
+func Builtin() []Profile { return slices.Clone(builtins()) }
 
-var withTexts = sync.OnceValue(func() []Profile {
-	all := parsedProfiles()
+var builtins = sync.OnceValue(func() []Profile {
+	all, err := LoadProfiles(embedded, "profiles")
+	if err != nil {
+		panic("wrap: built-in profiles: " + err.Error())
+	}
 	for i := range all {
-		text, err := embedded.ReadFile("profiles/" + all[i].Name + ".yaml")
-		if err != nil {
-			panic("wrap: built-in profiles: " + err.Error())
-		}
-		all[i].Text = text
-		if argv := all[i].Match.Argv; argv != nil {
-			argv() // compile it now: every command is matched against it
-		}
+		all[i].File = ""
 	}
 	return all
 })
@@ -45,23 +40,15 @@ func LoadProfiles(files fs.FS, name string) ([]Profile, error) {
 			return nil, fmt.Errorf("read profiles: %w", err)
 		}
 	}
-	read, failed := make([]Profile, len(names)), make([]error, len(names))
-	var reading sync.WaitGroup // files are read concurrently, since every start waits for them
-	for i, name := range names {
-		reading.Go(func() {
-			content, err := fs.ReadFile(files, name)
-			if err != nil {
-				failed[i] = fmt.Errorf("read profile: %w", err)
-				return
-			}
-			read[i], failed[i] = ParseProfile(name, content)
-		})
-	}
-	reading.Wait()
 	var all []Profile
 	var problems []error
-	for i, p := range read {
-		name, err := names[i], failed[i]
+	for _, name := range names {
+		content, err := fs.ReadFile(files, name)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("read profile: %w", err))
+			continue
+		}
+		p, err := ParseProfile(name, content)
 		if err == nil && slices.ContainsFunc(all, func(q Profile) bool { return q.Name == p.Name }) {
 			err = &ProfileError{name, "name", p.Name, "a profile in another file has this name, too"}
 		}

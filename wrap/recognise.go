@@ -187,7 +187,7 @@ func (s Signals) runs(l Launch) bool {
 			return true
 		}
 	}
-	return s.Argv != nil && l.Module == "" && s.Argv().MatchString(l.Name())
+	return s.Argv != nil && l.Module == "" && s.Argv.MatchString(l.Name())
 }
 
 // gives reports whether the command gives the training program the flag.

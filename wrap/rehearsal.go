@@ -19,7 +19,7 @@ type Rehearsal struct {
 	Set     map[string]string // knob → value
 	IfGiven map[string]string // knob → value, for knobs that are set only if the command gives them
 	Drop    []string          // knobs to remove
-	Speed   lazyRegexp        // matches samples per second in the trial's output, as its group; the last match counts; may be nil
+	Speed   *regexp.Regexp    // matches samples per second in the trial's output, as its group; the last match counts; may be nil
 }
 
 // redirects reports whether a trial writes its output to a folder of its own.
@@ -62,15 +62,15 @@ func (r Rehearsal) named(knobs map[string]bool, plain bool) Rehearsal {
 }
 
 var (
-	stepsWithin = lazily(`\{[^{}]*\bsteps\b`)
-	expressions = lazily(`\{([^{}]*)\}`)
+	stepsWithin = regexp.MustCompile(`\{[^{}]*\bsteps\b`)
+	expressions = regexp.MustCompile(`\{([^{}]*)\}`)
 )
 
 // filled returns a value of a [Rehearsal] in which everything in braces is replaced:
 // {temporary} by folder, and expressions by their values.
 func filled(value, folder string, of amounts) (string, error) {
 	var failed error
-	text := expressions().ReplaceAllStringFunc(value, func(in string) string {
+	text := expressions.ReplaceAllStringFunc(value, func(in string) string {
 		if in == temporary {
 			return folder
 		}
@@ -89,7 +89,7 @@ func (r Rehearsal) speed(output []byte) float64 {
 	if r.Speed == nil {
 		return 0
 	}
-	all := r.Speed().FindAllSubmatch(output, -1)
+	all := r.Speed.FindAllSubmatch(output, -1)
 	if len(all) == 0 {
 		return 0
 	}
@@ -108,14 +108,14 @@ func (r *profileReader) trial(key string, n *yaml.Node) {
 
 // group returns a function that reads a regular expression with exactly one group. The
 // expression may match anywhere in a text.
-func (r *profileReader) group(to *lazyRegexp) func(string, *yaml.Node) {
+func (r *profileReader) group(to **regexp.Regexp) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		re, err := regexp.Compile(n.Value)
 		if err != nil || re.NumSubexp() != 1 {
 			r.add(n.Line, key, n.Value, "not a regular expression with one group, as in 'speed ([0-9.]+)'")
 			return
 		}
-		*to = func() *regexp.Regexp { return re }
+		*to = re
 	}
 }
 
@@ -134,7 +134,7 @@ func (r *profileReader) checkTrial() {
 			if _, err := filled(value, "", amounts{"steps": 1, micro: 1, accumulation: 1, global: 1, "world": 1}); err != nil {
 				r.add(r.lines[part.key], part.key+"."+knob, value, fmt.Sprintf("braces may hold the word temporary, or an expression over steps, micro, accumulation, global and world: %v", err))
 			}
-			limited = limited || part.key == "trial.set" && stepsWithin().MatchString(value)
+			limited = limited || part.key == "trial.set" && stepsWithin.MatchString(value)
 		}
 	}
 	if (t.Steps > 0) != limited {

@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"regexp"
 	"strings"
 )
 
@@ -58,12 +59,12 @@ const (
 )
 
 var (
-	barState  = lazily(`(\d+)/(\d+|\?) ?\[(?:\d+:)?\d\d:\d\d`)
-	lossState = lazily(`(?i)\bloss(?:_\w+)?['"]?\s*[=:|]?\s*['"]?(?:-?\d|nan\b)|\bloss/train|_loss['"]?\s*[=:|]\s*['"]?-?\d`)
-	stepState = lazily(`(?i)\b(?:step|iter|iteration|update|batch)s?['"]?\s*[=:#\[]?\s*\d`)
+	barState  = regexp.MustCompile(`(\d+)/(\d+|\?) ?\[(?:\d+:)?\d\d:\d\d`)
+	lossState = regexp.MustCompile(`(?i)\bloss(?:_\w+)?['"]?\s*[=:|]?\s*['"]?(?:-?\d|nan\b)|\bloss/train|_loss['"]?\s*[=:|]\s*['"]?-?\d`)
+	stepState = regexp.MustCompile(`(?i)\b(?:step|iter|iteration|update|batch)s?['"]?\s*[=:#\[]?\s*\d`)
 	// barOther matches progress bars of work other than training. Ranks that did not fail
 	// may finish such work after the error.
-	barOther = lazily(`(?i)loading|download|fetch|tokeniz|\bmap\b|generating|filter|shards|cach|saving|upload|resolving|extract`)
+	barOther = regexp.MustCompile(`(?i)loading|download|fetch|tokeniz|\bmap\b|generating|filter|shards|cach|saving|upload|resolving|extract`)
 )
 
 // progress returns how strongly a line shows that training continues, and a key for the
@@ -72,14 +73,14 @@ func progress(text string) (weight int, key string) {
 	if !strings.ContainsAny(text, "0123456789") || strings.HasPrefix(text, "wandb:") {
 		return 0, ""
 	}
-	if at := barState().FindStringSubmatch(text); at != nil {
-		if barOther().MatchString(text) {
+	if at := barState.FindStringSubmatch(text); at != nil {
+		if barOther.MatchString(text) {
 			return 0, ""
 		}
 		return barWeight, at[1] + "/" + at[2]
 	}
 	// Without a step, an epoch or a brace in the line, "loss" may be a word in a sentence.
-	if lossState().MatchString(text) && (stepState().MatchString(text) || strings.Contains(text, "epoch") ||
+	if lossState.MatchString(text) && (stepState.MatchString(text) || strings.Contains(text, "epoch") ||
 		strings.Contains(text, "Epoch") || strings.HasPrefix(text, "{")) {
 		return lossWeight, text
 	}

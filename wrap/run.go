@@ -397,7 +397,7 @@ func (r *runner) olderOne(o Outcome, exit Exit) (again bool, err error) {
 	if r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
 		return false, nil
 	}
-	reason := integer().ReplaceAllString(strings.Join(o.Reasons, "; "), "#")
+	reason := integer.ReplaceAllString(strings.Join(o.Reasons, "; "), "#")
 	if r.doubts > 0 && reason == r.reason {
 		return false, nil // the same with two checkpoints: then neither of them is the reason
 	}

@@ -3,7 +3,6 @@ package wrap
 import (
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 	"strings"
 	"syscall"
@@ -289,21 +288,4 @@ func TestModesAfterASignal(t *testing.T) {
 	if code := p.status(); code != 0 || !strings.Contains(p.out.String(), "status 137\r\nas it was") {
 		t.Errorf("status %d, %q", code, p.out.String())
 	}
-}
-
-// TestReleasedSignals checks that a signal that arrives while a start is being prepared
-// still takes effect if the start does not happen.
-func TestReleasedSignals(t *testing.T) {
-	came := make(chan os.Signal, 2)
-	signal.Notify(came, syscall.SIGUSR2)
-	defer signal.Stop(came)
-	s := StandBy()
-	<-s.made
-	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR2); err != nil {
-		t.Fatal(err)
-	}
-	<-came
-	s.Release()
-	<-came // once more, from Release
-	(*Standby)(nil).Release()
 }

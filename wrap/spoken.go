@@ -13,7 +13,7 @@ func digits(s string) int {
 
 // readText processes a line that is not part of a traceback.
 func (s *scanner) readText(st *rankStream, l logLine) {
-	if at := exceptionLine().FindStringSubmatch(l.text); at != nil && exceptionType().MatchString(at[1]) && speaks(l) {
+	if at := exceptionLine.FindStringSubmatch(l.text); at != nil && exceptionType.MatchString(at[1]) && speaks(l) {
 		s.chains++
 		st.chain = s.chains
 		s.add(st, l, fault{typ: at[1], message: at[2], raised: l.level == unrated, chain: s.chains})

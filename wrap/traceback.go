@@ -1,8 +1,10 @@
 package wrap
 
 import (
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"headroom/memory"
 )
@@ -13,11 +15,17 @@ type stackFrame struct {
 	file, line, function string
 }
 
-var (
-	pythonFrame = lazily(`File "([^"]{1,512})", line (\d{1,9})(?:, in (\S{1,200}))?`)
-	richFrame   = lazily(`^ ?([^\s:]{1,512}\.pyx?):(\d{1,9}) in (\S{1,200})`)
-	richCode    = lazily(`^ ?❱ *\d+ [│|]? ?`)
-)
+// frameLines match the first line of a frame, as Python and as Rich print it. Their long
+// repetitions take 1 ms to compile, and only a command that has failed needs them.
+var frameLines = sync.OnceValue(func() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		regexp.MustCompile(`File "([^"]{1,512})", line (\d{1,9})(?:, in (\S{1,200}))?`),
+		regexp.MustCompile(`^ ?([^\s:]{1,512}\.pyx?):(\d{1,9}) in (\S{1,200})`),
+	}
+})
+
+// richCode matches the line of source that Rich marks in a frame.
+var richCode = regexp.MustCompile(`^ ?❱ *\d+ [│|]? ?`)
 
 // framesMost is how many frames of a traceback are kept. The innermost frames show what
 // was being done, and the outermost ones show which part of the work it belonged to. If a
@@ -25,8 +33,8 @@ var (
 const framesMost = 256
 
 func frameOf(text string) (stackFrame, bool) {
-	for _, pattern := range []lazyRegexp{pythonFrame, richFrame} {
-		if at := pattern().FindStringSubmatch(text); at != nil {
+	for _, pattern := range frameLines() {
+		if at := pattern.FindStringSubmatch(text); at != nil {
 			return stackFrame{file: strings.ReplaceAll(at[1], `\`, "/"), line: at[2], function: at[3]}, true
 		}
 	}

@@ -37,7 +37,7 @@ A run of a configuration needs no resume: give the same command again.`,
 
 func resumeAction(u *ui, c *cli.Context) error {
 	u.quiet = c.Bool("quiet")
-	if dashesOf(c).command != nil {
+	if wordsOf(c) != nil {
 		return usagef("headroom resume RUN", "the command is taken from the run; give nothing after --")
 	}
 	if c.NArg() != 1 {

@@ -49,15 +49,9 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	if err := w.Command.Startable(); err != nil { // checked first, so that no folder is made for a mistyped command
 		return notStarted(w.Command, err)
 	}
-	ahead := dashesOf(c).ahead
-	if ahead.signals == nil { // the command is in a file
-		ahead = newAhead(!r.NoWorker)
-		defer ahead.folder.Discard()
-	}
-	w.ready = ahead.folder
-	if w.Standby = ahead.signals; w.Free > 0 { // the start may be a long time away
-		w.Standby.Release()
-		w.Standby = nil
+	if !r.NoWorker { // made while the run's folder is
+		w.ready = worker.StandBy(readBuild().Version)
+		defer w.ready.Discard()
 	}
 	folder, name, err := w.folder(r.Name)
 	if err != nil {
