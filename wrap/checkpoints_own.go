@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"time"
@@ -260,7 +261,7 @@ func partial(all []Checkpoint) {
 			continue
 		}
 		have := names(c)
-		for _, name := range sortedKeys(kinds) {
+		for _, name := range slices.Sorted(maps.Keys(kinds)) {
 			if kinds[name] == folders-1 && folders > 1 && !slices.Contains(have, name) {
 				all[i].Problem, all[i].settles = fmt.Sprintf("has no %s, unlike the others", path.Base(name)), false
 				break

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -91,7 +92,7 @@ func (w *rewriter) resume(r Resume, s, next step) error {
 		return err
 	}
 	names := strings.NewReplacer("{checkpoint}", from, "{root}", root)
-	for _, name := range sortedKeys(p.Resume.Set) {
+	for _, name := range slices.Sorted(maps.Keys(p.Resume.Set)) {
 		if err := w.text(name, names.Replace(p.Resume.Set[name])); err != nil {
 			return err
 		}

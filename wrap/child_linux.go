@@ -47,8 +47,9 @@ type Child struct {
 	patience atomic.Pointer[time.Timer] // kills the tree some time after the first Stop; nil before that
 	unheeded stopper                    // reports that the child runs on after a request to end; nil before the first one. Used by the listener's goroutine, and then by finish
 
-	done chan struct{} // closed when exit is set
+	done chan struct{} // closed when exit and left are set
 	exit Exit
+	left []Left // set with exit
 }
 
 // alive is true while a child of this process lives.
@@ -121,7 +122,7 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 	}
 	c.tree.rest()
 	c.witness.dismiss()
-	var left []process
+	var left []machine.Process
 	if !c.o.Leave {
 		c.tree.end(c.o.Grace, c.killing, everyProcess)
 	} else if left = c.tree.settle(settling); len(left) > 0 && c.asked.Load() {
@@ -133,11 +134,11 @@ func (c *Child) live(command Command, path string, started chan<- error) {
 
 // inGroup reports whether a process of the tree is in the command's process group. A process
 // that was to outlive the command has usually left it (setsid, or a daemon).
-func (c *Child) inGroup(p process) bool {
+func (c *Child) inGroup(p machine.Process) bool {
 	if c.tty == nil {
-		return p.group == c.process.Pid
+		return p.Group == c.process.Pid
 	}
-	return p.group == unix.Getpgrp()
+	return p.Group == unix.Getpgrp()
 }
 
 // execute starts the program. If it is a script whose first line names no interpreter,
@@ -176,7 +177,7 @@ func status(state *os.ProcessState) (int, syscall.Signal) {
 
 // finish completes the Exit and releases everything, once no process of the tree is left but
 // those in left, which go on without this process.
-func (c *Child) finish(signals *listener, kills machine.Kills, left []process) {
+func (c *Child) finish(signals *listener, kills machine.Kills, left []machine.Process) {
 	if timer := c.patience.Load(); timer != nil {
 		timer.Stop()
 	}
@@ -196,7 +197,7 @@ func (c *Child) finish(signals *listener, kills machine.Kills, left []process) {
 		c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
 	}
 	c.exit.Stopped = c.stopped.Load()
-	c.exit.Left = leave(left)
+	c.left = leave(left)
 	c.tree.release()
 	alive.Store(false)
 	close(c.done)
@@ -209,6 +210,13 @@ func (c *Child) finish(signals *listener, kills machine.Kills, left []process) {
 func (c *Child) Wait() Exit {
 	<-c.done
 	return c.exit
+}
+
+// Left returns the processes that the command left running, once Wait no longer blocks; none
+// unless [ChildOptions].Leave is set.
+func (c *Child) Left() []Left {
+	<-c.done
+	return c.left
 }
 
 // BreakLine reports whether the child's stderr is in the middle of a line, such as a

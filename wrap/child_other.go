@@ -21,6 +21,9 @@ func (Command) Startable() error { return nil }
 // Wait is never reached, as there is no Child.
 func (*Child) Wait() Exit { return Exit{} }
 
+// Left is never reached, as there is no Child.
+func (*Child) Left() []Left { return nil }
+
 // BreakLine is never reached, as there is no Child.
 func (*Child) BreakLine() bool { return false }
 

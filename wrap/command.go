@@ -92,7 +92,6 @@ type Exit struct {
 	Kernel  Kernel         `json:"kernel"`            // what the kernel counted during this life
 	GPUs    []GPU          `json:"gpus,omitempty"`    // the GPUs that the command could use, as seen from outside
 	Ulimit  memory.Bytes   `json:"ulimit,omitempty"`  // host memory that each of its processes may allocate; 0 if not limited
-	Left    []Left         `json:"left,omitempty"`    // what it left running; only with ChildOptions.Leave
 }
 
 // RankError is what one worker of a launcher left in its error file, such as

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -153,7 +154,7 @@ var kinds = map[placeKind]string{absent: "absent", byDefault: "default", inFile:
 // knobs returns the profile's knobs. First come those for the batch sizes, the
 // accumulation, the length of the training, the devices and the nodes.
 func (m *Match) knobs() []KnobAt {
-	names := sortedKeys(m.Profile.Knobs)
+	names := slices.Sorted(maps.Keys(m.Profile.Knobs))
 	first := []string{micro, accumulation, global, eval, steps, devices, nodes}
 	slices.SortStableFunc(names, func(a, b string) int { return rank(first, a) - rank(first, b) })
 	var all []KnobAt
@@ -207,7 +208,7 @@ func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
 		return s
 	}
 	s.Where, s.All, s.Newest = below(found.Root, m.Profile.Checkpoints.Glob), found.All, found.Newest
-	for _, knob := range sortedKeys(m.Profile.Resume.Set) {
+	for _, knob := range slices.Sorted(maps.Keys(m.Profile.Resume.Set)) {
 		s.Set = append(s.Set, fmt.Sprintf("%s %s", m.places(knob), m.Profile.Resume.Set[knob]))
 	}
 	each := memory.Bytes(0)

@@ -3,8 +3,11 @@ package wrap
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
+
+	"headroom/machine"
 )
 
 // lived runs a command as a child of this process, and returns how it ended and what it
@@ -67,10 +70,7 @@ func eventually(t *testing.T, what string, so func() bool) {
 
 // gone reports whether a process has ended, even if nobody has reaped it yet.
 func gone(pid string) bool {
-	text, err := os.ReadFile("/proc/" + pid + "/stat")
-	if err != nil {
-		return true
-	}
-	p, ok := parseStat(1, text)
-	return !ok || p.dead
+	number, _ := strconv.Atoi(pid)
+	p, ok := machine.LookAtProcess(number)
+	return !ok || p.Dead
 }

@@ -10,19 +10,20 @@ import (
 	"syscall"
 	"time"
 
+	"headroom/machine"
 	"headroom/runs"
 )
 
 // leave returns the processes as what a command left running. It also sees to it that those that
 // are now children of this process are reaped, as their next parent would do.
-func leave(all []process) []Left {
+func leave(all []machine.Process) []Left {
 	var left []Left
 	for _, p := range all {
 		left = append(left, leftAs(p))
-		if p.parent == os.Getpid() {
+		if p.Parent == os.Getpid() {
 			go func() {
 				for {
-					if _, err := syscall.Wait4(p.pid, nil, 0, nil); !errors.Is(err, syscall.EINTR) {
+					if _, err := syscall.Wait4(p.PID, nil, 0, nil); !errors.Is(err, syscall.EINTR) {
 						return
 					}
 				}
@@ -33,8 +34,8 @@ func leave(all []process) []Left {
 	return left
 }
 
-func leftAs(p process) Left {
-	return Left{PID: p.pid, Name: p.name, parent: p.parent, group: p.group, start: p.start}
+func leftAs(p machine.Process) Left {
+	return Left{PID: p.PID, Name: p.Name, parent: p.Parent, group: p.Group, start: p.Start}
 }
 
 // bootID returns the kernel's id of the machine's newest start, or "" if it has none.
@@ -45,8 +46,8 @@ func bootID() string {
 
 // Identity identifies the child for other processes.
 func (c *Child) Identity() runs.Process {
-	p, _ := lookAt(c.Pid())
-	return runs.Process{PID: c.Pid(), Group: p.group, Start: p.start, Boot: bootID()}
+	p, _ := machine.LookAtProcess(c.Pid())
+	return runs.Process{PID: c.Pid(), Group: p.Group, Start: p.Start, Boot: bootID()}
 }
 
 // identified returns the process with an identity if it is still running.
@@ -54,18 +55,18 @@ func identified(by runs.Process) (Left, bool) { return running(by.PID, by.Start)
 
 // running returns the process with a pid if it is still the one that was started at the given time.
 func running(pid int, start uint64) (Left, bool) {
-	p, ok := lookAt(pid)
-	return leftAs(p), ok && !p.dead && p.start == start
+	p, ok := machine.LookAtProcess(pid)
+	return leftAs(p), ok && !p.Dead && p.Start == start
 }
 
 // marked returns the processes whose environment has the entry mark and that were not started
 // before since. Processes of other users are not among them, unless this user may look at them.
 func marked(mark string, since uint64) (all []Left) {
-	for _, p := range listProcesses() {
-		if p.dead || p.start < since {
+	for _, p := range machine.Processes() {
+		if p.Dead || p.Start < since {
 			continue
 		}
-		text, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/environ")
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/environ")
 		if err == nil && slices.Contains(strings.Split(string(text), "\x00"), mark) {
 			all = append(all, leftAs(p))
 		}
@@ -87,15 +88,15 @@ var gpuFiles = []string{"/dev/nvidia-uvm", "/dev/kfd"}
 // one of places that it has open for writing. It returns "" if it holds neither. Files that are a
 // process's standard streams are its log, and are no hindrance.
 func (l Left) holds(places []string) string {
-	for _, d := range descriptors(l.PID) {
-		if slices.Contains(gpuFiles, d.path) {
+	for _, d := range machine.Descriptors(l.PID) {
+		if slices.Contains(gpuFiles, d.Path) {
 			return "a GPU"
 		}
-		if d.number <= 2 || !d.writes() {
+		if d.Number <= 2 || !d.Writes() {
 			continue
 		}
 		for _, place := range places {
-			if d.path == place || strings.HasPrefix(d.path, strings.TrimSuffix(place, "/")+"/") {
+			if d.Path == place || strings.HasPrefix(d.Path, strings.TrimSuffix(place, "/")+"/") {
 				return place
 			}
 		}
@@ -108,7 +109,7 @@ func (l Left) holds(places []string) string {
 func end(all []Left, grace time.Duration, trouble func(error)) {
 	ask := func(l Left, s syscall.Signal) {
 		if l.runs() {
-			send([]process{{pid: l.PID}}, s)
+			send([]machine.Process{{PID: l.PID}}, s)
 		}
 	}
 	for _, l := range all {

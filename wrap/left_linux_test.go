@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"headroom/machine"
 	"headroom/memory"
 	"headroom/nvml"
 )
@@ -43,13 +44,13 @@ func TestWhatIsLeftGoesOn(t *testing.T) {
 	}
 	for _, number := range numbers {
 		pid, _ := strconv.Atoi(number)
-		at := slices.IndexFunc(exit.Left, func(l Left) bool { return l.PID == pid })
-		if at < 0 || exit.Left[at].Name == "" || !exit.Left[at].runs() {
-			t.Errorf("process %s is not among %+v, or was ended", number, exit.Left)
+		at := slices.IndexFunc(c.Left(), func(l Left) bool { return l.PID == pid })
+		if at < 0 || c.Left()[at].Name == "" || !c.Left()[at].runs() {
+			t.Errorf("process %s is not among %+v, or was ended", number, c.Left())
 		}
 	}
 	var all []string
-	for _, l := range exit.Left { // parents first, which would replace a child
+	for _, l := range c.Left() { // parents first, which would replace a child
 		all = append(all, strconv.Itoa(l.PID))
 	}
 	killed(t, all...)
@@ -62,8 +63,14 @@ func TestWhatEndsByItselfIsNotLeft(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	exit, out := lived(t, ChildOptions{Leave: true}, "sh", "-c", `cat "$0" & exec >"$0"; echo passed through`, fifo)
-	if len(exit.Left) != 0 || out != "passed through\n" || string(exit.Tail) != out {
+	c, name := begun(t, ChildOptions{Leave: true}, "sh", "-c", `cat "$0" & exec >"$0"; echo passed through`, fifo)
+	exit := waited(t, c)
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := string(text)
+	if len(c.Left()) != 0 || out != "passed through\n" || string(exit.Tail) != out {
 		t.Errorf("%+v, %q", exit, out)
 	}
 }
@@ -73,10 +80,10 @@ func TestWhatEndsByItselfIsNotLeft(t *testing.T) {
 func TestAChattyProcessIsLeft(t *testing.T) {
 	c, _ := begun(t, ChildOptions{Leave: true}, "sh", "-c", `setsid yes & exit 3`)
 	exit := waited(t, c)
-	if exit.Code != 3 || len(exit.Left) != 1 || exit.Left[0].Name != "yes" {
+	if exit.Code != 3 || len(c.Left()) != 1 || c.Left()[0].Name != "yes" {
 		t.Errorf("%+v", exit)
 	}
-	for _, l := range exit.Left {
+	for _, l := range c.Left() {
 		killed(t, strconv.Itoa(l.PID))
 	}
 }
@@ -149,17 +156,17 @@ func TestWhatIsLeftNoticesItsReader(t *testing.T) {
 		_, _ = io.Copy(io.Discard, read)
 	}()
 	exit := waited(t, c)
-	if len(exit.Left) == 0 {
+	if len(c.Left()) == 0 {
 		t.Fatalf("%+v", exit)
 	}
-	killed(t, strconv.Itoa(exit.Left[0].PID))
+	killed(t, strconv.Itoa(c.Left()[0].PID))
 	_ = write.Close()
-	if !exit.Left[0].runs() {
+	if !c.Left()[0].runs() {
 		t.Error("it ended although its output was read")
 	}
 	_ = read.Close()
 	<-over
-	eventually(t, "it ends", func() bool { return !exit.Left[0].runs() })
+	eventually(t, "it ends", func() bool { return !c.Left()[0].runs() })
 }
 
 // TestAnInterruptEndsTheGroup checks that after a request to stop what the command left behind in
@@ -305,14 +312,15 @@ second=$!; echo first $$.; while :; do sleep 0.01; done`))
 
 // TestTheWitnessIsGone checks that no witness outlives its child, and that it holds nothing up.
 func TestTheWitnessIsGone(t *testing.T) {
-	exit, _ := lived(t, ChildOptions{Leave: true}, "true")
-	if exit.Code != 0 || len(exit.Left) != 0 || !childless() {
+	c, _ := begun(t, ChildOptions{Leave: true}, "true")
+	exit := waited(t, c)
+	if exit.Code != 0 || len(c.Left()) != 0 || !childless() {
 		t.Errorf("%+v, children: %v", exit, ownChildren())
 	}
 	if _, err := exec.LookPath("/bin/sh"); err != nil {
 		t.Skip("SKIPPED: there is no /bin/sh")
 	}
-	c, _ := begun(t, ChildOptions{}, "sleep", "1000")
+	c, _ = begun(t, ChildOptions{}, "sleep", "1000")
 	if c.tty != nil {
 		t.Skip("SKIPPED: with a terminal there is no witness")
 	}
@@ -336,11 +344,11 @@ func TestTheWitnessIsNotOfTheCommand(t *testing.T) {
 	c.witness.mu.Lock()
 	witness := c.witness.process.Pid
 	c.witness.mu.Unlock()
-	if p, ok := lookAt(witness); !ok || p.parent != os.Getpid() {
+	if p, ok := machine.LookAtProcess(witness); !ok || p.Parent != os.Getpid() {
 		t.Fatalf("the witness is %+v", p)
 	}
 	for _, p := range c.tree.left() {
-		if p.pid == witness {
+		if p.PID == witness {
 			t.Error("the witness is one of the command's processes")
 		}
 	}
@@ -367,10 +375,10 @@ func TestKilledWithWhatMayGoOn(t *testing.T) {
 	if exit.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", exit)
 	}
-	if p, ok := lookAt(group); ok && !p.dead {
+	if p, ok := machine.LookAtProcess(group); ok && !p.Dead {
 		t.Error("a process of the group goes on")
 	}
-	if p, ok := lookAt(away); !ok || p.dead {
+	if p, ok := machine.LookAtProcess(away); !ok || p.Dead {
 		t.Error("a process that had left the group was killed")
 	}
 }

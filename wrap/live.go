@@ -285,7 +285,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	if exit.Code != 0 { // after a success nobody needs these, and NVML may take longer than the command
 		exit.GPUs, exit.Ranks = <-seen, w.rankErrors(c, exit.Began)
 	}
-	w.behind = behind{newest: exit.Left, earlier: append(w.behind.earlier, w.behind.newest...), trace: trace}
+	w.behind = behind{newest: child.Left(), earlier: append(w.behind.earlier, w.behind.newest...), trace: trace}
 	return exit, own, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"headroom/machine"
 	"headroom/runs"
 )
 
@@ -24,9 +25,9 @@ func TestLiving(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-		var p process
-		eventually(t, "it sleeps", func() bool { p, _ = lookAt(c.Process.Pid); return p.name == "sleep" })
-		return runs.Process{PID: p.pid, Group: p.group, Start: p.start, Boot: bootID()}
+		var p machine.Process
+		eventually(t, "it sleeps", func() bool { p, _ = machine.LookAtProcess(c.Process.Pid); return p.Name == "sleep" })
+		return runs.Process{PID: p.PID, Group: p.Group, Start: p.Start, Boot: bootID()}
 	}
 	for _, c := range []struct {
 		name    string

@@ -29,7 +29,7 @@ type ChildOptions struct {
 	// since trainers may take minutes to save.
 	Patience time.Duration
 	// Leave leaves running what the command leaves behind when it ends by itself, and lists it in
-	// Exit.Left. Such processes keep the output that they have: if it was recorded, a process of
+	// [Child.Left]. Such processes keep the output that they have: if it was recorded, a process of
 	// its own passes on the rest of it. After a request to stop, what is left in the command's
 	// process group is still ended.
 	Leave bool

@@ -76,7 +76,7 @@ func (r *profileReader) references() {
 		for _, name := range names {
 			used[name] = true
 			if _, ok := p.Knobs[name]; !ok {
-				r.add(r.lines[key], key, name, unknownWord("knob", name, sortedKeys(p.Knobs)))
+				r.add(r.lines[key], key, name, unknownWord("knob", name, slices.Sorted(maps.Keys(p.Knobs))))
 			}
 		}
 	}
@@ -97,16 +97,16 @@ func (r *profileReader) references() {
 	for _, word := range p.Checkpoints.Within {
 		used[word] = true // a knob, or a word of a command or configuration
 	}
-	speak("resume.set", sortedKeys(p.Resume.Set)...)
+	speak("resume.set", slices.Sorted(maps.Keys(p.Resume.Set))...)
 	speak("resume.drop", p.Resume.Drop...)
-	speak("switch_off", sortedKeys(p.SwitchOff)...)
-	speak("trial.set", sortedKeys(p.Trial.Set)...)
-	speak("trial.if_given", sortedKeys(p.Trial.IfGiven)...)
+	speak("switch_off", slices.Sorted(maps.Keys(p.SwitchOff))...)
+	speak("trial.set", slices.Sorted(maps.Keys(p.Trial.Set))...)
+	speak("trial.if_given", slices.Sorted(maps.Keys(p.Trial.IfGiven))...)
 	speak("trial.drop", p.Trial.Drop...)
 	for _, f := range p.Fallbacks {
-		speak("fallbacks", sortedKeys(f.Set)...)
+		speak("fallbacks", slices.Sorted(maps.Keys(f.Set))...)
 	}
-	for _, name := range sortedKeys(p.Knobs) {
+	for _, name := range slices.Sorted(maps.Keys(p.Knobs)) {
 		if !used[name] {
 			r.add(r.lines["knobs."+name], "knobs."+name, "", "nothing uses it; name it in law, checkpoints, resume, fallbacks, switch_off or trial, or leave it out")
 		}
@@ -199,5 +199,3 @@ func nearestWord(word string, candidates []string) string {
 	}
 	return best
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -83,7 +84,7 @@ func (r *profileReader) mapping(key string, n *yaml.Node, known fields) {
 		case twice:
 			r.add(k.Line, full, "", fmt.Sprintf("given twice, first on line %d", first))
 		case !ok:
-			r.add(k.Line, full, "", unknownKey(name, sortedKeys(known)))
+			r.add(k.Line, full, "", unknownKey(name, slices.Sorted(maps.Keys(known))))
 		default:
 			r.lines[full] = v.Line
 			read(full, v)

@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -126,7 +127,7 @@ func (r *profileReader) checkTrial() {
 		key string
 		set map[string]string
 	}{{"trial.set", t.Set}, {"trial.if_given", t.IfGiven}} {
-		for _, knob := range sortedKeys(part.set) {
+		for _, knob := range slices.Sorted(maps.Keys(part.set)) {
 			value := part.set[knob]
 			if slices.Contains(counted, knob) {
 				r.add(r.lines[part.key], part.key, knob, "must not be set; a trial has the effective batch of the training")

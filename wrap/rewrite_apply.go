@@ -3,6 +3,7 @@ package wrap
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,7 +207,7 @@ func (w *rewriter) settings(asked, p recovery.Plan, fallbacks []string) error {
 		if at < 0 {
 			return &KnobError{"fallback", "", name, w.m.Profile.Name + " has no such fallback"}
 		}
-		for _, knob := range sortedKeys(w.m.Profile.Fallbacks[at].Set) {
+		for _, knob := range slices.Sorted(maps.Keys(w.m.Profile.Fallbacks[at].Set)) {
 			if err := w.text(knob, w.m.Profile.Fallbacks[at].Set[knob]); err != nil {
 				return err
 			}
@@ -221,7 +222,7 @@ func (w *rewriter) settings(asked, p recovery.Plan, fallbacks []string) error {
 // competing turns off everything in the command that would start the training again by
 // itself.
 func (w *rewriter) competing() error {
-	for _, knob := range sortedKeys(w.m.Profile.SwitchOff) {
+	for _, knob := range slices.Sorted(maps.Keys(w.m.Profile.SwitchOff)) {
 		given, err := w.m.givenOwn(knob)
 		if err != nil {
 			return err

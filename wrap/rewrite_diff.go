@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,7 +19,7 @@ func (r Rewritten) Diff(was Command) string {
 		parts = append(parts, unified(c.From, c.Path, difflib.SplitLines(string(c.original)), difflib.SplitLines(string(c.Content))))
 	}
 	if r.Clone != nil {
-		for _, name := range sortedKeys(r.Clone.Files) {
+		for _, name := range slices.Sorted(maps.Keys(r.Clone.Files)) {
 			parts = append(parts, unified(r.Clone.From+"/"+name, r.Clone.Path+"/"+name,
 				difflib.SplitLines(string(r.Clone.original[name])), difflib.SplitLines(string(r.Clone.Files[name]))))
 		}

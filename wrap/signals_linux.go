@@ -122,8 +122,8 @@ func (c *Child) waits(asked string) {
 		if c.ended.Load() || c.patience.Load() != nil { // it has ended, or headroom itself is ending it
 			return
 		}
-		c.o.Trouble(fmt.Errorf("the command is still running %s after %s: headroom waits for it to end, and passes on any further %[2]s; kill -KILL %d ends it at once",
-			lasting(heeding.Seconds()), asked, c.Pid()))
+		c.o.Trouble(fmt.Errorf("the command is still running %.0f s after %s: headroom waits for it to end, and passes on any further %[2]s; kill -KILL %d ends it at once",
+			heeding.Seconds(), asked, c.Pid()))
 	})
 }
 

@@ -1,19 +1,19 @@
 package wrap
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"headroom/machine"
 )
 
 // tree is a child with all its descendants. The kernel makes orphans among the descendants
@@ -28,7 +28,7 @@ type tree struct {
 	quit     chan struct{} // closed to end reapOrphans
 	quitted  chan struct{} // closed when reapOrphans has returned
 	trouble  func(error)
-	list     func() []process
+	list     func() []machine.Process
 }
 
 // newTree prepares a tree for a child that has not been started yet. It makes this
@@ -36,7 +36,7 @@ type tree struct {
 func newTree(trouble func(error)) *tree {
 	t := &tree{
 		foreign: map[int]bool{}, trouble: trouble,
-		children: make(chan os.Signal, 1), quit: make(chan struct{}), quitted: make(chan struct{}), list: listProcesses,
+		children: make(chan os.Signal, 1), quit: make(chan struct{}), quitted: make(chan struct{}), list: machine.Processes,
 	}
 	var before int32
 	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&before)), 0, 0, 0); err == nil {
@@ -46,8 +46,8 @@ func newTree(trouble func(error)) *tree {
 		trouble(fmt.Errorf("adopt orphans: %w", err))
 	}
 	if !childless() {
-		for _, p := range listProcesses() {
-			t.foreign[p.pid] = p.parent == os.Getpid()
+		for _, p := range machine.Processes() {
+			t.foreign[p.PID] = p.Parent == os.Getpid()
 		}
 	}
 	signal.Notify(t.children, syscall.SIGCHLD)
@@ -106,7 +106,7 @@ func (t *tree) rest() {
 const settling = 200 * time.Millisecond
 
 // settle waits until no process is left, but no longer than patience. It returns those that are left.
-func (t *tree) settle(patience time.Duration) []process {
+func (t *tree) settle(patience time.Duration) []machine.Process {
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	again := time.NewTicker(5 * time.Millisecond) // there is no signal when a grandchild ends
@@ -132,7 +132,7 @@ func (t *tree) settle(patience time.Duration) []process {
 // which returns true. It sends them SIGTERM, and kills them once the time grace has passed or
 // kill is closed. It returns when none of them is left, or when the only ones left cannot be
 // killed.
-func (t *tree) end(grace time.Duration, kill <-chan struct{}, which func(process) bool) {
+func (t *tree) end(grace time.Duration, kill <-chan struct{}, which func(machine.Process) bool) {
 	look := 5 * time.Millisecond // look regularly: there is no signal when a grandchild ends
 	again := time.NewTimer(look)
 	defer again.Stop()
@@ -140,7 +140,7 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}, which func(process
 	defer patience.Stop()
 	nothing := 0 // how many lists in a row had no process of the tree
 	for first := true; !childless(); {
-		left := slices.DeleteFunc(t.left(), func(p process) bool { return !which(p) })
+		left := slices.DeleteFunc(t.left(), func(p machine.Process) bool { return !which(p) })
 		if len(left) > 0 {
 			nothing = 0
 		}
@@ -173,42 +173,42 @@ func (t *tree) end(grace time.Duration, kill <-chan struct{}, which func(process
 }
 
 // signal sends a signal to the processes of the tree for which which returns true.
-func (t *tree) signal(s syscall.Signal, which func(process) bool) {
-	send(slices.DeleteFunc(t.left(), func(p process) bool { return !which(p) }), s)
+func (t *tree) signal(s syscall.Signal, which func(machine.Process) bool) {
+	send(slices.DeleteFunc(t.left(), func(p machine.Process) bool { return !which(p) }), s)
 }
 
 // everyProcess is true for all processes.
-func everyProcess(process) bool { return true }
+func everyProcess(machine.Process) bool { return true }
 
-func send(to []process, s syscall.Signal) {
+func send(to []machine.Process, s syscall.Signal) {
 	for _, p := range to {
-		_ = syscall.Kill(p.pid, s) // it may have ended by itself
+		_ = syscall.Kill(p.PID, s) // it may have ended by itself
 		if s == syscall.SIGTERM {
-			_ = syscall.Kill(p.pid, syscall.SIGCONT) // a stopped process acts on SIGTERM only after it is continued
+			_ = syscall.Kill(p.PID, syscall.SIGCONT) // a stopped process acts on SIGTERM only after it is continued
 		}
 	}
 }
 
 // left returns the processes of the tree that are running now. It reaps dead orphans that
 // it finds.
-func (t *tree) left() []process {
-	below := map[int][]process{}
+func (t *tree) left() []machine.Process {
+	below := map[int][]machine.Process{}
 	for _, p := range t.list() {
-		below[p.parent] = append(below[p.parent], p)
+		below[p.Parent] = append(below[p.Parent], p)
 	}
-	var all []process
+	var all []machine.Process
 	todo := below[os.Getpid()]
 	for len(todo) > 0 {
 		p := todo[0]
 		todo = todo[1:]
-		if t.foreign[p.pid] || int64(p.pid) == t.aside.Load() {
+		if t.foreign[p.PID] || int64(p.PID) == t.aside.Load() {
 			continue
 		}
-		todo = append(todo, below[p.pid]...)
-		if !p.dead {
+		todo = append(todo, below[p.PID]...)
+		if !p.Dead {
 			all = append(all, p)
-		} else if p.parent == os.Getpid() && p.pid != t.child {
-			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil)
+		} else if p.Parent == os.Getpid() && p.PID != t.child {
+			_, _ = syscall.Wait4(p.PID, nil, syscall.WNOHANG, nil)
 		}
 	}
 	return all
@@ -225,90 +225,26 @@ func childless() bool {
 	}
 }
 
-// process is one process of the machine.
-type process struct {
-	pid, parent int
-	group       int    // its process group
-	start       uint64 // when it was started, in clock ticks since the machine was; distinguishes it from a later process with the same pid
-	name        string // of its program, the first 15 bytes
-	dead        bool   // it has ended, but has not been reaped
-}
-
-func pids(all []process) []int {
+func pids(all []machine.Process) []int {
 	numbers := make([]int, len(all))
 	for i, p := range all {
-		numbers[i] = p.pid
+		numbers[i] = p.PID
 	}
 	return numbers
-}
-
-// listProcesses returns the processes of the machine. The list is not a snapshot of one
-// moment, so callers that signal the processes have to list them again afterwards.
-func listProcesses() []process {
-	folder, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer folder.Close() //nolint:errcheck // nothing was written
-	names, _ := folder.Readdirnames(-1)
-	var all []process
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		if text, err := os.ReadFile("/proc/" + name + "/stat"); err == nil {
-			if p, ok := parseStat(pid, text); ok {
-				all = append(all, p)
-			}
-		}
-	}
-	return all
-}
-
-// lookAt returns the process with the given pid, as it is now. ok is false if there is none.
-func lookAt(pid int) (p process, ok bool) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return process{}, false
-	}
-	return parseStat(pid, text)
-}
-
-// startWord is the place of the start time in /proc/PID/stat among the words after the name.
-const startWord = 19
-
-// parseStat parses "pid (name) state parent group ...". The name may contain any characters.
-func parseStat(pid int, text []byte) (process, bool) {
-	name, rest := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-	words := bytes.Fields(text[rest+1:])
-	if len(words) < 2 || name < 0 || rest < name {
-		return process{}, false
-	}
-	parent, err := strconv.Atoi(string(words[1]))
-	state := words[0][0]
-	p := process{pid: pid, parent: parent, name: string(text[name+1 : rest]), dead: state == 'Z' || state == 'X'}
-	if len(words) > 2 {
-		p.group, _ = strconv.Atoi(string(words[2])) // the kernel writes a number
-	}
-	if len(words) > startWord {
-		p.start, _ = strconv.ParseUint(string(words[startWord]), 10, 64)
-	}
-	return p, err == nil
 }
 
 // Owns reports whether a process belongs to the command: whether it is the child, one of
 // the child's descendants, or an orphan among these that is now a child of this process.
 func (c *Child) Owns(pid int) bool {
 	for pid > 1 && pid != os.Getpid() {
-		p, ok := lookAt(pid)
+		p, ok := machine.LookAtProcess(pid)
 		if !ok || c.tree.foreign[pid] {
 			return false
 		}
-		if p.parent == os.Getpid() {
+		if p.Parent == os.Getpid() {
 			return true
 		}
-		pid = p.parent
+		pid = p.Parent
 	}
 	return false
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"headroom/machine"
 )
 
 // forest is a script that leaves five descendants behind, and each prints its PID. One is a
@@ -48,8 +50,8 @@ func grown(t *testing.T, out string) []string {
 }
 
 // ownChildren lists the children of this process, dead ones included.
-func ownChildren() []process {
-	return slices.DeleteFunc(listProcesses(), func(p process) bool { return p.parent != os.Getpid() })
+func ownChildren() []machine.Process {
+	return slices.DeleteFunc(machine.Processes(), func(p machine.Process) bool { return p.Parent != os.Getpid() })
 }
 
 func allGone(t *testing.T, numbers []string) {
@@ -233,11 +235,11 @@ func TestAListWithAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	lists := 0
-	tree.list = func() []process {
+	tree.list = func() []machine.Process {
 		if lists++; lists < looksForNothing {
 			return nil
 		}
-		return listProcesses()
+		return machine.Processes()
 	}
 	tree.rest()
 	tree.end(time.Minute, nil, everyProcess)
@@ -270,27 +272,6 @@ func TestOneChildAtATime(t *testing.T) {
 	waited(t, c)
 	if exit, _ := lived(t, ChildOptions{}, "true"); exit.Code != 0 {
 		t.Errorf("after the end: %+v", exit)
-	}
-}
-
-// TestParseStat checks that a line is parsed correctly even if the name in it looks like
-// the rest of the line, and that lines that are cut short are rejected.
-func TestParseStat(t *testing.T) {
-	for text, want := range map[string]process{
-		"7 (sh) S 3 7 7 0":         {pid: 7, parent: 3, group: 7, name: "sh"},
-		"7 (a b) c) Z 3 7":         {pid: 7, parent: 3, group: 7, name: "a b) c", dead: true},
-		"7 ((x) S 1 (x)) R 12 4 4": {pid: 7, parent: 12, group: 4, name: "(x) S 1 (x)"},
-		"7 (sh) S 3 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 11": {pid: 7, parent: 3, group: 8, name: "sh", start: 98765},
-	} {
-		got, ok := parseStat(7, []byte(text))
-		if !ok || got != want {
-			t.Errorf("%s: %+v, %v", text, got, ok)
-		}
-	}
-	for _, text := range []string{"", "7 (sh)", "7 (sh) S", "7 (sh) S x"} {
-		if got, ok := parseStat(7, []byte(text)); ok {
-			t.Errorf("%q: %+v", text, got)
-		}
 	}
 }
 

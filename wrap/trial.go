@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -91,12 +92,12 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 	}
 	t := w.m.Profile.Trial
 	of := amounts{"steps": t.Steps, micro: p.Largest(), accumulation: p.Accumulation(), global: p.Effective, "world": p.World}
-	for _, knob := range sortedKeys(t.Set) {
+	for _, knob := range slices.Sorted(maps.Keys(t.Set)) {
 		if err := w.fill(knob, t.Set[knob], folder, of); err != nil {
 			return err
 		}
 	}
-	for _, knob := range sortedKeys(t.IfGiven) {
+	for _, knob := range slices.Sorted(maps.Keys(t.IfGiven)) {
 		given, err := w.m.givenOwn(knob)
 		if err == nil && given {
 			err = w.fill(knob, t.IfGiven[knob], folder, of)

@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func (m *Match) Warnings() []Warning {
 	var w warnings
 	m.saving(&w)
 	m.overwriting(&w)
-	for _, knob := range sortedKeys(m.Profile.SwitchOff) {
+	for _, knob := range slices.Sorted(maps.Keys(m.Profile.SwitchOff)) {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.SwitchOff[knob]) {
 			w.add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step count; headroom switches the retry off when it changes the command", m.places(knob), m.Profile.Name)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"headroom/machine"
 )
 
 // writers notes which processes write files in the folder of the checkpoints. The kernel tells
@@ -230,7 +232,7 @@ func (w *writers) look() {
 		case w.own == nil:
 		case w.own(f.pid):
 			s.own = true
-		case f.still() && !w.own(f.pid): // not just ended, or handed over to this process
+		case f.Still() && !w.own(f.pid): // not just ended, or handed over to this process
 			s.other = f.pid
 		}
 	}
@@ -239,23 +241,23 @@ func (w *writers) look() {
 // opened is a file that a process has open for writing.
 type opened struct {
 	pid int
-	descriptor
+	machine.Descriptor
 	key fileKey
 }
 
 // openFor lists the files below a folder that other processes have open for writing, as far
 // as this process may know.
 func openFor(folder string) (all []opened) {
-	for _, p := range listProcesses() {
-		if p.pid == os.Getpid() || p.dead {
+	for _, p := range machine.Processes() {
+		if p.PID == os.Getpid() || p.Dead {
 			continue
 		}
-		for _, d := range descriptors(p.pid) {
-			if !strings.HasPrefix(d.path, folder+"/") || !d.writes() {
+		for _, d := range machine.Descriptors(p.PID) {
+			if !strings.HasPrefix(d.Path, folder+"/") || !d.Writes() {
 				continue
 			}
-			if info, err := os.Stat(d.link); err == nil && info.Mode().IsRegular() {
-				all = append(all, opened{p.pid, d, keyOf(info)})
+			if info, err := os.Stat(d.Link); err == nil && info.Mode().IsRegular() {
+				all = append(all, opened{p.PID, d, keyOf(info)})
 			}
 		}
 	}
