@@ -13,6 +13,7 @@ import (
 
 	"headroom/memory"
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // Checkpoint is one checkpoint on disk.
@@ -98,7 +99,7 @@ func (m *Match) candidates(layout Layout) (found Checkpoints, files fs.FS, names
 	if m.given.Files == nil {
 		return found, nil, nil, nil
 	}
-	files = folder{m.given.Files, m.Command.abs(found.Root)}
+	files = folder{m.given.Files, m.Command.Abs(found.Root)}
 	if names, err = fs.Glob(files, layout.Glob); err != nil {
 		return found, nil, nil, fmt.Errorf("look for checkpoints: %w", err)
 	}
@@ -113,7 +114,7 @@ func (m *Match) Where() string {
 	if err != nil || m.Profile.Checkpoints.Glob == "" {
 		return ""
 	}
-	return below(m.Command.Dir, path.Join(root, m.Profile.Checkpoints.Glob))
+	return m.Command.From(path.Join(root, m.Profile.Checkpoints.Glob))
 }
 
 // root returns the folder that holds the checkpoints, spelled as in the command.
@@ -176,7 +177,7 @@ func pointed(files fs.FS, layout Layout) string {
 	if layout.Pointer == "" {
 		return ""
 	}
-	content, err := readFile(files, layout.Pointer, maxDocument)
+	content, err := command.ReadFile(files, layout.Pointer, command.MaxDocument)
 	name := strings.TrimSpace(string(content))
 	if err != nil || name == "" {
 		return ""
@@ -196,7 +197,7 @@ func look(files fs.FS, root, name string, layout Layout) Checkpoint {
 	if c.Problem != "" {
 		return c
 	}
-	if what := special(mode); what != "" {
+	if what := command.Special(mode); what != "" {
 		c.Problem = "it " + what
 	} else {
 		c.Problem = incomplete(files, name, mode.IsDir(), c.parts, layout)

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"headroom/wrap/command"
 )
 
 // Resume says which checkpoint a command resumes from.
@@ -45,11 +47,11 @@ func (c Checkpoints) Aside() []Rename {
 	return all
 }
 
-// SetAside carries out the renames. Paths that are not absolute are relative to dir. It
-// overwrites and removes nothing: if a new name is taken, the error wraps [fs.ErrExist].
-func SetAside(dir string, renames []Rename) error {
+// SetAside carries out the renames of checkpoints of c. It overwrites and removes nothing: if
+// a new name is taken, the error wraps [fs.ErrExist].
+func SetAside(c command.Line, renames []Rename) error {
 	for _, r := range renames {
-		from, to := below(dir, r.From), below(dir, r.To)
+		from, to := c.From(r.From), c.From(r.To)
 		if _, err := os.Lstat(to); err == nil {
 			return fmt.Errorf("set aside %s: %s: %w", r.From, r.To, fs.ErrExist)
 		}
@@ -58,13 +60,6 @@ func SetAside(dir string, renames []Rename) error {
 		}
 	}
 	return nil
-}
-
-func below(dir, name string) string {
-	if filepath.IsAbs(name) {
-		return name
-	}
-	return filepath.Join(dir, name)
 }
 
 // resume writes the settings that make the command resume from a checkpoint.
@@ -212,10 +207,10 @@ func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit
 	if err != nil || !ok {
 		return Edit{}, false, err // older versions of the framework neither write nor read the key
 	}
-	said := number(at.text)
+	said := command.Number(at.text)
 	for _, gpus := range []int{1, max(1, next.ranks), said / before.perMicro} {
 		then, err := evaluate(patch.Value, m.amounts(before, gpus))
-		if certain := !m.Launch.alone(); err != nil || gpus < 1 || then != said && !certain {
+		if certain := !m.Launch.Alone(); err != nil || gpus < 1 || then != said && !certain {
 			continue // this number of GPUs does not explain what the file says; under a launcher, one GPU is certain
 		}
 		now, err := evaluate(patch.Value, m.amounts(next, gpus))
@@ -238,14 +233,14 @@ func (m *Match) amounts(s step, gpus int) amounts {
 // headroom wrote earlier, and leaves the user's files alone.
 func (r Rewritten) Write() error {
 	for _, c := range r.Copies {
-		if err := replace(below(r.Command.Dir, c.Path), c.Content, below(r.Command.Dir, c.From)); err != nil {
+		if err := replace(r.Command.From(c.Path), c.Content, r.Command.From(c.From)); err != nil {
 			return fmt.Errorf("write a copy of %s: %w", c.From, err)
 		}
 	}
 	if r.Clone == nil {
 		return nil
 	}
-	if err := r.Clone.write(r.Command.Dir); err != nil {
+	if err := r.Clone.write(r.Command); err != nil {
 		return fmt.Errorf("write a copy of %s: %w", r.Clone.From, err)
 	}
 	return nil
@@ -255,7 +250,7 @@ func (r Rewritten) Write() error {
 func (r Rewritten) Remove() error {
 	var all []error
 	for _, c := range r.Copies {
-		all = append(all, os.Remove(below(r.Command.Dir, c.Path)))
+		all = append(all, os.Remove(r.Command.From(c.Path)))
 	}
 	return errors.Join(all...)
 }
@@ -283,10 +278,10 @@ func replace(name string, content []byte, from string) error {
 	return nil
 }
 
-// write creates the clone's folder from scratch. Files that differ are written, and all
-// others become links. Paths that are not absolute are relative to dir.
-func (c *Clone) write(dir string) error {
-	from, to := below(dir, c.From), below(dir, c.Path)
+// write creates the folder of a clone for the command l from scratch. Files that differ are
+// written, and all others become links.
+func (c *Clone) write(l command.Line) error {
+	from, to := l.From(c.From), l.From(c.Path)
 	if err := os.RemoveAll(to); err != nil { // it holds only links and files that headroom wrote
 		return err
 	}

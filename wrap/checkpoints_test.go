@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"headroom/wrap/command"
 )
 
 // tensors returns a safetensors file whose header states that there are said bytes of
@@ -34,7 +36,7 @@ const (
 // matched recognises a Transformers command with the given files and further arguments.
 func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
 	t.Helper()
-	c := Command{Args: append([]string{"torchrun", "--nproc_per_node=2", "run_clm.py", "--output_dir=out"}, args...), Dir: "/work"}
+	c := command.Line{Args: append([]string{"torchrun", "--nproc_per_node=2", "run_clm.py", "--output_dir=out"}, args...), Dir: "/work"}
 	m, err := Recognise(c, Builtin(), Given{Files: files, Profile: "transformers"})
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +112,7 @@ func TestCheckpointsNeedTheirFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := Recognise(Command{Args: []string{"pretrain.py", "--micro-batch-size", "4"}, Dir: "/"}, []Profile{p}, Given{Profile: "pointing"})
+	m, err := Recognise(command.Line{Args: []string{"pretrain.py", "--micro-batch-size", "4"}, Dir: "/"}, []Profile{p}, Given{Profile: "pointing"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +157,7 @@ func pointsAt(t *testing.T, p Profile, pointer string) {
 	for _, name := range []string{"iter_0000100", "iter_0000200", "iter_0000300"} {
 		files["work/ck/"+name+"/w.pt"] = &fstest.MapFile{Data: []byte(wholeZip), ModTime: start.Add(time.Hour)}
 	}
-	m, err := Recognise(Command{Args: []string{"torchrun", "--nproc-per-node=2", "pretrain.py", "--micro-batch-size", "4", "--save", "ck"}, Dir: "/work"}, []Profile{p}, Given{Files: files, Profile: "pointing"})
+	m, err := Recognise(command.Line{Args: []string{"torchrun", "--nproc-per-node=2", "pretrain.py", "--micro-batch-size", "4", "--save", "ck"}, Dir: "/work"}, []Profile{p}, Given{Files: files, Profile: "pointing"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +221,7 @@ func TestWriteAndSetAside(t *testing.T) {
 		}
 	}
 	renames := []Rename{{"out/checkpoint-9", "out/.headroom-incomplete-checkpoint-9"}}
-	if err := SetAside(dir, renames); err != nil {
+	if err := SetAside(command.Line{Dir: dir}, renames); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"out/ckpt.pt", "out/.headroom-incomplete-ckpt.pt"} {
@@ -227,7 +229,7 @@ func TestWriteAndSetAside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := SetAside(dir, []Rename{{"out/ckpt.pt", "out/.headroom-incomplete-ckpt.pt"}}); !errors.Is(err, fs.ErrExist) {
+	if err := SetAside(command.Line{Dir: dir}, []Rename{{"out/ckpt.pt", "out/.headroom-incomplete-ckpt.pt"}}); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("set aside over another: %v", err)
 	}
 }
@@ -241,7 +243,7 @@ func TestCopiesKeepTheirReaders(t *testing.T) {
 		if err := errors.Join(os.WriteFile(from, []byte("api_key: abc\n"), 0o600), os.Chmod(from, mode)); err != nil {
 			t.Fatal(err)
 		}
-		r := Rewritten{Command: Command{Dir: dir}, Copies: []Copy{{Path: "." + name, From: name, Content: []byte("api_key: abc\n")}}}
+		r := Rewritten{Command: command.Line{Dir: dir}, Copies: []Copy{{Path: "." + name, From: name, Content: []byte("api_key: abc\n")}}}
 		if err := r.Write(); err != nil {
 			t.Fatal(err)
 		}

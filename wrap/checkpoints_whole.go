@@ -15,40 +15,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"headroom/wrap/command"
 )
-
-// special says that something is neither a file nor a folder. It returns "" for files and
-// folders. Opening a pipe may block for ever, and opening a device may change its state, so
-// nothing of this kind is ever opened.
-func special(mode fs.FileMode) string {
-	for _, kind := range []struct {
-		mode fs.FileMode
-		name string
-	}{{fs.ModeNamedPipe, "a named pipe"}, {fs.ModeSocket, "a socket"}, {fs.ModeDevice, "a device"}, {fs.ModeCharDevice, "a device"}, {fs.ModeIrregular, "of an unknown kind"}} {
-		if mode&kind.mode != 0 {
-			return "is " + kind.name + ", not a file"
-		}
-	}
-	return ""
-}
-
-// openFile opens a file of any kind but the special ones. files must follow links in Stat.
-func openFile(files fs.FS, name string) (fs.File, fs.FileInfo, error) {
-	info, err := fs.Stat(files, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	if what := special(info.Mode()); what != "" {
-		return nil, nil, fmt.Errorf("%s %s", name, what)
-	}
-	f, err := files.Open(name)
-	return f, info, err
-}
 
 // broken says how a checkpoint's file is incomplete, as far as the file's format can show
 // it. It returns "" if it finds no problem. It reads no weights.
 func broken(files fs.FS, name string) string {
-	f, info, err := openFile(files, name)
+	f, info, err := command.OpenFile(files, name)
 	if err != nil {
 		return err.Error()
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"headroom/wrap/command"
 )
 
 // array returns a .npy file of 4-byte numbers. said is how many its header says there are, and
@@ -100,7 +102,7 @@ func TestWholeFiles(t *testing.T) {
 // scriptMatch recognises a script that keeps its checkpoints in files that match the pattern.
 func scriptMatch(t *testing.T, files fs.FS, dir, pattern string) *Match {
 	t.Helper()
-	c := Command{Args: []string{"python", "t.py", "--bs", "8", "--acc", "1"}, Dir: dir}
+	c := command.Line{Args: []string{"python", "t.py", "--bs", "8", "--acc", "1"}, Dir: dir}
 	m, err := Recognise(c, nil, Given{Files: files, World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=" + pattern}})
 	if err != nil {
 		t.Fatal(err)

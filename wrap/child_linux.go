@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"headroom/machine"
+	"headroom/wrap/command"
 )
 
 // Child is one life of a command, with all the processes that it starts. Its methods may
@@ -48,7 +49,7 @@ type Child struct {
 	unheeded stopper                    // reports that the child runs on after a request to end; nil before the first one. Used by the listener's goroutine, and then by finish
 
 	done chan struct{} // closed when exit and left are set
-	exit Exit
+	exit command.Exit
 	left []Left // set with exit
 }
 
@@ -56,11 +57,11 @@ type Child struct {
 var alive atomic.Bool
 
 // Start starts a command and returns once its program has been executed. The caller must
-// then call [Child.Wait]. The error is a *[StartError] if the program cannot be executed,
+// then call [Child.Wait]. The error is a *[command.StartError] if the program cannot be executed,
 // [ErrBusy] if another child of this process lives, or the error that o.Before returned.
 // Any other error means that headroom itself lacks something, such as a file descriptor.
-func Start(c Command, o ChildOptions) (*Child, error) {
-	path, err := c.program()
+func Start(c command.Line, o ChildOptions) (*Child, error) {
+	path, err := c.Program()
 	if err != nil {
 		return nil, err
 	}
@@ -84,14 +85,14 @@ func Start(c Command, o ChildOptions) (*Child, error) {
 // live runs the child from start to end, and stays on one OS thread: when the thread that
 // started a process ends, the kernel acts as if the parent had died, and sends the
 // process the signal in Pdeathsig.
-func (c *Child) live(command Command, path string, started chan<- error) {
+func (c *Child) live(line command.Line, path string, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	signals, kills := listen(), machine.CountKills()
 	c.tree = newTree(c.o.Trouble)
 	err := c.o.Before()
 	if err == nil {
-		err = c.execute(command, path)
+		err = c.execute(line, path)
 	}
 	c.streams.started()
 	if err != nil {
@@ -143,17 +144,17 @@ func (c *Child) inGroup(p machine.Process) bool {
 
 // execute starts the program. If it is a script whose first line names no interpreter,
 // the shell runs it, as it does under nohup, env and time.
-func (c *Child) execute(command Command, path string) error {
+func (c *Child) execute(line command.Line, path string) error {
 	attributes := &os.ProcAttr{
-		Dir: command.Dir, Env: command.environment(), Files: c.streams.files(),
+		Dir: line.Dir, Env: line.Environment(), Files: c.streams.files(),
 		// A launcher passes SIGTERM on to its workers. They would live on if the launcher were killed.
 		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: c.tty == nil},
 	}
 	c.begun = time.Now()
 	var err error
-	c.process, err = os.StartProcess(path, command.Args, attributes)
+	c.process, err = os.StartProcess(path, line.Args, attributes)
 	if errors.Is(err, syscall.ENOEXEC) {
-		shell := append([]string{"sh", path}, command.Args[1:]...)
+		shell := append([]string{"sh", path}, line.Args[1:]...)
 		c.process, err = os.StartProcess("/bin/sh", shell, attributes)
 	}
 	if err == nil {
@@ -163,7 +164,7 @@ func (c *Child) execute(command Command, path string) error {
 	if !errors.As(err, &errno) {
 		return err
 	}
-	return &StartError{Program: command.Args[0], Code: 126, Err: errno}
+	return &command.StartError{Program: line.Args[0], Code: 126, Err: errno}
 }
 
 // status returns the exit status of a process as a shell reports it, and the signal that
@@ -194,7 +195,7 @@ func (c *Child) finish(signals *listener, kills machine.Kills, left []machine.Pr
 	if c.exit.Code != 0 { // the kernel's counters and limits matter only after a failure
 		c.exit.Ulimit = machine.Ulimit()
 		risen := machine.CountKills().Since(kills)
-		c.exit.Kernel = Kernel{GroupKills: risen.Group, SystemKills: risen.System}
+		c.exit.Kernel = command.Kernel{GroupKills: risen.Group, SystemKills: risen.System}
 	}
 	c.exit.Stopped = c.stopped.Load()
 	c.left = leave(left)
@@ -207,7 +208,7 @@ func (c *Child) finish(signals *listener, kills machine.Kills, left []machine.Pr
 // its output has been passed on and its log is written. Then it returns how the command ended,
 // except for Ranks and GPUs, which the caller fills in. Every call returns the same Exit, with
 // the same Tail.
-func (c *Child) Wait() Exit {
+func (c *Child) Wait() command.Exit {
 	<-c.done
 	return c.exit
 }

@@ -5,21 +5,20 @@ package wrap
 import (
 	"errors"
 	"syscall"
+
+	"headroom/wrap/command"
 )
 
 // Child is one life of a command. It can be started only on Linux.
 type Child struct{}
 
 // Start returns an error, because commands can be run on Linux only.
-func Start(Command, ChildOptions) (*Child, error) {
+func Start(command.Line, ChildOptions) (*Child, error) {
 	return nil, errors.New("commands can be run on Linux only")
 }
 
-// Startable returns nil and leaves the error to Start.
-func (Command) Startable() error { return nil }
-
 // Wait is never reached, as there is no Child.
-func (*Child) Wait() Exit { return Exit{} }
+func (*Child) Wait() command.Exit { return command.Exit{} }
 
 // Left is never reached, as there is no Child.
 func (*Child) Left() []Left { return nil }

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"headroom/memory"
+	"headroom/wrap/command"
 )
 
 // LittleFree is a share of a GPU's memory. If less than this share was free, a library's
@@ -31,7 +32,7 @@ const LittleFree = 0.05
 // The following is no evidence: an error after which the training continued, advice,
 // documentation, warnings, and what other ranks print once one has failed. If nothing
 // decides, the kind is [Failed] and the reasons say what was seen.
-func Classify(e Exit) Outcome {
+func Classify(e command.Exit) Outcome {
 	tail := e.Tail
 	if e.Code == 0 && e.Signal == 0 && !mayTellOfMemory(tail) {
 		tail = nil // scanning the tail takes 50 ms, and only texts about memory would matter
@@ -64,7 +65,7 @@ func Classify(e Exit) Outcome {
 }
 
 type classifier struct {
-	exit  Exit
+	exit  command.Exit
 	found findings
 }
 
@@ -230,16 +231,16 @@ func (c classifier) ambiguousHost(x fault, reason string) Outcome {
 // that is not a consequence of another rank's. The clocks of several machines differ, so
 // a rank that only lost its peers is passed over even if its clock says that it failed
 // first. Records without a time come last.
-func firstRecord(ranks []RankError) (fault, bool) {
+func firstRecord(ranks []command.RankError) (fault, bool) {
 	ordered := slices.Clone(ranks)
-	slices.SortStableFunc(ordered, func(a, b RankError) int {
+	slices.SortStableFunc(ordered, func(a, b command.RankError) int {
 		if a.Time.IsZero() != b.Time.IsZero() {
 			return map[bool]int{true: 1, false: -1}[a.Time.IsZero()]
 		}
 		return a.Time.Compare(b.Time)
 	})
 	for _, r := range ordered {
-		if x := r.fault(); x.match.meaning != cascade && x.message+x.typ != "" {
+		if x := faultOf(r); x.match.meaning != cascade && x.message+x.typ != "" {
 			return x, true
 		}
 	}
@@ -248,7 +249,7 @@ func firstRecord(ranks []RankError) (fault, bool) {
 
 // fault converts r to a fault. r holds either an exception on a single line or its whole
 // traceback.
-func (r RankError) fault() fault {
+func faultOf(r command.RankError) fault {
 	text := strings.ReplaceAll(r.Message, `\n`, "\n")
 	found := scan([]byte(text))
 	x, ok := found.root()

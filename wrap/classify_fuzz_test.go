@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"headroom/wrap/command"
 )
 
 // FuzzClassify checks that, whatever a command prints, Classify returns an outcome that
@@ -17,9 +19,9 @@ func FuzzClassify(f *testing.F) {
 	}
 	f.Add([]byte("CUDA out of memory"), -1, 200, int64(-1), "[rank1]: ValueError: x")
 	f.Fuzz(func(t *testing.T, tail []byte, code, signal int, kills int64, record string) {
-		e := Exit{Code: code, Signal: syscall.Signal(signal), Tail: tail, Kernel: Kernel{GroupKills: kills}}
+		e := command.Exit{Code: code, Signal: syscall.Signal(signal), Tail: tail, Kernel: command.Kernel{GroupKills: kills}}
 		if record != "" {
-			e.Ranks = []RankError{{Rank: 1, Message: record}}
+			e.Ranks = []command.RankError{{Rank: 1, Message: record}}
 		}
 		before := bytes.Clone(tail)
 		o := Classify(e)
@@ -66,7 +68,7 @@ func TestHostileOutput(t *testing.T) {
 			tail := hostile(unit)
 			start := time.Now()
 			found := scan(tail)
-			Classify(Exit{Code: 1, Tail: tail})
+			Classify(command.Exit{Code: 1, Tail: tail})
 			// The limit is loose enough for a busy machine, and still catches a scan that is a
 			// thousand times slower than usual.
 			if took := time.Since(start); took > 30*time.Second {

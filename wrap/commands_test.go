@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // TestCommands checks how the commands in testdata/commands are rewritten. Each file
@@ -66,7 +67,7 @@ var (
 
 // scenario is the content of one file in testdata/commands.
 type scenario struct {
-	command  Command
+	command  command.Line
 	given    Given
 	micros   []int
 	resume   bool
@@ -91,7 +92,7 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 				s.micros = append(s.micros, n)
 			}
 		case "world":
-			s.given.World = number(value)
+			s.given.World = command.Number(value)
 		case "profile":
 			s.given.Profile = value
 		case "knob":
@@ -118,7 +119,7 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 
 // typed returns the command that a shell would run if line were typed in the folder
 // /work. It understands only single quotes.
-func typed(line string) Command {
+func typed(line string) command.Line {
 	var args []string
 	for i, part := range strings.Split(line, "'") {
 		if i%2 == 1 {
@@ -141,7 +142,7 @@ func typed(line string) Command {
 			kept = append(kept, arg)
 		}
 	}
-	return Command{Args: kept, Dir: "/work"}
+	return command.Line{Args: kept, Dir: "/work"}
 }
 
 func outcome(t *testing.T, archive *txtar.Archive) string {
@@ -227,7 +228,7 @@ func overlaid(files fstest.MapFS, out Rewritten) fs.FS {
 		with[name] = f
 	}
 	for _, c := range out.Copies {
-		with[out.Command.abs(c.Path)] = &fstest.MapFile{Data: c.Content}
+		with[out.Command.Abs(c.Path)] = &fstest.MapFile{Data: c.Content}
 	}
 	return with
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"headroom/wrap/command"
 )
 
 // TestDoubts checks that a script raises a doubt if its text shows that smaller
@@ -37,7 +39,7 @@ func TestDoubts(t *testing.T) {
 		for name, text := range c.files {
 			files["home/me/"+name] = &fstest.MapFile{Data: []byte(text)}
 		}
-		m, err := Recognise(Command{Args: strings.Fields("python " + c.args + " --batch-size 8 --accum 1"), Dir: "/home/me"}, nil,
+		m, err := Recognise(command.Line{Args: strings.Fields("python " + c.args + " --batch-size 8 --accum 1"), Dir: "/home/me"}, nil,
 			Given{Files: files, Knobs: []string{"micro=--batch-size", "accumulation=--accum"}})
 		if err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"headroom/memory"
+	"headroom/wrap/command"
 )
 
 // exitFixture is a file of testdata/exits. It has lines of the form "# key: value", a
@@ -20,7 +21,7 @@ import (
 type exitFixture struct {
 	name string
 	want map[string]string
-	exit Exit
+	exit command.Exit
 }
 
 func exitFixtures(t testing.TB) []exitFixture {
@@ -46,7 +47,7 @@ func parseExitFixture(t testing.TB, name, text string) exitFixture {
 	if !ok {
 		t.Fatalf("%s: no line of three dashes", name)
 	}
-	f := exitFixture{name: name, want: map[string]string{}, exit: Exit{Code: 1, Tail: []byte(body)}}
+	f := exitFixture{name: name, want: map[string]string{}, exit: command.Exit{Code: 1, Tail: []byte(body)}}
 	for line := range strings.Lines(head) {
 		key, value, ok := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "# ")), ": ")
 		if !ok {
@@ -86,13 +87,13 @@ func (f *exitFixture) set(t testing.TB, key, value string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.exit.Ranks = append(f.exit.Ranks, RankError{Rank: digits(part[0]), Time: at, Message: strings.ReplaceAll(part[2], `\n`, "\n")})
+		f.exit.Ranks = append(f.exit.Ranks, command.RankError{Rank: digits(part[0]), Time: at, Message: strings.ReplaceAll(part[2], `\n`, "\n")})
 	default:
 		f.want[key] = value
 	}
 }
 
-func parseGPU(t testing.TB, text string) (g GPU) {
+func parseGPU(t testing.TB, text string) (g command.GPU) {
 	t.Helper()
 	for _, field := range strings.Fields(text) {
 		key, value, _ := strings.Cut(field, "=")

@@ -5,31 +5,33 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // Explanation is all that headroom knows about a command before it runs. It is plain data
 // that can be shown to the user or encoded as JSON.
 type Explanation struct {
-	Command  []string       `json:"command"`
-	Missing  string         `json:"missing,omitempty"` // what of the command does not exist, so that it cannot run
-	Why      string         `json:"why,omitempty"`     // why nothing would be changed
-	Suggest  []string       `json:"suggest,omitempty"` // values for --knob, guessed from the options of the command and its script; nothing relies on them
-	Profile  string         `json:"profile,omitempty"`
-	File     string         `json:"file,omitempty"`   // file that the profile was read from; "" if it is built in
-	Scores   []Score        `json:"scores,omitempty"` // best first; may be empty with --profile or --knob
-	Launch   Launched       `json:"launch"`
-	Plan     *recovery.Plan `json:"plan,omitempty"`    // the plan that the command asks for; nil if it could not be determined
-	Unknown  []string       `json:"unknown,omitempty"` // the parts of the plan that could not be determined
-	Knobs    []KnobAt       `json:"knobs,omitempty"`
-	Smaller  *Smaller       `json:"smaller,omitempty"` // what would change if memory ran out; nil if there is no smaller micro-batch, or none is known
-	Saved    *SavedAt       `json:"checkpoints,omitempty"`
-	Warnings []Warning      `json:"warnings,omitempty"`
-	InPlace  bool           `json:"in_place"` // whether a PyTorch step that runs out of memory would be run again in pieces; set by the caller, who starts the worker
+	Command  []string          `json:"command"`
+	Missing  string            `json:"missing,omitempty"` // what of the command does not exist, so that it cannot run
+	Why      string            `json:"why,omitempty"`     // why nothing would be changed
+	Suggest  []string          `json:"suggest,omitempty"` // values for --knob, guessed from the options of the command and its script; nothing relies on them
+	Profile  string            `json:"profile,omitempty"`
+	File     string            `json:"file,omitempty"`   // file that the profile was read from; "" if it is built in
+	Scores   []Score           `json:"scores,omitempty"` // best first; may be empty with --profile or --knob
+	Launch   Launched          `json:"launch"`
+	Plan     *recovery.Plan    `json:"plan,omitempty"`    // the plan that the command asks for; nil if it could not be determined
+	Unknown  []string          `json:"unknown,omitempty"` // the parts of the plan that could not be determined
+	Knobs    []KnobAt          `json:"knobs,omitempty"`
+	Smaller  *Smaller          `json:"smaller,omitempty"` // what would change if memory ran out; nil if there is no smaller micro-batch, or none is known
+	Saved    *SavedAt          `json:"checkpoints,omitempty"`
+	Warnings []command.Warning `json:"warnings,omitempty"`
+	InPlace  bool              `json:"in_place"` // whether a PyTorch step that runs out of memory would be run again in pieces; set by the caller, who starts the worker
 }
 
 // Launched is the training program, and the wrappers and launchers that start it.
@@ -114,9 +116,9 @@ func Explain(w *Wrapped, m *Match, why error, look Look) Explanation {
 
 // unrecognised returns a match without a profile, with as much of the command as could be
 // read.
-func (e *Explanation) unrecognised(c Command, why error, look Look) *Match {
+func (e *Explanation) unrecognised(c command.Line, why error, look Look) *Match {
 	m := &Match{Command: c, given: Given{Files: look.Files}}
-	if launch, err := Peel(c); err == nil {
+	if launch, err := command.Peel(c); err == nil {
 		m.Launch = launch
 	}
 	return m
@@ -200,14 +202,14 @@ func (w *Wrapped) smaller() *Smaller {
 
 // saved looks for checkpoints, and checks the disk that they are on. It adds warnings
 // about that disk to warn.
-func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
+func (m *Match) saved(w *Wrapped, look Look, warn *[]command.Warning) *SavedAt {
 	s := &SavedAt{Mode: m.Profile.Resume.Mode}
 	found, err := m.Checkpoints(look.Now, Past{})
 	if err != nil {
 		s.Refused = err.Error()
 		return s
 	}
-	s.Where, s.All, s.Newest = below(found.Root, m.Profile.Checkpoints.Glob), found.All, found.Newest
+	s.Where, s.All, s.Newest = filepath.Join(found.Root, m.Profile.Checkpoints.Glob), found.All, found.Newest
 	for _, knob := range slices.Sorted(maps.Keys(m.Profile.Resume.Set)) {
 		s.Set = append(s.Set, fmt.Sprintf("%s %s", m.places(knob), m.Profile.Resume.Set[knob]))
 	}
@@ -217,7 +219,7 @@ func (m *Match) saved(w *Wrapped, look Look, warn *[]Warning) *SavedAt {
 		s.goesOn(w)
 	}
 	if look.Free != nil {
-		if free, known := look.Free(below(m.Command.Dir, found.Root)); known {
+		if free, known := look.Free(m.Command.From(found.Root)); known {
 			*warn = append(*warn, room(found.Root, free, each)...)
 		}
 	}

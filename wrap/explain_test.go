@@ -12,13 +12,14 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"headroom/memory"
+	"headroom/wrap/command"
 )
 
 // explained returns the explanation of a command with the given files, run in /work.
-func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust bool) Explanation {
+func explained(t *testing.T, line string, files fstest.MapFS, g Given, trust bool) Explanation {
 	t.Helper()
 	g.Files = files
-	w := &Wrapped{Command: Command{Args: strings.Fields(command), Dir: "/work"}, Trust: trust}
+	w := &Wrapped{Command: command.Line{Args: strings.Fields(line), Dir: "/work"}, Trust: trust}
 	m, why := Recognise(w.Command, Builtin(), g)
 	if why == nil {
 		var asked Asked

@@ -7,11 +7,13 @@ import (
 	"testing/fstest"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"headroom/wrap/command"
 )
 
 // foreseen returns what Foreseen says about a command, and what the next smaller
 // micro-batch would change.
-func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
+func foreseen(c command.Line, g Given, trust bool) (string, *Smaller) {
 	w := &Wrapped{Command: c, Trust: trust}
 	m, err := Recognise(c, Builtin(), g)
 	if err == nil {
@@ -64,7 +66,7 @@ func TestForeseen(t *testing.T) {
 			"work/main.py": {Data: []byte("from lightning.pytorch.cli import LightningCLI")},
 			"work/sft.py":  {Data: []byte("from trl import SFTTrainer, SFTConfig, TrlParser")},
 		}}
-		if got, _ := foreseen(Command{Args: strings.Fields(c.command), Dir: "/work"}, given, c.trust); got != c.want {
+		if got, _ := foreseen(command.Line{Args: strings.Fields(c.command), Dir: "/work"}, given, c.trust); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"headroom/wrap/command"
 )
 
 // helperMode is the environment variable that turns this test binary into one of the
@@ -52,8 +54,8 @@ func wrapAndExit() int {
 		o.Log = log
 	}
 	_, o.Leave = os.LookupEnv("WRAP_LEAVE")
-	c, err := Start(Command{Args: os.Args[1:], Env: os.Environ()}, o)
-	if failed := (*StartError)(nil); errors.As(err, &failed) {
+	c, err := Start(command.Line{Args: os.Args[1:], Env: os.Environ()}, o)
+	if failed := (*command.StartError)(nil); errors.As(err, &failed) {
 		return failed.Code
 	} else if err != nil {
 		panic(err)
@@ -179,8 +181,8 @@ func helper(mode string, args ...string) *exec.Cmd {
 	return c
 }
 
-// command returns a command that runs its arguments directly, or wrapped.
-func command(wrapped bool, args ...string) *exec.Cmd {
+// launched returns a command that runs its arguments directly, or wrapped.
+func launched(wrapped bool, args ...string) *exec.Cmd {
 	if wrapped {
 		return helper("wrap", args...)
 	}

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"headroom/machine"
+	"headroom/wrap/command"
 )
 
 // lived runs a command as a child of this process, and returns how it ended and what it
 // printed.
-func lived(t *testing.T, o ChildOptions, args ...string) (Exit, string) {
+func lived(t *testing.T, o ChildOptions, args ...string) (command.Exit, string) {
 	t.Helper()
 	c, out := begun(t, o, args...)
 	exit := waited(t, c)
@@ -35,7 +36,7 @@ func begun(t *testing.T, o ChildOptions, args ...string) (*Child, string) {
 	if o.Stdout == nil {
 		o.Stdout, o.Stderr = file, file
 	}
-	c, err := Start(Command{Args: args, Env: os.Environ()}, o)
+	c, err := Start(command.Line{Args: args, Env: os.Environ()}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func begun(t *testing.T, o ChildOptions, args ...string) (*Child, string) {
 	return c, out
 }
 
-func waited(t *testing.T, c *Child) Exit {
+func waited(t *testing.T, c *Child) command.Exit {
 	t.Helper()
 	select {
 	case <-c.Done():

@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"headroom/wrap/command"
 )
 
 // KeptElsewhereError says that another headroom process runs a command that keeps its
@@ -69,7 +70,7 @@ func (m *Match) claimed() (k keeps, ok bool) {
 	if layout.Glob == "" || err != nil || m.given.Files == nil {
 		return k, false
 	}
-	folder, pattern := m.Command.abs(root), layout.Glob
+	folder, pattern := m.Command.Abs(root), layout.Glob
 	k.In = m.above(folder, pattern)
 	if strings.ContainsAny(pattern, `*?[\`) {
 		return k, len(k.In) > 0
@@ -89,7 +90,7 @@ func (m *Match) claimed() (k keeps, ok bool) {
 // above returns the folders from the one that has the checkpoints up to the root. A folder
 // that does not exist yet is left out: the command will make it.
 func (m *Match) above(folder, pattern string) (all []placed) {
-	at := resolved("/" + folder)
+	at := command.Resolved("/" + folder)
 	for {
 		if info, err := fs.Stat(m.given.Files, cmp.Or(strings.TrimPrefix(at, "/"), ".")); err == nil && info.IsDir() {
 			if key := keyOf(info); key.Inode > 0 {
@@ -102,31 +103,6 @@ func (m *Match) above(folder, pattern string) (all []placed) {
 		pattern = path.Join(escaped(path.Base(at)), pattern)
 		at = path.Dir(at)
 	}
-}
-
-// resolved returns the absolute path without the symbolic links in it, as /proc shows paths, even if not all of it exists.
-func resolved(at string) string {
-	if whole, err := filepath.Abs(at); err == nil {
-		at = whole
-	}
-	rest := ""
-	for range 255 { // more links than the kernel follows
-		found, err := filepath.EvalSymlinks(at)
-		if err == nil {
-			return path.Join(found, rest)
-		}
-		if to, err := filepath.EvalSymlinks(path.Dir(at)); err == nil { // a link that leads nowhere yet
-			if link, err := os.Readlink(path.Join(to, path.Base(at))); err == nil {
-				if at = link; !path.IsAbs(link) {
-					at = path.Join(to, link)
-				}
-				continue
-			}
-		}
-		rest = path.Join(path.Base(at), rest)
-		at = path.Dir(at)
-	}
-	return path.Join(at, rest)
 }
 
 // escaped returns a pattern that matches only the given name.

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"headroom/memory"
+	"headroom/wrap/command"
 )
 
 // These hints say what helps when host memory or /dev/shm runs out.
@@ -130,11 +131,11 @@ func (c classifier) filled(a failureNumbers) memory.Stats {
 // gpuOf returns the GPU that a process means by the number device, and whether the size
 // of that GPU is known. A process numbers only the GPUs that it may use. If gpus has no
 // such number, gpuOf returns the fullest GPU, where memory must have run out.
-func gpuOf(gpus []GPU, device int) (GPU, bool) {
+func gpuOf(gpus []command.GPU, device int) (command.GPU, bool) {
 	if device >= 0 && device < len(gpus) {
 		return gpus[device], gpus[device].Total > 0
 	}
-	var fullest GPU
+	var fullest command.GPU
 	for _, g := range gpus {
 		if fullest.Total == 0 || g.Total-g.Peak-g.Foreign < fullest.Total-fullest.Peak-fullest.Foreign {
 			fullest = g

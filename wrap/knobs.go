@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"headroom/wrap/command"
 )
 
 // KnobError says that a knob cannot be read or set in a command.
@@ -62,12 +64,12 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 		return at, err
 	}
 	if k.Launcher != "" {
-		if o, ok := m.Launch.option(k.Launcher); ok {
-			return m.set(k, place{kind: inArgument, where: "--" + k.Launcher, text: o.value, at: o.at, cut: o.cut, flag: o.at}), nil
+		if o, ok := m.Launch.Option(k.Launcher); ok {
+			return m.set(k, place{kind: inArgument, where: "--" + k.Launcher, text: o.Value, at: o.At, cut: o.Cut, flag: o.At}), nil
 		}
 	}
-	if value, ok := m.Launch.getenv(m.Command, k.Env); ok && k.Env != "" {
-		at, assigned := m.Launch.assigned[k.Env]
+	if value, ok := m.Launch.Getenv(m.Command, k.Env); ok && k.Env != "" {
+		at, assigned := m.Launch.Assigned[k.Env]
 		if !assigned {
 			at = -1
 		}
@@ -137,7 +139,7 @@ func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
 			return place{}, false, fmt.Errorf("has no value; write %s=VALUE", flag)
 		case name == flag:
 			return m.valueBehind(k, flag, i)
-		case short && k.Type == Int && strings.HasPrefix(arg, flag) && number(arg[2:]) > 0:
+		case short && k.Type == Int && strings.HasPrefix(arg, flag) && command.Number(arg[2:]) > 0:
 			return place{kind: inArgument, where: flag, text: arg[2:], at: i, cut: 2, flag: i}, true, nil
 		}
 	}
@@ -152,7 +154,7 @@ func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
 // switch.
 func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 	at := place{kind: inArgument, where: flag, at: i + 1, flag: i}
-	missing := i+1 >= m.end() || strings.HasPrefix(m.Command.Args[i+1], "-") && number(m.Command.Args[i+1][1:]) == 0
+	missing := i+1 >= m.end() || strings.HasPrefix(m.Command.Args[i+1], "-") && command.Number(m.Command.Args[i+1][1:]) == 0
 	switch {
 	case k.Type == Switch || missing && k.Type == Bool:
 		at.at, at.bare, at.text = i, true, "true"
@@ -161,7 +163,7 @@ func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 		return place{}, false, fmt.Errorf("has no value")
 	}
 	at.text = m.Command.Args[i+1]
-	for j := i + 2; k.Type == List && j < m.end() && number(m.Command.Args[j]) > 0; j++ {
+	for j := i + 2; k.Type == List && j < m.end() && command.Number(m.Command.Args[j]) > 0; j++ {
 		at.text += "," + m.Command.Args[j]
 	}
 	return at, true, nil

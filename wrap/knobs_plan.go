@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // Asked is the optimizer step that a command asks for.
@@ -288,9 +289,9 @@ func (m *Match) launched() (n int, why string, err error) {
 	switch {
 	case l.Ranks == 0:
 		return 0, l.Why, nil
-	case starts && l.alone():
+	case starts && l.Alone():
 		return m.started()
-	case m.Profile.Knobs[micro].Scope != PerDevice || !l.alone():
+	case m.Profile.Knobs[micro].Scope != PerDevice || !l.Alone():
 		return l.Ranks, "", nil
 	case l.Devices == 0:
 		return 0, "one process uses every GPU that it sees, and CUDA_VISIBLE_DEVICES is not set", nil
@@ -310,7 +311,7 @@ func (m *Match) started() (n int, why string, err error) {
 		if err != nil {
 			return 0, "", err
 		}
-		count := number(at.text)
+		count := command.Number(at.text)
 		if bare := strings.Trim(at.text, `"'`); strings.HasPrefix(bare, "[") {
 			count = strings.Count(bare, ",") + 1 // a list of GPU numbers
 		} else if count == 0 && m.Launch.Devices > 0 && (bare == "auto" || bare == "-1") {
@@ -322,16 +323,4 @@ func (m *Match) started() (n int, why string, err error) {
 		n *= count
 	}
 	return n, "", nil
-}
-
-// alone reports whether no launcher starts the ranks.
-func (l Launch) alone() bool {
-	for _, name := range l.Layers {
-		switch name {
-		case "env", "nohup", "nice", "uv run", "conda run":
-		default:
-			return false
-		}
-	}
-	return true
 }

@@ -16,6 +16,7 @@ import (
 	"headroom/machine"
 	"headroom/memory"
 	"headroom/nvml"
+	"headroom/wrap/command"
 )
 
 // killed kills processes when the test is over.
@@ -208,8 +209,8 @@ setsid sh -c 'echo $$ >reader; exec 5<out/read.json; '"$quiet" &
 setsid sh -c 'echo $$ >logs; exec >out/upload.log 2>&1; exec sleep 1000' &
 sh -c 'echo $$ >group; '"$quiet" &
 for name in gpu writer parent child trains reader logs group; do while ! [ -s $name ]; do sleep 0.01; done; done; exit 1`
-	c := Command{Args: []string{"sh", "-c", script}, Env: os.Environ(), Dir: dir}
-	m, err := Recognise(Command{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=out/step-*.json"}})
+	c := command.Line{Args: []string{"sh", "-c", script}, Env: os.Environ(), Dir: dir}
+	m, err := Recognise(command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=out/step-*.json"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +227,7 @@ for name in gpu writer parent child trains reader logs group; do while ! [ -s $n
 		}
 		return []nvml.GPU{g}, nil
 	}
-	w.Inside = func(c Command) (Command, func(Outcome) Outcome) {
+	w.Inside = func(c command.Line) (command.Line, func(Outcome) Outcome) {
 		return c, func(o Outcome) Outcome { o.Training = []int{pid("trains")}; return o }
 	}
 	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil {
@@ -254,7 +255,7 @@ for name in gpu writer parent child trains reader logs group; do while ! [ -s $n
 	if !strings.HasPrefix(text, "the command left 3 processes running: ") {
 		t.Errorf("%q", text)
 	}
-	w.Match, w.Command = nil, Command{Args: []string{"true"}, Env: os.Environ(), Dir: dir}
+	w.Match, w.Command = nil, command.Line{Args: []string{"true"}, Env: os.Environ(), Dir: dir}
 	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil || w.LeftText() != text {
 		t.Errorf("after another life: %v, %q, want %q", err, w.LeftText(), text)
 	}
@@ -270,7 +271,7 @@ for name in gpu writer parent child trains reader logs group; do while ! [ -s $n
 // would without the wrapper.
 func TestASignalToTheGroup(t *testing.T) {
 	for _, wrapped := range []bool{false, true} {
-		p := onPipes(t, command(wrapped, "sh", "-c", `
+		p := onPipes(t, launched(wrapped, "sh", "-c", `
 heard() { echo "$1 heard $2."; }
 sh -c 'for s in INT TERM USR1; do trap "echo second heard $s." $s; done; trap "exit 0" IO; echo second ready; while :; do sleep 0.01; done' &
 for s in INT TERM USR1; do trap "heard first $s" $s; done; trap 'kill -IO $second; wait $second; exit 6' IO

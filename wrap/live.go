@@ -20,12 +20,13 @@ import (
 	"headroom/nvml"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // Wrapped is a command that is ready to run, together with what is known about it. Its
 // methods provide the functions that [RunOptions] needs.
 type Wrapped struct {
-	Command Command
+	Command command.Line
 	Match   *Match        // if nil, nothing is known about the command, and it is never changed
 	Asked   recovery.Plan // the plan that the command asks for, according to Match
 	Trust   bool          // the user vouches for the conditions in an UnprovenError
@@ -62,7 +63,7 @@ type Wrapped struct {
 	// That function, ended, gets the outcome as seen from outside, or the
 	// zero Outcome if the command was not started, and returns the outcome to report.
 	// Inside may be nil.
-	Inside func(Command) (_ Command, ended func(Outcome) Outcome)
+	Inside func(command.Line) (_ command.Line, ended func(Outcome) Outcome)
 
 	child   atomic.Pointer[Child]      // of the newest life
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
@@ -140,19 +141,19 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 // command ended. Cancelling ctx means that the user has asked to stop: nothing more is
 // started. The cancellation does not end a child that is already running, which gets the
 // user's signal in any case.
-func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) {
+func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, command.Exit, error) {
 	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 	if err == nil {
 		err = w.gate(ctx)
 	}
 	if err == nil {
-		err = SetAside(w.Command.Dir, w.aside)
+		err = SetAside(w.Command, w.aside)
 	}
 	if err == nil {
 		err = next.Write()
 	}
 	if err != nil {
-		return Outcome{}, Exit{}, err
+		return Outcome{}, command.Exit{}, err
 	}
 	if w.lived && w.Skipped != nil {
 		for _, why := range w.skipped {
@@ -202,10 +203,10 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, Exit, error) 
 
 // named returns c with environment variables that give its run, the number of its attempt, the
 // run's folder and, if its plan is known, its micro-batch.
-func (w *Wrapped) named(c Command, plan recovery.Plan) Command {
+func (w *Wrapped) named(c command.Line, plan recovery.Plan) command.Line {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_RUN="+w.Run, "HEADROOM_ATTEMPT="+strconv.Itoa(w.Number()))
 	if w.Folder != "" {
-		c.Env = append(c.Env, folderMark+resolved(w.Folder))
+		c.Env = append(c.Env, folderMark+command.Resolved(w.Folder))
 	}
 	if w.Match != nil {
 		c.Env = append(c.Env, "HEADROOM_MICRO="+strconv.Itoa(plan.Largest()))
@@ -251,7 +252,7 @@ func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
 const gateEvery = 5 * time.Second
 
 // start runs and watches one life of c. own is the outcome if headroom ended the life, and nil otherwise.
-func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exit, own *Outcome, err error) {
+func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer) (exit command.Exit, own *Outcome, err error) {
 	leak := &leakWatch{began: time.Now()}
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
 	watch.alive()
@@ -268,7 +269,7 @@ func (w *Wrapped) start(ctx context.Context, c Command, log io.Writer) (exit Exi
 	}
 	child, err := Start(c, ChildOptions{Leave: true, Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted})
 	if err != nil {
-		return Exit{}, nil, err
+		return command.Exit{}, nil, err
 	}
 	w.child.Store(child)
 	w.writers.follow(child.Owns)
@@ -343,12 +344,12 @@ func (w *Wrapped) LeftText() string {
 // checkpoints. That is a folder if they have one of their own, or else the checkpoints themselves.
 func (w *Wrapped) places() (all []string) {
 	if w.Folder != "" {
-		all = append(all, resolved(w.Folder))
+		all = append(all, command.Resolved(w.Folder))
 	}
 	if w.Match == nil {
 		return all
 	}
-	if place := w.Match.Place(); place != "" && place != resolved(w.Command.Dir) {
+	if place := w.Match.Place(); place != "" && place != command.Resolved(w.Command.Dir) {
 		return append(all, place)
 	}
 	found, err := w.Match.Checkpoints(time.Now(), w.past())
@@ -356,7 +357,7 @@ func (w *Wrapped) places() (all []string) {
 		return all // it is not known where they are
 	}
 	for _, c := range found.All {
-		all = append(all, resolved(below(w.Command.Dir, c.Path)))
+		all = append(all, command.Resolved(w.Command.From(c.Path)))
 	}
 	return all
 }
@@ -470,18 +471,18 @@ func (w *Wrapped) complete() (all []time.Time) {
 
 // rankErrors returns the errors that a launcher's workers wrote during this life, which
 // began at begun, to the log folder that the command names.
-func (w *Wrapped) rankErrors(c Command, begun time.Time) []RankError {
-	launch, err := Peel(c)
+func (w *Wrapped) rankErrors(c command.Line, begun time.Time) []command.RankError {
+	launch, err := command.Peel(c)
 	if err != nil {
 		return nil
 	}
-	logs, ok := launch.option("log_dir")
-	if !ok || logs.value == "" {
+	logs, ok := launch.Option("log_dir")
+	if !ok || logs.Value == "" {
 		return nil
 	}
-	ranks, notes := ReadRankErrors(os.DirFS(below(c.Dir, logs.value)))
+	ranks, notes := ReadRankErrors(os.DirFS(c.From(logs.Value)))
 	for _, note := range notes {
 		w.Trouble(errors.New(note))
 	}
-	return slices.DeleteFunc(ranks, func(r RankError) bool { return r.Time.Before(begun) })
+	return slices.DeleteFunc(ranks, func(r command.RankError) bool { return r.Time.Before(begun) })
 }

@@ -13,6 +13,7 @@ import (
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/nvml"
+	"headroom/wrap/command"
 )
 
 // TestNothingIsStartedAfterARequest checks that a request to stop is not lost if it comes
@@ -21,7 +22,7 @@ func TestNothingIsStartedAfterARequest(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	made := filepath.Join(t.TempDir(), "made")
-	w := &Wrapped{Command: Command{Args: []string{"touch", made}, Env: os.Environ()}, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
+	w := &Wrapped{Command: command.Line{Args: []string{"touch", made}, Env: os.Environ()}, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
 	for _, stopped := range []bool{true, false} {
 		live := ctx
 		if !stopped {
@@ -41,7 +42,7 @@ func TestOnlyARestartWaits(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "step-7.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := Command{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}
+	c := command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}
 	m, err := Recognise(c, nil, Given{Files: os.DirFS("/"), World: 1,
 		Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.json"}})
 	if err != nil {
@@ -68,7 +69,7 @@ func TestHungIsEnded(t *testing.T) {
 		dir := t.TempDir()
 		told := make(chan error, 8)
 		w := &Wrapped{Number: func() int { return 1 }, Hang: 300 * time.Millisecond, Restart: restart,
-			Command: Command{Args: []string{"sh", "-c", `echo $$ >pid; trap 'exit 3' TERM; while ! [ -e told ]; do sleep 0.01; done`}, Env: os.Environ(), Dir: dir}}
+			Command: command.Line{Args: []string{"sh", "-c", `echo $$ >pid; trap 'exit 3' TERM; while ! [ -e told ]; do sleep 0.01; done`}, Env: os.Environ(), Dir: dir}}
 		w.list = func() ([]nvml.GPU, error) {
 			text, err := os.ReadFile(filepath.Join(dir, "pid"))
 			pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -102,7 +103,7 @@ func TestLeakIsLeft(t *testing.T) {
 		if err := os.WriteFile(train, []byte("#!/bin/sh\ntrap 'exit 3' TERM; sleep 0.05; echo {} >step-7.json; while ! [ -e told ]; do sleep 0.01; done\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		c := Command{Args: []string{train, "--bs", "4", "--acc", "1"}, Env: os.Environ(), Dir: dir}
+		c := command.Line{Args: []string{train, "--bs", "4", "--acc", "1"}, Env: os.Environ(), Dir: dir}
 		m, err := Recognise(c, nil, Given{Files: os.DirFS("/"), World: 1,
 			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.json"}})
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // List records which checkpoints there are before the command is started for the first time:
@@ -120,7 +121,7 @@ func (m *Match) absolute() (root, glob string) {
 	if err != nil {
 		return "", ""
 	}
-	return "/" + m.Command.abs(root), m.Profile.Checkpoints.Glob
+	return "/" + m.Command.Abs(root), m.Profile.Checkpoints.Glob
 }
 
 // most returns the Most of a [Past].
@@ -160,7 +161,7 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	past := w.past()
 	if w.decides {
 		if root, glob := w.Match.absolute(); glob != "" {
-			past.open = openFor(resolved(root))
+			past.open = openFor(command.Resolved(root))
 		}
 	}
 	past.over = !w.decides // if the result is only reported, it is not worth waiting for

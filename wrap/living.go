@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // folderMark begins the entry in a command's environment that names the folder of its run. All
@@ -23,7 +24,7 @@ func (m *Match) Place() string {
 	for strings.ContainsAny(folder, `*?[\`) {
 		folder, _ = path.Split(strings.TrimSuffix(folder, "/"))
 	}
-	return resolved(below(m.Command.Dir, folder))
+	return command.Resolved(m.Command.From(folder))
 }
 
 // Living returns a process of a run's command that goes on although the run's headroom was killed:
@@ -38,7 +39,7 @@ func Living(folder string, s runs.Status) *Left {
 	if l, ok := identified(*s.Command); ok {
 		return &l
 	}
-	folder = resolved(folder)
+	folder = command.Resolved(folder)
 	step, places := runs.NewestProcessStep(folder), []string{folder}
 	if s.Place != "" {
 		places = append(places, s.Place)

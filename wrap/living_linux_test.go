@@ -10,6 +10,7 @@ import (
 
 	"headroom/machine"
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // TestLiving checks which processes count as a command that goes on without headroom: the command
@@ -53,11 +54,11 @@ func TestLiving(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer folder.Close() //nolint:errcheck // a test's
-			mark := folderMark + resolved(folder.Dir())
-			command := begin("UNMARKED=", 0, os.DevNull) // where it counts as ended, nothing else tells of it
+			mark := folderMark + command.Resolved(folder.Dir())
+			line := begin("UNMARKED=", 0, os.DevNull) // where it counts as ended, nothing else tells of it
 			group, writes := 0, os.DevNull
 			if c.grouped {
-				group = command.PID
+				group = line.PID
 			}
 			if c.writes {
 				writes = filepath.Join(place, "step-1.tmp")
@@ -68,8 +69,8 @@ func TestLiving(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			status := runs.Status{Command: &command, Place: resolved(place)}
-			pids := []int{0, command.PID, other.PID}
+			status := runs.Status{Command: &line, Place: command.Resolved(place)}
+			pids := []int{0, line.PID, other.PID}
 			if c.change != nil {
 				c.change(&status)
 			}
@@ -97,11 +98,11 @@ func TestIdentity(t *testing.T) {
 
 // TestPlace checks where the checkpoints' folder is taken to be.
 func TestPlace(t *testing.T) {
-	dir := resolved(t.TempDir())
+	dir := command.Resolved(t.TempDir())
 	for _, c := range []struct{ glob, want string }{
 		{"out/c.json", "out"}, {"out/step-*.json", "out"}, {"out/*/model.pt", "out"}, {"step-*.pt", ""}, {"a/b/c-?", "a/b"},
 	} {
-		m, err := Recognise(Command{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1,
+		m, err := Recognise(command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1,
 			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=" + c.glob}})
 		if err != nil {
 			t.Fatal(err)

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"headroom/wrap/command"
 )
 
 // TestStartError covers every reason why a program cannot be started.
@@ -25,13 +26,13 @@ func TestStartError(t *testing.T) {
 	for name, want := range map[string]int{
 		"": 127, "no-such-command": 127, "./missing": 127, "plain/missing": 127, "./plain": 126, "plain": 126, "./sub": 126, "./nowhere": 126,
 	} {
-		_, err := Start(Command{Args: []string{name}, Env: []string{"PATH=/nonexistent:" + dir}, Dir: dir}, ChildOptions{})
-		failed := (*StartError)(nil)
+		_, err := Start(command.Line{Args: []string{name}, Env: []string{"PATH=/nonexistent:" + dir}, Dir: dir}, ChildOptions{})
+		failed := (*command.StartError)(nil)
 		if !errors.As(err, &failed) || failed.Code != want || failed.Program != name || failed.Err == nil {
 			t.Errorf("%q: %v (%+v), want %d", name, err, failed, want)
 		}
 	}
-	if _, err := Start(Command{}, ChildOptions{}); err == nil {
+	if _, err := Start(command.Line{}, ChildOptions{}); err == nil {
 		t.Error("nothing was started")
 	}
 }
@@ -43,7 +44,7 @@ func TestLookup(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "script"), []byte("echo \"script $1\"\nexit 9\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []Command{
+	for _, c := range []command.Line{
 		{Args: []string{"./script", "ran"}, Dir: dir}, {Args: []string{"script", "ran"}, Env: []string{"PATH=" + dir}},
 		{Args: []string{"script", "ran"}, Env: []string{"PATH=/nonexistent:", "PATH=:/nonexistent"}, Dir: dir},
 	} {
@@ -62,13 +63,5 @@ func TestLookup(t *testing.T) {
 		if exit.Code != 9 || line != "script ran\n" {
 			t.Errorf("%+v: %+v, %q", c, exit, line)
 		}
-	}
-}
-
-// TestLastOfSeveral checks that if a variable is given twice, the last one counts.
-func TestLastOfSeveral(t *testing.T) {
-	c := Command{Env: []string{"A=1", "B=2", "A=3"}}
-	if got := c.environment(); strings.Join(got, " ") != "B=2 A=3" {
-		t.Errorf("%q", got)
 	}
 }

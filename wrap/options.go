@@ -5,8 +5,6 @@ import (
 	"io"
 	"os"
 	"time"
-
-	"headroom/runs"
 )
 
 // ChildOptions say how a child is started and ended. The zero value is usable.
@@ -54,19 +52,6 @@ type stopper interface{ Stop() bool }
 // ErrBusy is returned by [Start] while another child of this process is running: the
 // orphans of two process trees could not be told apart.
 var ErrBusy = errors.New("another command is still running")
-
-// StartError says that the program of a command could not be started.
-type StartError struct {
-	Program string // as the command names it
-	Code    int    // exit status that a shell gives: 127 if the program is not found, 126 if it cannot be executed
-	Err     error
-}
-
-func (e *StartError) Error() string {
-	program, _ := runs.Masked([]string{e.Program}) // as in API_KEY=… python, which needs a shell or env
-	return "start " + program[0] + ": " + e.Err.Error()
-}
-func (e *StartError) Unwrap() error { return e.Err }
 
 // withDefaults returns o with defaults for the fields that are not set.
 func (o ChildOptions) withDefaults() ChildOptions {

@@ -2,7 +2,7 @@ package wrap
 
 import "headroom/memory"
 
-// Outcome is why one life of a command ended, as far as its [Exit] shows.
+// Outcome is why one life of a command ended, as far as its [command.Exit] shows.
 type Outcome struct {
 	Kind       Kind       `json:"kind"`
 	Confidence Confidence `json:"confidence"`

@@ -7,12 +7,13 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 const oomLine = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate %s. GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free.\n"
 
-func failedWith(format string, a ...any) Exit {
-	return Exit{Code: 1, Tail: fmt.Appendf(nil, format, a...)}
+func failedWith(format string, a ...any) command.Exit {
+	return command.Exit{Code: 1, Tail: fmt.Appendf(nil, format, a...)}
 }
 
 // TestHopelessRequests checks when a request larger than the device is hopeless: if not
@@ -113,7 +114,7 @@ func TestWhatProgressShowsRecovery(t *testing.T) {
 		"other ranks continue":          {"[rank0]: step 14 | loss 2.1\n[rank0]: step 15 | loss 2.0\n", Failed},
 		"a summary of the run":          {"wandb: step 14 train/loss 2.1\n", OutOfMemory},
 	} {
-		got := Classify(Exit{Code: 1, Tail: []byte("12/400 [00:08<04:51]\r" + failure + c.after)})
+		got := Classify(command.Exit{Code: 1, Tail: []byte("12/400 [00:08<04:51]\r" + failure + c.after)})
 		if got.Kind != c.want {
 			t.Errorf("%s: %s, want %s", name, got.Kind, c.want)
 		}
@@ -124,23 +125,23 @@ func TestWhatProgressShowsRecovery(t *testing.T) {
 // kernel's counters shows an OOM kill.
 func TestKills(t *testing.T) {
 	for name, c := range map[string]struct {
-		exit Exit
+		exit command.Exit
 		kind Kind
 		sure Confidence
 	}{
-		"SIGKILL":                       {Exit{Code: 137, Signal: 9}, Failed, Certain},
-		"status 137":                    {Exit{Code: 137}, Failed, Certain},
-		"SIGKILL, the group counted":    {Exit{Code: 137, Signal: 9, Kernel: Kernel{GroupKills: 1}}, OutOfHostMemory, Certain},
-		"status 137, the group counted": {Exit{Code: 137, Kernel: Kernel{GroupKills: 1}}, OutOfHostMemory, Certain},
-		"SIGKILL, the machine counted":  {Exit{Code: 137, Signal: 9, Kernel: Kernel{SystemKills: 2}}, OutOfHostMemory, Possible},
-		"status 1, the machine counted": {Exit{Code: 1, Kernel: Kernel{SystemKills: 2}}, Failed, Certain},
-		"status 1, the group counted":   {Exit{Code: 1, Kernel: Kernel{GroupKills: 1}}, OutOfHostMemory, Likely},
-		"an error of its own as well":   {Exit{Code: 1, Tail: []byte("ValueError: x\n"), Kernel: Kernel{GroupKills: 1}}, Failed, Certain},
-		"device memory as well":         {Exit{Code: 137, Signal: 9, Tail: fmt.Appendf(nil, oomLine, "2.00 GiB"), Kernel: Kernel{GroupKills: 1}}, OutOfMemory, Certain},
-		"a log on device memory":        {Exit{Code: 137, Signal: 9, Tail: []byte("CUDA out of memory. Tried to allocate 2.00 GiB.\n")}, OutOfMemory, Likely},
-		"SIGBUS":                        {Exit{Code: 135, Signal: 7}, OutOfSharedMemory, Possible},
-		"SIGTERM from elsewhere":        {Exit{Code: 143, Signal: 15}, Failed, Certain},
-		"stopped":                       {Exit{Code: 137, Signal: 9, Stopped: true, Kernel: Kernel{GroupKills: 1}}, Stopped, Certain},
+		"SIGKILL":                       {command.Exit{Code: 137, Signal: 9}, Failed, Certain},
+		"status 137":                    {command.Exit{Code: 137}, Failed, Certain},
+		"SIGKILL, the group counted":    {command.Exit{Code: 137, Signal: 9, Kernel: command.Kernel{GroupKills: 1}}, OutOfHostMemory, Certain},
+		"status 137, the group counted": {command.Exit{Code: 137, Kernel: command.Kernel{GroupKills: 1}}, OutOfHostMemory, Certain},
+		"SIGKILL, the machine counted":  {command.Exit{Code: 137, Signal: 9, Kernel: command.Kernel{SystemKills: 2}}, OutOfHostMemory, Possible},
+		"status 1, the machine counted": {command.Exit{Code: 1, Kernel: command.Kernel{SystemKills: 2}}, Failed, Certain},
+		"status 1, the group counted":   {command.Exit{Code: 1, Kernel: command.Kernel{GroupKills: 1}}, OutOfHostMemory, Likely},
+		"an error of its own as well":   {command.Exit{Code: 1, Tail: []byte("ValueError: x\n"), Kernel: command.Kernel{GroupKills: 1}}, Failed, Certain},
+		"device memory as well":         {command.Exit{Code: 137, Signal: 9, Tail: fmt.Appendf(nil, oomLine, "2.00 GiB"), Kernel: command.Kernel{GroupKills: 1}}, OutOfMemory, Certain},
+		"a log on device memory":        {command.Exit{Code: 137, Signal: 9, Tail: []byte("CUDA out of memory. Tried to allocate 2.00 GiB.\n")}, OutOfMemory, Likely},
+		"SIGBUS":                        {command.Exit{Code: 135, Signal: 7}, OutOfSharedMemory, Possible},
+		"SIGTERM from elsewhere":        {command.Exit{Code: 143, Signal: 15}, Failed, Certain},
+		"stopped":                       {command.Exit{Code: 137, Signal: 9, Stopped: true, Kernel: command.Kernel{GroupKills: 1}}, Stopped, Certain},
 	} {
 		got := Classify(c.exit)
 		if got.Kind != c.kind || got.Confidence != c.sure {
@@ -156,7 +157,7 @@ func TestKills(t *testing.T) {
 // error does not give them: from the samples of the GPU that the error names, or else
 // from those of the fullest GPU.
 func TestSamplesFillIn(t *testing.T) {
-	gpus := []GPU{
+	gpus := []command.GPU{
 		{Index: 2, Total: 24 * memory.GiB, Peak: 5 * memory.GiB, Foreign: memory.GiB},
 		{Index: 3, Total: 24 * memory.GiB, Peak: 20 * memory.GiB, Foreign: 3 * memory.GiB},
 	}
@@ -182,7 +183,7 @@ func TestAmbiguousErrors(t *testing.T) {
 		0: OutOfMemory, 4*memory.GiB - 1: OutOfMemory, 4 * memory.GiB: Failed, 60 * memory.GiB: Failed,
 	} {
 		e := failedWith("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`\n")
-		e.GPUs = []GPU{{Total: 80 * memory.GiB, Peak: 80*memory.GiB - free}}
+		e.GPUs = []command.GPU{{Total: 80 * memory.GiB, Peak: 80*memory.GiB - free}}
 		if got := Classify(e); got.Kind != want {
 			t.Errorf("%v free: %s, want %s", free, got.Kind, want)
 		}
@@ -223,7 +224,7 @@ func TestAllocatorsLastWords(t *testing.T) {
 		"before the training continues": {words + "step 14 | loss 2.1\n", Failed},
 		"before an error":               {words + "ValueError: x\n", Failed},
 	} {
-		got := Classify(Exit{Code: 134, Signal: 6, Tail: []byte(c.tail)})
+		got := Classify(command.Exit{Code: 134, Signal: 6, Tail: []byte(c.tail)})
 		if got.Kind != c.want {
 			t.Errorf("%s: %s, want %s", name, got.Kind, c.want)
 		}

@@ -52,8 +52,8 @@ func (m *Match) version(name string) (found string) {
 // but without the leading slash.
 func (m *Match) binaries() (files []string) {
 	for i := min(m.Launch.At, len(m.Command.Args)-1); i >= 0; i-- {
-		for _, candidate := range m.Command.candidates(m.Command.Args[i]) {
-			name := m.Command.abs(candidate)
+		for _, candidate := range m.Command.Candidates(m.Command.Args[i]) {
+			name := m.Command.Abs(candidate)
 			if info, err := fs.Stat(m.given.Files, name); err == nil && info.Mode().IsRegular() && path.Base(path.Dir(name)) == "bin" {
 				files = append(files, name)
 				break

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"headroom/wrap/command"
 )
 
 // TestVersion checks that the version of a package is read from the environment that the
@@ -28,7 +30,7 @@ func TestVersion(t *testing.T) {
 		{"/none/bin/python train.py", "", ""},
 		{"python train.py", "/missing", ""},
 	} {
-		m, err := Recognise(Command{Args: strings.Fields(c.command + " --bs 8"), Env: []string{"PATH=" + c.path}, Dir: "/home/me"}, nil,
+		m, err := Recognise(command.Line{Args: strings.Fields(c.command + " --bs 8"), Env: []string{"PATH=" + c.path}, Dir: "/home/me"}, nil,
 			Given{Files: files, Knobs: []string{"micro=--bs"}})
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"headroom/wrap/command"
 )
 
 // ProfileError is one problem in a profile. [ParseProfile] returns all problems at once,
@@ -272,7 +274,7 @@ func (r *profileReader) yes(to *bool) func(string, *yaml.Node) {
 
 func (r *profileReader) positive(to *int) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
-		if *to = number(n.Value); *to == 0 {
+		if *to = command.Number(n.Value); *to == 0 {
 			r.add(n.Line, key, n.Value, "must be a whole number of at least 1")
 		}
 	}

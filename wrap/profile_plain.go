@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"headroom/wrap/command"
 )
 
 //go:embed profiles/*.yaml
@@ -197,7 +199,7 @@ func (k Knob) at(name, place string) (Knob, error) {
 	switch {
 	case given && !slices.Contains([]Scope{PerDevice, PerRank, Total}, k.Scope):
 		return k, &ProfileError{"--knob", name, scope, "must be device, rank or total"}
-	case isVariable && identifier(variable):
+	case isVariable && command.IsVariable(variable):
 		k.Env = variable
 	case isVariable || strings.ContainsAny(place, " =") || strings.Trim(place, "-") == "":
 		return k, &ProfileError{"--knob", name, place, "must be a flag, a key or a $VARIABLE"}

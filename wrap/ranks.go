@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"headroom/wrap/command"
 )
 
 // errorFile is the name of the file to which torch.distributed.elastic writes a worker's
@@ -22,7 +24,7 @@ const errorFile = "error.json"
 // torchrun counts from 0 on each machine; it is -1 if that name is not a number. notes
 // has one line for each file that is not understood and for each folder that cannot be
 // read.
-func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
+func ReadRankErrors(logs fs.FS) (ranks []command.RankError, notes []string) {
 	_ = fs.WalkDir(logs, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -37,13 +39,13 @@ func ReadRankErrors(logs fs.FS) (ranks []RankError, notes []string) {
 		}
 		return nil // the rest of the folder is read anyway
 	})
-	slices.SortStableFunc(ranks, func(a, b RankError) int { return a.Time.Compare(b.Time) })
+	slices.SortStableFunc(ranks, func(a, b command.RankError) int { return a.Time.Compare(b.Time) })
 	return ranks, notes
 }
 
-func readRankError(logs fs.FS, name string) (RankError, error) {
-	r := RankError{Rank: -1}
-	text, err := readFile(logs, name, maxDocument)
+func readRankError(logs fs.FS, name string) (command.RankError, error) {
+	r := command.RankError{Rank: -1}
+	text, err := command.ReadFile(logs, name, command.MaxDocument)
 	if err != nil {
 		return r, err
 	}

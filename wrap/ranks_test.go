@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"headroom/wrap/command"
 )
 
 func TestReadRankErrors(t *testing.T) {
@@ -25,12 +27,12 @@ func TestReadRankErrors(t *testing.T) {
 	}
 	got, notes := ReadRankErrors(logs)
 	at := func(s int64, ms int64) time.Time { return time.Unix(s, ms*1e6).UTC() }
-	want := []RankError{
-		{3, at(1690000000, 0), "OutOfMemoryError: CUDA out of memory."},
-		{11, at(1690000005, 0), "ChildFailedError"},
-		{0, at(1690000009, 0), "RuntimeError: NCCL communicator was aborted"},
-		{12, at(1690000010, 500), "as a number"},
-		{-1, at(1690000011, 0), "no rank"},
+	want := []command.RankError{
+		{Rank: 3, Time: at(1690000000, 0), Message: "OutOfMemoryError: CUDA out of memory."},
+		{Rank: 11, Time: at(1690000005, 0), Message: "ChildFailedError"},
+		{Rank: 0, Time: at(1690000009, 0), Message: "RuntimeError: NCCL communicator was aborted"},
+		{Rank: 12, Time: at(1690000010, 500), Message: "as a number"},
+		{Rank: -1, Time: at(1690000011, 0), Message: "no rank"},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"headroom/wrap/command"
 )
 
 // Given is what the user specified in addition to the command, and the file system from
@@ -18,8 +20,8 @@ type Given struct {
 
 // Match is a command and the profile that fits it.
 type Match struct {
-	Command Command
-	Launch  Launch
+	Command command.Line
+	Launch  command.Launch
 	Profile Profile
 	Layers  []Profile // profiles of what runs between the launcher and the framework, such as DeepSpeed
 	Scores  []Score   // best first
@@ -66,8 +68,8 @@ func (e *NotRecognisedError) Error() string {
 //
 // The error is an [*OpaqueError] if the training command cannot be seen, and a
 // [*NotRecognisedError] with the scores if no profile fits.
-func Recognise(c Command, profiles []Profile, g Given) (*Match, error) {
-	launch, err := Peel(c)
+func Recognise(c command.Line, profiles []Profile, g Given) (*Match, error) {
+	launch, err := command.Peel(c)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +183,7 @@ func (m *Match) score(p Profile) Score {
 }
 
 // runs reports whether l starts a program or a module that s names.
-func (s Signals) runs(l Launch) bool {
+func (s Signals) runs(l command.Launch) bool {
 	for _, module := range s.Modules {
 		if l.Module == module || strings.HasPrefix(l.Module, module+".") {
 			return true

@@ -3,11 +3,12 @@ package wrap
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+
+	"headroom/wrap/command"
 )
 
 // document is a configuration file that a command names.
@@ -23,47 +24,15 @@ type document struct {
 	key string    // the key of in that names it
 }
 
-// maxDocument is the largest size of a file that is read, in bytes. It is far above the
-// size of any configuration, and keeps a wrong path from filling memory.
-const maxDocument = 4 << 20
-
-// abs returns the absolute form of a path in the command, without the first slash, as
-// an [fs.FS] needs it.
-func (c Command) abs(name string) string {
-	if !path.IsAbs(name) {
-		name = path.Join("/", c.Dir, name)
-	}
-	return strings.TrimPrefix(path.Clean(name), "/")
-}
-
 func (m *Match) read(name string) ([]byte, error) {
 	if m.given.Files == nil {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
-	content, err := readFile(m.given.Files, m.Command.abs(name), maxDocument)
-	if errors.Is(err, errTooLarge) {
-		return nil, fmt.Errorf("%s: larger than %d bytes: not a configuration", name, maxDocument)
+	content, err := command.ReadFile(m.given.Files, m.Command.Abs(name), command.MaxDocument)
+	if errors.Is(err, command.ErrTooLarge) {
+		return nil, fmt.Errorf("%s: larger than %d bytes: not a configuration", name, command.MaxDocument)
 	}
 	return content, err
-}
-
-var errTooLarge = errors.New("too large")
-
-// readFile returns the content of a file that is not special and has at most most bytes. So
-// a pipe keeps its content for the command that is to read it.
-func readFile(files fs.FS, name string, most int64) ([]byte, error) {
-	f, _, err := openFile(files, name)
-	if err != nil {
-		return nil, err
-	}
-	content, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	if int64(len(content)) > most {
-		return nil, errTooLarge
-	}
-	return content, nil
 }
 
 // documents returns the configurations of the command, found as p.Config describes. They
@@ -114,9 +83,9 @@ func (m *Match) flagged(p Profile, add func(name string, at, cut int, script boo
 			add(m.Command.Args[i+1], i+1, 0, false)
 		}
 	}
-	for _, o := range m.Launch.options {
-		if slices.Contains(p.Config.Flags, "--"+o.name) {
-			add(o.value, o.at, o.cut, false)
+	for _, o := range m.Launch.Options {
+		if slices.Contains(p.Config.Flags, "--"+o.Name) {
+			add(o.Value, o.At, o.Cut, false)
 		}
 	}
 }

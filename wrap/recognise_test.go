@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"headroom/wrap/command"
 )
 
 // TestConfigurationOfACommand checks which files count as a command's configuration. A
@@ -32,7 +34,7 @@ func TestConfigurationOfACommand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := Recognise(Command{Args: strings.Fields(c.command), Dir: "/w"}, []Profile{p}, Given{Files: files, Profile: "own"})
+		m, err := Recognise(command.Line{Args: strings.Fields(c.command), Dir: "/w"}, []Profile{p}, Given{Files: files, Profile: "own"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,4 +42,27 @@ func TestConfigurationOfACommand(t *testing.T) {
 			t.Errorf("%s, %s: %v, %v, want micro-batch %d", c.config, c.command, asked.Plan, err, c.want)
 		}
 	}
+}
+
+// FuzzPlan checks that every plan that a built-in profile finds in a command is valid.
+func FuzzPlan(f *testing.F) {
+	f.Add("env A=b torchrun --nproc-per-node=2 -- train.py --x")
+	f.Add("python train.py --per_device_train_batch_size=8 --gradient_accumulation_steps 2")
+	f.Add("deepspeed --include localhost:0,1 --module m")
+	f.Fuzz(func(t *testing.T, line string) {
+		c := command.Line{Args: strings.Fields(line), Dir: "/"}
+		l, err := command.Peel(c)
+		if err != nil {
+			return
+		}
+		m := Match{Command: c, Launch: l}
+		for _, p := range Builtin() {
+			m.Profile, m.files = p, m.documents(p)
+			if asked, err := m.Plan(); err == nil {
+				if err := asked.Plan.Validate(); err != nil {
+					t.Fatalf("%q: %v", c.Args, err)
+				}
+			}
+		}
+	})
 }

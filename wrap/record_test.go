@@ -12,6 +12,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // TestWhatIsRecordedOfALife checks what the journal says about a life that ran out of
@@ -44,11 +45,11 @@ func TestWhatIsRecordedOfALife(t *testing.T) {
 			t.Fatal(err)
 		}
 		lives := 0
-		live := func(context.Context, Beginning) (Outcome, Exit, error) {
+		live := func(context.Context, Beginning) (Outcome, command.Exit, error) {
 			if lives++; lives == 2 {
-				return Outcome{Kind: Done}, Exit{Seconds: 5, Began: began.Add(time.Hour)}, nil
+				return Outcome{Kind: Done}, command.Exit{Seconds: 5, Began: began.Add(time.Hour)}, nil
 			}
-			return ranOut, Exit{Code: 1, Seconds: 60, Began: began}, nil
+			return ranOut, command.Exit{Code: 1, Seconds: 60, Began: began}, nil
 		}
 		newest := func() (*Saved, error) {
 			if !c.saves || lives == 0 {
@@ -86,13 +87,13 @@ func TestWhatIsRecordedOfALife(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	for _, c := range []struct {
 		o    Outcome
-		exit Exit
+		exit command.Exit
 		want string
 	}{
-		{Outcome{Kind: Failed, Reasons: []string{"it failed: KeyError: 'x'"}}, Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: it failed: KeyError: 'x'"},
-		{Outcome{Kind: Failed}, Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: failed"},
-		{Outcome{Kind: OutOfMemory, Reasons: []string{"it failed in forward", "and so on"}}, Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: out of memory: it failed in forward; and so on"},
-		{Outcome{Kind: Done, Reasons: []string{"it exited with status 0"}}, Exit{Seconds: 3}, "exit status 0 after 3 s: done"},
+		{Outcome{Kind: Failed, Reasons: []string{"it failed: KeyError: 'x'"}}, command.Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: it failed: KeyError: 'x'"},
+		{Outcome{Kind: Failed}, command.Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: failed"},
+		{Outcome{Kind: OutOfMemory, Reasons: []string{"it failed in forward", "and so on"}}, command.Exit{Code: 1, Seconds: 3}, "exit status 1 after 3 s: out of memory: it failed in forward; and so on"},
+		{Outcome{Kind: Done, Reasons: []string{"it exited with status 0"}}, command.Exit{Seconds: 3}, "exit status 0 after 3 s: done"},
 	} {
 		if got := describe(c.o, c.exit); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
@@ -106,7 +107,7 @@ func TestInShort(t *testing.T) {
 	const text = "Traceback (most recent call last):\n  File \"/home/ada/train.py\", line 9, in <module>\n    main()\n  File \"/home/ada/train.py\", line 7, in main\n    loss = model(x)\n" +
 		"  File \"" + site + "torch/nn/modules/module.py\", line 1773, in _wrapped_call_impl\n    return self._call_impl(*args)\n" +
 		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free.\n"
-	plain := Classify(Exit{Code: 1, Tail: []byte(text)})
+	plain := Classify(command.Exit{Code: 1, Tail: []byte(text)})
 	seen := memory.OutOfMemoryError{Requested: 2 * memory.GiB, Phase: memory.PhaseForward, Micro: 32, Stats: memory.Stats{Capacity: 24 * memory.GiB, Free: memory.GiB, Allocated: 22 * memory.GiB, Reserved: 23 * memory.GiB}}
 	var held []memory.Bytes
 	for i := range memory.Bytes(memory.LeakWindow) {
@@ -121,11 +122,11 @@ func TestInShort(t *testing.T) {
 		{"from inside", plain.FromInside(memory.Evidence{Failure: seen}, "/home/ada/model.py:3"), "exit status 1 after 3 s: out of memory in forward: 2 GiB asked for, 1 GiB free of 24 GiB, 22 GiB allocated, 23 GiB reserved (/home/ada/model.py:3)"},
 		{"from inside, without a line", plain.FromInside(memory.Evidence{Failure: seen}, ""), "exit status 1 after 3 s: out of memory in forward: 2 GiB asked for, 1 GiB free of 24 GiB, 22 GiB allocated, 23 GiB reserved (/home/ada/train.py:7)"},
 		{"what the command has not printed", plain.FromInside(memory.Evidence{Failure: seen, Boundary: held, Every: 1}, ""), "(/home/ada/train.py:7); memory held between steps rose by "},
-		{"a rank", Classify(Exit{Code: 1, Tail: []byte("[rank2]: " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n[rank2]: "))}), "exit status 1 after 3 s: out of memory on rank 2 in forward: 2 GiB asked for, 1 GiB free of 24 GiB (/home/ada/train.py:7)"},
-		{"no numbers", Classify(Exit{Code: 1, Tail: []byte("RuntimeError: CUDA error: out of memory\n")}), ""},
-		{"not memory", Classify(Exit{Code: 1, Tail: []byte("ValueError: x\n")}), ""},
+		{"a rank", Classify(command.Exit{Code: 1, Tail: []byte("[rank2]: " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n[rank2]: "))}), "exit status 1 after 3 s: out of memory on rank 2 in forward: 2 GiB asked for, 1 GiB free of 24 GiB (/home/ada/train.py:7)"},
+		{"no numbers", Classify(command.Exit{Code: 1, Tail: []byte("RuntimeError: CUDA error: out of memory\n")}), ""},
+		{"not memory", Classify(command.Exit{Code: 1, Tail: []byte("ValueError: x\n")}), ""},
 	} {
-		got := inShort(c.o, Exit{Code: 1, Seconds: 3})
+		got := inShort(c.o, command.Exit{Code: 1, Seconds: 3})
 		if got != c.want && (c.name != "what the command has not printed" || !strings.Contains(got, c.want) || strings.Contains(got, "CUDA")) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}

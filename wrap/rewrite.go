@@ -5,12 +5,13 @@ import (
 	"slices"
 
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // Rewritten is the command to start next. Its files are not on disk yet:
 // [Rewritten.Write] writes them.
 type Rewritten struct {
-	Command Command
+	Command command.Line
 	Plan    recovery.Plan
 	Copies  []Copy   // changed copies of configurations, beside the originals
 	Clone   *Clone   // of a checkpoint, if one of its files has to be different; may be nil
@@ -155,7 +156,7 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 // that command asks for p.
 func (m *Match) proves(out Rewritten, p recovery.Plan) error {
 	after := m.after(out)
-	launch, err := Peel(after.Command)
+	launch, err := command.Peel(after.Command)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // rewriter collects the changes to one command. Arguments keep their positions until the
@@ -233,10 +234,10 @@ func (w *rewriter) competing() error {
 			}
 		}
 	}
-	for _, o := range w.m.Launch.options {
-		if o.name == "max_restarts" && number(o.value) > 0 {
-			w.args[o.at] = w.args[o.at][:o.cut] + "0"
-			w.out.Changes = append(w.out.Changes, Change{"restarts", "--max-restarts", o.value, "0"})
+	for _, o := range w.m.Launch.Options {
+		if o.Name == "max_restarts" && command.Number(o.Value) > 0 {
+			w.args[o.At] = w.args[o.At][:o.Cut] + "0"
+			w.out.Changes = append(w.out.Changes, Change{"restarts", "--max-restarts", o.Value, "0"})
 		}
 	}
 	return nil
@@ -279,7 +280,7 @@ func (w *rewriter) rewritten(p recovery.Plan) Rewritten {
 	if w.m.end() == len(w.args) {
 		args = append(args, w.added...)
 	}
-	w.out.Command = Command{Args: args, Env: w.env, Dir: w.m.Command.Dir}
+	w.out.Command = command.Line{Args: args, Env: w.env, Dir: w.m.Command.Dir}
 	w.out.Plan = p
 	return w.out
 }

@@ -8,12 +8,13 @@ import (
 	"github.com/pmezard/go-difflib/difflib"
 
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // Diff returns a unified diff from was, the command before the rewrite, to r. It covers
 // the command, with one option per line, and every file that is copied. It is empty if
 // nothing changes.
-func (r Rewritten) Diff(was Command) string {
+func (r Rewritten) Diff(was command.Line) string {
 	parts := []string{unified("command", "command", lines(was, r.Command), lines(r.Command, was))}
 	for _, c := range r.Copies {
 		parts = append(parts, unified(c.From, c.Path, difflib.SplitLines(string(c.original)), difflib.SplitLines(string(c.Content))))
@@ -37,11 +38,11 @@ func unified(from, to string, a, b []string) string {
 
 // lines returns the variables of c that other does not have, and the arguments of c. Each
 // variable and each argument is a line, but an option and its value share one.
-func lines(c, other Command) []string {
+func lines(c, other command.Line) []string {
 	var all []string
 	for _, entry := range c.Env {
 		if !slices.Contains(other.Env, entry) {
-			all = append(all, Command{Args: []string{entry}}.String()+"\n")
+			all = append(all, command.Line{Args: []string{entry}}.String()+"\n")
 		}
 	}
 	words := c.Masked()

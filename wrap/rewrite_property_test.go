@@ -10,13 +10,14 @@ import (
 	"pgregory.net/rapid"
 
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // drawn is a random framework, with a command of that framework and the step that the
 // command asks for.
 type drawn struct {
 	profile                     Profile
-	command                     Command
+	command                     command.Line
 	world, micro, parts         int
 	hasAccumulation, hasGlobal  bool
 	minimum                     int
@@ -79,7 +80,7 @@ func draw(t *rapid.T) drawn {
 			d.profile.Law.Pin = []string{global}
 		}
 	}
-	d.command = Command{Args: rapid.Permutation(args[3:]).Draw(t, "order"), Dir: "/work"}
+	d.command = command.Line{Args: rapid.Permutation(args[3:]).Draw(t, "order"), Dir: "/work"}
 	if style == SpaceStyle {
 		d.command.Args = args[3:] // a value comes right after its flag
 	}
@@ -176,9 +177,9 @@ func product(p Profile, args []string, world int) int {
 			for _, prefix := range []string{"--", "a.", "++a."} {
 				switch rest, ok := strings.CutPrefix(arg, prefix+name); {
 				case ok && rest == "":
-					value[name] = number(args[3:][i+1])
+					value[name] = command.Number(args[3:][i+1])
 				case ok:
-					value[name] = number(rest[1:])
+					value[name] = command.Number(rest[1:])
 				}
 			}
 		}

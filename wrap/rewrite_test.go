@@ -9,6 +9,7 @@ import (
 	"testing/fstest"
 
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // custom returns a user's profile with the given lines. Each of them replaces the line
@@ -71,10 +72,10 @@ func micros(n int) func(*recovery.Plan) { return func(p *recovery.Plan) { p.Micr
 
 // rewritten returns the arguments after the script in the rewritten command, or the text of
 // the error.
-func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Plan), fallbacks []string) string {
+func rewritten(t *testing.T, p Profile, line string, change func(*recovery.Plan), fallbacks []string) string {
 	t.Helper()
-	before := strings.Fields(command)
-	m, err := Recognise(Command{Args: before, Dir: "/"}, []Profile{p}, Given{Profile: p.Name})
+	before := strings.Fields(line)
+	m, err := Recognise(command.Line{Args: before, Dir: "/"}, []Profile{p}, Given{Profile: p.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Pl
 	if err != nil {
 		return err.Error()
 	}
-	if !slices.Equal(m.Command.Args, strings.Fields(command)) {
+	if !slices.Equal(m.Command.Args, strings.Fields(line)) {
 		t.Errorf("the user's own command was changed: %q", m.Command.Args)
 	}
 	return strings.Join(out.Command.Args[2:], " ")
@@ -98,7 +99,7 @@ func rewritten(t *testing.T, p Profile, command string, change func(*recovery.Pl
 // TestRanksThatAreNotKnown checks that a value that is a total over all ranks needs the
 // number of ranks, and that a value per rank does not.
 func TestRanksThatAreNotKnown(t *testing.T) {
-	command := Command{Args: strings.Fields("torchrun --nproc-per-node=gpu t.py --bs 8 --accum 2"), Dir: "/"}
+	command := command.Line{Args: strings.Fields("torchrun --nproc-per-node=gpu t.py --bs 8 --accum 2"), Dir: "/"}
 	for _, c := range []struct {
 		knob  string
 		world int
@@ -144,7 +145,7 @@ func TestProfilesOfAUsers(t *testing.T) {
 	if len(all) != len(Builtin())+1 {
 		t.Errorf("%d profiles", len(all))
 	}
-	c := Command{Args: strings.Fields("python t.py --bs 4"), Dir: "/"}
+	c := command.Line{Args: strings.Fields("python t.py --bs 4"), Dir: "/"}
 	var not *NotRecognisedError
 	if _, err := Recognise(c, all, Given{}); !errors.As(err, &not) || !strings.Contains(err.Error(), "the scores of a and timm are less than 2 points apart") {
 		t.Errorf("%v", err)
@@ -268,7 +269,7 @@ func TestFallbacks(t *testing.T) {
 		{"--dataloader_pin_memory False --gradient_checkpointing True", []string{Recompute}, "", false, ""},
 		{"", []string{"offload"}, "", false, "offload: the fallbacks of transformers are: recompute, no-pinning, no-workers"},
 	} {
-		m, err := Recognise(Command{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 --output_dir out " + c.args), Dir: "/"}, Builtin(), Given{})
+		m, err := Recognise(command.Line{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 --output_dir out " + c.args), Dir: "/"}, Builtin(), Given{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +292,7 @@ func TestResumeBySwitch(t *testing.T) {
 		`p.add_argument("--resume", default="")`:                                "--bs 4 --acc 2 --resume step-7.pt",
 		`p.add_argument("--quick", action="store_true")`:                        "--bs 4 --acc 2 --resume step-7.pt",
 	} {
-		m, err := Recognise(Command{Args: strings.Fields("python t.py --bs 8 --acc 1"), Dir: "/work"}, nil, Given{Files: fstest.MapFS{"work/t.py": {Data: []byte(declared + "\n")}}, World: 1,
+		m, err := Recognise(command.Line{Args: strings.Fields("python t.py --bs 8 --acc 1"), Dir: "/work"}, nil, Given{Files: fstest.MapFS{"work/t.py": {Data: []byte(declared + "\n")}}, World: 1,
 			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.pt"}})
 		if err != nil {
 			t.Fatal(err)
@@ -318,7 +319,7 @@ func TestResumeBySwitch(t *testing.T) {
 func TestDefaultOfTheScript(t *testing.T) {
 	const once = "p.add_argument('--bs', type=int, default=16)\n"
 	for script, want := range map[string]int{once: 16, once + once: 0, "p.add_argument('--bs', type=int)\n": 0} {
-		m, err := Recognise(Command{Args: strings.Fields("python t.py --acc 1"), Dir: "/work"}, nil, Given{Files: fstest.MapFS{"work/t.py": {Data: []byte(script)}}, World: 1,
+		m, err := Recognise(command.Line{Args: strings.Fields("python t.py --acc 1"), Dir: "/work"}, nil, Given{Files: fstest.MapFS{"work/t.py": {Data: []byte(script)}}, World: 1,
 			Knobs: []string{"micro=--bs", "accumulation=--acc"}})
 		if err != nil {
 			t.Fatal(err)

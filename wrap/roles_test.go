@@ -3,6 +3,8 @@ package wrap
 import (
 	"strings"
 	"testing"
+
+	"headroom/wrap/command"
 )
 
 // TestAdviceIsNoEvidence checks lines that mention memory although it did not run out.
@@ -24,7 +26,7 @@ func TestAdviceIsNoEvidence(t *testing.T) {
 		"exited unexpectedly? see https://example.org/dataloader",
 		"kubectl describes it as OOMKilled if the container exceeded its limit",
 	} {
-		if got := Classify(Exit{Code: 1, Tail: []byte(line + "\n")}); got.Kind != Failed {
+		if got := Classify(command.Exit{Code: 1, Tail: []byte(line + "\n")}); got.Kind != Failed {
 			t.Errorf("%q is taken for %s: %q", line, got.Kind, got.Reasons)
 		}
 	}
@@ -43,7 +45,7 @@ func TestErrorsInLogsAreEvidence(t *testing.T) {
 		"node-a gpu 3> torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.":     Likely,
 		"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB. If reserved memory is large": Certain,
 	} {
-		got := Classify(Exit{Code: 1, Tail: []byte(line + "\n")})
+		got := Classify(command.Exit{Code: 1, Tail: []byte(line + "\n")})
 		if got.Kind != OutOfMemory || got.Confidence != want {
 			t.Errorf("%q is %s, %s; want %s: %q", line, got.Kind, got.Confidence, want, got.Reasons)
 		}
@@ -58,7 +60,7 @@ func TestExceptionsOutrankLogs(t *testing.T) {
 		log + exception, exception + log, exception + "\n" + log,
 		"RuntimeError: x\n" + strings.Repeat("and so on\n", followMost) + log, // too far below to be its message
 	} {
-		if got := Classify(Exit{Code: 1, Tail: []byte(text)}); got.Kind != Failed {
+		if got := Classify(command.Exit{Code: 1, Tail: []byte(text)}); got.Kind != Failed {
 			t.Errorf("%q is taken for %s", text, got.Kind)
 		}
 	}
@@ -70,7 +72,7 @@ func TestExceptionsOutrankLogs(t *testing.T) {
 func TestErrorAfterMemory(t *testing.T) {
 	memory, other := tracebackOf(), "Traceback (most recent call last):\nValueError: x\n"
 	for text, want := range map[string]Confidence{memory: Certain, memory + other: Likely, other + memory: Certain, memory + memory: Certain} {
-		if got := Classify(Exit{Code: 1, Tail: []byte(text)}); got.Kind != OutOfMemory || got.Confidence != want {
+		if got := Classify(command.Exit{Code: 1, Tail: []byte(text)}); got.Kind != OutOfMemory || got.Confidence != want {
 			t.Errorf("%q is %s, %s; want %s", text, got.Kind, got.Confidence, want)
 		}
 	}

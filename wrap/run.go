@@ -13,6 +13,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // RunOptions are what [Run] needs from outside: how to run one life of the command, and
@@ -22,7 +23,7 @@ type RunOptions struct {
 	// running is up to Clear and Left.
 	// The context is cancelled when the user asks to stop. An error means that the command
 	// could not be started or rewritten.
-	Live func(context.Context, Beginning) (Outcome, Exit, error)
+	Live func(context.Context, Beginning) (Outcome, command.Exit, error)
 	// Newest returns the newest complete checkpoint, or nil if there is none. The function
 	// itself is nil if the command is not known to write checkpoints.
 	Newest func() (*Saved, error)
@@ -113,7 +114,7 @@ type runner struct {
 	newest *Saved          // newest checkpoint on disk after the last life
 	beyond time.Duration   // how long the life that wrote newest continued afterwards
 	from   *Saved          // checkpoint that the newest life resumed from; nil for the beginning
-	last   Exit            // of the newest life
+	last   command.Exit    // of the newest life
 	waits  time.Duration   // how long to wait before the next life, for other processes to free memory
 	lives  []time.Duration // how long each life lasted
 	doubts int             // how many checkpoints in a row have been rejected
@@ -153,7 +154,7 @@ func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result,
 
 // attempt runs one life of the command, and does what its end calls for. again reports
 // whether another life should follow.
-func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error) {
+func (r *runner) attempt(ctx context.Context) (exit command.Exit, again bool, err error) {
 	from := r.resume()
 	var checkpoint *runs.Checkpoint
 	if from != nil {
@@ -294,7 +295,7 @@ func (r *runner) progress() error {
 
 // follow does what the end of a life calls for. again reports whether another life should
 // follow.
-func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
+func (r *runner) follow(ctx context.Context, o Outcome, exit command.Exit) (again bool, err error) {
 	switch {
 	case o.Kind == Done:
 		return false, nil
@@ -393,7 +394,7 @@ const (
 // olderOne rejects the checkpoint that the newest life resumed from, if that life failed
 // before it made a step. again reports whether there is an older checkpoint to resume from
 // instead. Nothing else about the command changes, and each checkpoint is tried once.
-func (r *runner) olderOne(o Outcome, exit Exit) (again bool, err error) {
+func (r *runner) olderOne(o Outcome, exit command.Exit) (again bool, err error) {
 	if r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
 		return false, nil
 	}
@@ -418,7 +419,7 @@ func (r *runner) olderOne(o Outcome, exit Exit) (again bool, err error) {
 }
 
 // noStep reports whether the newest life seems to have ended before its first step.
-func (r *runner) noStep(exit Exit) bool {
+func (r *runner) noStep(exit command.Exit) bool {
 	if r.Made != nil {
 		if made := r.Made(); made >= 0 {
 			return made == 0 && life(exit) < longestLoad
@@ -447,7 +448,7 @@ func (r *runner) mayPass(o Outcome) bool {
 
 // recover asks the session what to do about a life that ran out of memory. If the answer
 // is to wait, it sets r.waits.
-func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
+func (r *runner) recover(ctx context.Context, o Outcome, exit command.Exit) (again bool, err error) {
 	evidence := *o.Evidence
 	evidence.Host = o.Kind != OutOfMemory
 	if o.Gradless && evidence.Failure.Phase.SizedByMicro() && r.s.Running().Eval > 1 {
@@ -501,10 +502,10 @@ func (r *runner) lost() time.Duration {
 	return life(r.last)
 }
 
-func life(exit Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }
+func life(exit command.Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }
 
 // describe says in one sentence how a life ended.
-func describe(o Outcome, exit Exit) string {
+func describe(o Outcome, exit command.Exit) string {
 	why := strings.Join(o.Reasons, "; ")
 	switch {
 	case o.Kind == Done || why == "":
@@ -519,7 +520,7 @@ func describe(o Outcome, exit Exit) string {
 
 // inShort says in one sentence how much memory was missing in a life, and where, in place of
 // the error that the command has printed. It returns "" if that is not known.
-func inShort(o Outcome, exit Exit) string {
+func inShort(o Outcome, exit command.Exit) string {
 	if !o.Kind.Memory() || o.Evidence == nil || o.Evidence.Failure.Requested <= 0 {
 		return ""
 	}
@@ -548,10 +549,10 @@ func bracketed(where string) string {
 }
 
 // ending returns a text that says how a life ended, without the reasons.
-func ending(o Outcome, exit Exit) string { return fmt.Sprintf("%s: %s", lasted(exit), o.Kind) }
+func ending(o Outcome, exit command.Exit) string { return fmt.Sprintf("%s: %s", lasted(exit), o.Kind) }
 
 // lasted returns a text with the exit status or signal of a life, and how long it lasted.
-func lasted(exit Exit) string {
+func lasted(exit command.Exit) string {
 	how := fmt.Sprintf("exit status %d", exit.Code)
 	if exit.Signal != 0 {
 		how = fmt.Sprintf("killed by signal %d (%v)", int(exit.Signal), exit.Signal)
@@ -575,7 +576,7 @@ func lasting(seconds float64) string {
 // outcome unchanged. most is the most host memory that the command could hold. The
 // command is assumed to have held all of that except for the size of the failed request.
 // If most or that size is not known, o is returned unchanged, too.
-func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
+func (o Outcome) InHostMemory(gpus []command.GPU, most memory.Bytes) Outcome {
 	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
 		return o
 	}

@@ -14,6 +14,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // toyCommand simulates a command for Run: its lives, its checkpoints and its memory.
@@ -38,7 +39,7 @@ type toyCommand struct {
 	made         map[int]int // step → number of samples when it was last trained
 }
 
-func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error) {
+func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, command.Exit, error) {
 	plan, from := b.Plan, b.From
 	c.lives++
 	begin := 0
@@ -91,8 +92,8 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 
 // exit returns the Exit of a life that lasted the given number of seconds and ended two
 // minutes after the newest checkpoint was written.
-func (c *toyCommand) exit(code int, seconds float64) Exit {
-	return Exit{Code: code, Seconds: seconds, Began: c.saved.Time.Add(2*time.Minute - time.Duration(seconds*float64(time.Second)))}
+func (c *toyCommand) exit(code int, seconds float64) command.Exit {
+	return command.Exit{Code: code, Seconds: seconds, Began: c.saved.Time.Add(2*time.Minute - time.Duration(seconds*float64(time.Second)))}
 }
 
 // newest returns the newest checkpoint, as if read from disk.
@@ -313,24 +314,24 @@ func TestRunInEvaluation(t *testing.T) {
 		{"saving", memory.PhaseCheckpoint, 20, 64, true, "64×1@0 eval 64!", 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			command := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
+			line := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
 			plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true, Eval: c.asked}
-			trace, code, err := wrapped(t, command, plan, recovery.Policy{Able: recovery.Able{Eval: c.able}}, func(o *RunOptions) {
-				o.Live = func(ctx context.Context, b Beginning) (Outcome, Exit, error) {
-					step := command.steps
-					if command.steps = 4; b.Plan.Eval <= c.fits && c.able {
-						command.steps = step
+			trace, code, err := wrapped(t, line, plan, recovery.Policy{Able: recovery.Able{Eval: c.able}}, func(o *RunOptions) {
+				o.Live = func(ctx context.Context, b Beginning) (Outcome, command.Exit, error) {
+					step := line.steps
+					if line.steps = 4; b.Plan.Eval <= c.fits && c.able {
+						line.steps = step
 					}
-					out, exit, err := command.live(ctx, b)
-					last := &command.trace[len(command.trace)-1]
+					out, exit, err := line.live(ctx, b)
+					last := &line.trace[len(line.trace)-1]
 					*last += fmt.Sprintf(" eval %d", b.Plan.Eval)
-					if command.steps == step {
+					if line.steps == step {
 						return out, exit, err
 					}
-					*last, command.steps = *last+"!", step
-					out = command.ranOut()
+					*last, line.steps = *last+"!", step
+					out = line.ranOut()
 					out.Evidence.Failure.Phase, out.Hopeless = c.phase, otherKnobs[c.phase]
-					return out, Exit{Code: 3, Seconds: 60}, err
+					return out, command.Exit{Code: 3, Seconds: 60}, err
 				}
 			})
 			if trace != c.want || code != c.code || (err != nil) != (c.code != 0) {
@@ -358,17 +359,17 @@ func TestRunWithoutGradients(t *testing.T) {
 		{"a teacher", 4, 0, 32, "64×1@0! 64×1@4(64)! 64×1@4(64)! 32×2@4(64)"},
 		{"no knob", 0, 0, 32, "64×1@0! 32×2@4(64)"},
 	} {
-		command := &toyCommand{steps: 20, every: 4, young: 60}
+		line := &toyCommand{steps: 20, every: 4, young: 60}
 		plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true, Eval: c.eval}
-		trace, code, err := wrapped(t, command, plan, recovery.Policy{Able: recovery.Able{Eval: c.eval > 0}}, func(o *RunOptions) {
-			o.Live = func(ctx context.Context, b Beginning) (Outcome, Exit, error) {
-				command.fits = func(step int) int {
+		trace, code, err := wrapped(t, line, plan, recovery.Policy{Able: recovery.Able{Eval: c.eval > 0}}, func(o *RunOptions) {
+			o.Live = func(ctx context.Context, b Beginning) (Outcome, command.Exit, error) {
+				line.fits = func(step int) int {
 					if step > 4 && (b.Plan.Largest() > c.fitsMicro || c.fitsEval > 0 && b.Plan.Eval > c.fitsEval) {
 						return 0
 					}
 					return 64
 				}
-				out, exit, err := command.live(ctx, b)
+				out, exit, err := line.live(ctx, b)
 				if out.Kind == OutOfMemory {
 					seen := out.Evidence.Failure
 					seen.Phase = memory.PhaseEval
@@ -390,7 +391,7 @@ func TestRunIsStopped(t *testing.T) {
 	defer stop()
 	c := &toyCommand{steps: 20, every: 4, fits: func(int) int { return 8 }}
 	_, code, err := wrappedIn(ctx, t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(_ context.Context, b Beginning) (Outcome, Exit, error) {
+		o.Live = func(_ context.Context, b Beginning) (Outcome, command.Exit, error) {
 			stop()
 			return c.live(ctx, b)
 		}
@@ -481,7 +482,7 @@ func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
 	micros := ""
 	_, code, err := wrapped(t, c, plan, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(_ context.Context, b Beginning) (Outcome, Exit, error) {
+		o.Live = func(_ context.Context, b Beginning) (Outcome, command.Exit, error) {
 			if c.lives++; b.From != nil {
 				micros += fmt.Sprint(b.From.Micro, " ")
 			}
@@ -490,11 +491,11 @@ func TestRunOverwritesItsCheckpoint(t *testing.T) {
 			}
 			switch {
 			case c.lives == 3:
-				return c.ranOut(), Exit{Code: 1, Seconds: 60}, nil
+				return c.ranOut(), command.Exit{Code: 1, Seconds: 60}, nil
 			case c.lives <= 12:
-				return Outcome{Kind: DeviceGone}, Exit{Code: 3, Seconds: 60}, nil
+				return Outcome{Kind: DeviceGone}, command.Exit{Code: 3, Seconds: 60}, nil
 			}
-			return Outcome{Kind: Done}, Exit{}, nil
+			return Outcome{Kind: Done}, command.Exit{}, nil
 		}
 	})
 	if err == nil || code != 3 || c.lives != 12 || micros != "64 64 64 32 32 32 32 32 32 32 32 " {
@@ -520,7 +521,9 @@ func TestRunStartFails(t *testing.T) {
 	broken := errors.New("exec: python: not found")
 	c := &toyCommand{fits: func(int) int { return 64 }}
 	_, _, err := wrapped(t, c, recovery.Plan{Effective: 4, World: 1, Micro: 4}, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(context.Context, Beginning) (Outcome, Exit, error) { return Outcome{}, Exit{}, broken }
+		o.Live = func(context.Context, Beginning) (Outcome, command.Exit, error) {
+			return Outcome{}, command.Exit{}, broken
+		}
 	})
 	if !errors.Is(err, broken) {
 		t.Error(err)
@@ -536,12 +539,12 @@ func TestInHostMemory(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    Outcome
-		gpus []GPU
+		gpus []command.GPU
 		most memory.Bytes
 		want Kind
 	}{
 		{"a tensor of a micro-batch", ranOut(memory.PhaseForward, gib), nil, 4 * gib, OutOfMemory},
-		{"beside a GPU it is not the training's", ranOut(memory.PhaseForward, gib), []GPU{{}}, 4 * gib, OutOfHostMemory},
+		{"beside a GPU it is not the training's", ranOut(memory.PhaseForward, gib), []command.GPU{{}}, 4 * gib, OutOfHostMemory},
 		{"an evaluation", ranOut(memory.PhaseEval, gib), nil, 4 * gib, OutOfMemory},
 		{"while saving", ranOut(memory.PhaseCheckpoint, gib), nil, 4 * gib, OutOfMemory},
 		{"while loading", ranOut(memory.PhaseLoad, gib), nil, 4 * gib, OutOfMemory},

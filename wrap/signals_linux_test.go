@@ -101,7 +101,7 @@ func TestKeysReachTheChildOnce(t *testing.T) {
 // TestIgnoredSignalsStayIgnored checks that a child ignores SIGHUP if the wrapper was
 // started with SIGHUP ignored, as nohup does.
 func TestIgnoredSignalsStayIgnored(t *testing.T) {
-	c := command(false, "sh", "-c", `trap "" HUP; exec "$@"`, "sh", "/proc/self/exe", "sh", "-c", `grep SigIgn /proc/self/status; echo ready; read line; echo "$line"`)
+	c := launched(false, "sh", "-c", `trap "" HUP; exec "$@"`, "sh", "/proc/self/exe", "sh", "-c", `grep SigIgn /proc/self/status; echo ready; read line; echo "$line"`)
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestModesFollow(t *testing.T) {
 	} {
 		var out [2]string
 		for i, wrapped := range []bool{false, true} {
-			p := onTerminal(t, command(wrapped, "sh", "-c", fmt.Sprintf(
+			p := onTerminal(t, launched(wrapped, "sh", "-c", fmt.Sprintf(
 				`read line; stty %s %s; echo 'changed.'; read line; stty -a; echo 'shown.'; read line; stty opost icanon ixon intr ^C %[2]s; echo 'as before.'; read line; stty -a; printf 'a\nb\n'`, c.change, c.on)))
 			before := p.modes()
 			p.key("go\n")
@@ -284,7 +284,7 @@ func TestModesAfterASignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := onTerminal(t, command(false, "sh", "-c", `was=$(stty -g); `+helperMode+`=wrap "$0" sh -c 'stty raw -echo; kill -KILL $$'; echo status $?; [ "$(stty -g)" = "$was" ] && echo as it was`, exe))
+	p := onTerminal(t, launched(false, "sh", "-c", `was=$(stty -g); `+helperMode+`=wrap "$0" sh -c 'stty raw -echo; kill -KILL $$'; echo status $?; [ "$(stty -g)" = "$was" ] && echo as it was`, exe))
 	if code := p.status(); code != 0 || !strings.Contains(p.out.String(), "status 137\r\nas it was") {
 		t.Errorf("status %d, %q", code, p.out.String())
 	}

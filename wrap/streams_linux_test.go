@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"headroom/wrap/command"
 )
 
 // TestReaderGoesAway checks that, after the reader of stdout has gone away, the child gets
@@ -159,7 +161,7 @@ func TestDescriptorsAreGivenBack(t *testing.T) {
 	once := func() {
 		t.Run("child", func(t *testing.T) {
 			lived(t, ChildOptions{}, "true")
-			if _, err := Start(Command{Args: []string{"/dev/null"}}, ChildOptions{}); err == nil {
+			if _, err := Start(command.Line{Args: []string{"/dev/null"}}, ChildOptions{}); err == nil {
 				t.Error("/dev/null was executed")
 			}
 		})
@@ -202,7 +204,7 @@ func BenchmarkThroughput(b *testing.B) {
 						b.Fatal(err)
 					}
 					defer log.Close() //nolint:errcheck // only a benchmark's
-					c, err := Start(Command{Args: args, Env: os.Environ()}, ChildOptions{Stdout: to, Log: log})
+					c, err := Start(command.Line{Args: args, Env: os.Environ()}, ChildOptions{Stdout: to, Log: log})
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -269,7 +271,7 @@ func BenchmarkStart(b *testing.B) {
 		}
 		plain += time.Since(began)
 		began = time.Now()
-		c, err := Start(Command{Args: []string{"true"}, Env: os.Environ()}, ChildOptions{})
+		c, err := Start(command.Line{Args: []string{"true"}, Env: os.Environ()}, ChildOptions{})
 		if err != nil {
 			b.Fatal(err)
 		}

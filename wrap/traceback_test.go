@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"headroom/memory"
+	"headroom/wrap/command"
 )
 
 // site is the folder in which packages are installed. Frames in files below it are a
@@ -122,7 +123,7 @@ func TestPhases(t *testing.T) {
 			at(site+"torch/utils/checkpoint.py", "checkpoint", "return CheckpointFunction.apply(function)")}, memory.PhaseForward},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := Classify(Exit{Code: 1, Tail: []byte(tracebackOf(c.frames...))})
+			got := Classify(command.Exit{Code: 1, Tail: []byte(tracebackOf(c.frames...))})
 			if got.Kind != OutOfMemory || got.Evidence.Failure.Phase != c.want {
 				t.Errorf("%s in %q, want %q", got.Kind, got.Evidence.Failure.Phase, c.want)
 			}
@@ -141,7 +142,7 @@ func TestPhaseOfDeepTracebacks(t *testing.T) {
 		memory.PhaseEval:     {at(site+"transformers/trainer.py", "evaluate", "walk()"), deep},
 		memory.PhaseBackward: {deep, at(site+"torch/autograd/graph.py", "_engine_run_backward", "return Variable._execution_engine.run_backward(")},
 	} {
-		got := Classify(Exit{Code: 1, Tail: []byte(tracebackOf(frames...))})
+		got := Classify(command.Exit{Code: 1, Tail: []byte(tracebackOf(frames...))})
 		if got.Kind != OutOfMemory || got.Evidence.Failure.Phase != want {
 			t.Errorf("%s, %+v, want %q", got.Kind, got.Evidence, want)
 		}
@@ -155,7 +156,7 @@ func TestPhaseOfReraisedErrors(t *testing.T) {
 	text := "Traceback (most recent call last):\n" + at(site+"transformers/trainer.py", "evaluate", "out = model(x)") +
 		"torch.OutOfMemoryError: Caught OutOfMemoryError in replica 1 on device 1.\nOriginal " +
 		tracebackOf(at("model.py", "forward", "return self.head(x)"))
-	got := Classify(Exit{Code: 1, Tail: []byte(text)})
+	got := Classify(command.Exit{Code: 1, Tail: []byte(text)})
 	if got.Kind != OutOfMemory || got.Evidence.Failure.Phase != memory.PhaseEval || got.Evidence.Failure.Requested != 2*memory.GiB {
 		t.Errorf("%+v, %+v", got, got.Evidence)
 	}

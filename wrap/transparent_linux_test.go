@@ -54,7 +54,7 @@ func TestTransparentOnPipes(t *testing.T) {
 			var out, errs [2]string
 			var code [2]int
 			for i, wrapped := range []bool{false, true} {
-				c := command(wrapped, "sh", "-c", p.script, "sh", "one", "two words", "")
+				c := launched(wrapped, "sh", "-c", p.script, "sh", "one", "two words", "")
 				c.Stdin = strings.NewReader(p.stdin)
 				run := onPipes(t, c)
 				code[i], out[i], errs[i] = run.status(), run.out.String(), run.err.String()
@@ -75,7 +75,7 @@ func TestTransparentOnTerminal(t *testing.T) {
 			var out [2]string
 			var code [2]int
 			for i, wrapped := range []bool{false, true} {
-				run := onTerminal(t, command(wrapped, "sh", "-c", p.script+"\necho status $?; stty -g", "sh", "one", "two words", ""))
+				run := onTerminal(t, launched(wrapped, "sh", "-c", p.script+"\necho status $?; stty -g", "sh", "one", "two words", ""))
 				run.key(p.stdin + "\n\x04\x04")
 				code[i], out[i] = run.status(), run.out.String()
 			}
@@ -138,7 +138,7 @@ func TestEveryEndOnATerminal(t *testing.T) {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
 			for _, wrapped := range []bool{false, true} {
-				if got := onTerminal(t, command(wrapped, "sh", "-c", script)).status(); got != want {
+				if got := onTerminal(t, launched(wrapped, "sh", "-c", script)).status(); got != want {
 					t.Errorf("wrapped: %v: status %d, want %d", wrapped, got, want)
 				}
 			}

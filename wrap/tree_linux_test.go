@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"headroom/machine"
+	"headroom/wrap/command"
 )
 
 // forest is a script that leaves five descendants behind, and each prints its PID. One is a
@@ -265,7 +266,7 @@ func TestChildDiesWithItsParent(t *testing.T) {
 
 func TestOneChildAtATime(t *testing.T) {
 	c, _ := begun(t, ChildOptions{}, "sleep", "1000")
-	if _, err := Start(Command{Args: []string{"true"}}, ChildOptions{}); !errors.Is(err, ErrBusy) {
+	if _, err := Start(command.Line{Args: []string{"true"}}, ChildOptions{}); !errors.Is(err, ErrBusy) {
 		t.Errorf("a second child: %v", err)
 	}
 	c.Stop()

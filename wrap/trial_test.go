@@ -10,6 +10,7 @@ import (
 	"testing/fstest"
 
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // TestRehearse checks that a trial runs only a few steps, writes to a different place,
@@ -212,7 +213,7 @@ func TestTrialLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := Command{Args: []string{"python", "run_clm.py", "train.yaml"}, Dir: dir}
+	c := command.Line{Args: []string{"python", "run_clm.py", "train.yaml"}, Dir: dir}
 	m, err := Recognise(c, Builtin(), Given{Files: os.DirFS("/")})
 	if err != nil {
 		t.Fatal(err)

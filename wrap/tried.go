@@ -10,6 +10,7 @@ import (
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 // Tried is how a trial ended.
@@ -42,7 +43,7 @@ func (e *TrialError) Error() string {
 
 // judge returns what a trial of p shows. stayed means that headroom ended the trial because
 // its memory had stayed flat. most is how much host memory the trial could hold.
-func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Bytes) (Tried, error) {
+func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most memory.Bytes) (Tried, error) {
 	rule := t.Match.Profile.Trial
 	tried := Tried{Micro: p.Largest(), Accumulation: p.Accumulation(), Seconds: exit.Seconds, PerSecond: rule.speed(exit.Tail)}
 	tried.Peak, tried.Room = held(exit.GPUs)
@@ -97,7 +98,7 @@ func (t *Trials) judge(p recovery.Plan, exit Exit, stayed bool, most memory.Byte
 }
 
 // failed returns the error for a trial that failed for a reason other than memory.
-func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
+func (t *Trials) failed(tried Tried, o Outcome, exit command.Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
 		return &UntriableError{"this PyTorch does not support " + fraction + ", which is needed to simulate less memory",
@@ -109,7 +110,7 @@ func (t *Trials) failed(tried Tried, o Outcome, exit Exit) error {
 // allowed returns the memory limit that the command's settings give PyTorch's allocator on
 // the GPU on which the command's peak was highest. It returns 0 if the settings contain no
 // limit, or if the command held more, which shows that the settings are not in force.
-func (m *Match) allowed(gpus []GPU) memory.Bytes {
+func (m *Match) allowed(gpus []command.GPU) memory.Bytes {
 	const context = 2 * memory.GiB // what a process may hold outside the allocator
 	peak, total := memory.Bytes(0), memory.Bytes(0)
 	for _, g := range gpus {
@@ -117,9 +118,9 @@ func (m *Match) allowed(gpus []GPU) memory.Bytes {
 			peak, total = g.Peak, g.Total
 		}
 	}
-	for _, variable := range allocatorVariables {
-		text, _ := m.Launch.getenv(m.Command, variable)
-		share, err := strconv.ParseFloat(allocatorSettings(text)[fraction], 64)
+	for _, variable := range command.AllocatorVariables {
+		text, _ := m.Launch.Getenv(m.Command, variable)
+		share, err := strconv.ParseFloat(command.AllocatorSettings(text)[fraction], 64)
 		if limit := memory.Bytes(share * float64(total)); err == nil && share > 0 && share < 1 && peak <= limit+context {
 			return limit
 		}
@@ -129,7 +130,7 @@ func (m *Match) allowed(gpus []GPU) memory.Bytes {
 
 // held returns the most memory that a trial's processes held on any one GPU, and the most
 // that they could have held on that GPU.
-func held(gpus []GPU) (peak, room memory.Bytes) {
+func held(gpus []command.GPU) (peak, room memory.Bytes) {
 	for i, g := range gpus {
 		if i == 0 || g.Peak > peak {
 			peak, room = g.Peak, g.Total-max(g.Foreign, g.Before)
@@ -160,7 +161,7 @@ const fraction = "per_process_memory_fraction"
 // capped returns c with its allocator limited to the amount most, on a GPU whose memory
 // is total. The user's own settings of the allocator are kept. The error is an
 // [*UntriableError].
-func capped(c Command, most, total memory.Bytes) (Command, error) {
+func capped(c command.Line, most, total memory.Bytes) (command.Line, error) {
 	if most > total {
 		return c, &UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}
 	}

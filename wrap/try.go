@@ -13,6 +13,7 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/wrap/command"
 )
 
 const (
@@ -81,7 +82,7 @@ func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) 
 
 // environment returns c with the environment of a trial of p. It tells the command that it
 // is a trial, and limits the allocator if less memory is to be simulated.
-func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
+func (t *Trials) environment(c command.Line, p recovery.Plan) (command.Line, error) {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_TRIAL=1", "HEADROOM_MICRO="+strconv.Itoa(p.Largest()))
 	if t.Memory == 0 {
 		return c, nil
@@ -98,15 +99,15 @@ func (t *Trials) environment(c Command, p recovery.Plan) (Command, error) {
 }
 
 // live runs the trial c. stayed means that it was ended because its memory had stayed flat.
-func (t *Trials) live(ctx context.Context, c Command) (exit Exit, stayed bool, err error) {
+func (t *Trials) live(ctx context.Context, c command.Line) (exit command.Exit, stayed bool, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return Exit{}, false, err
+		return command.Exit{}, false, err
 	}
 	defer func() { err = errors.Join(err, null.Close()) }()
 	child, err := Start(c, ChildOptions{Stdin: null, Stdout: null, Stderr: null, Patience: goodbye, Trouble: t.Trouble})
 	if err != nil {
-		return Exit{}, false, err
+		return command.Exit{}, false, err
 	}
 	trace := &gpuTrace{c: c, list: t.list, mine: child.Owns}
 	stayed, late := t.watch(ctx, child, trace)

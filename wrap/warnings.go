@@ -1,44 +1,26 @@
 package wrap
 
 import (
-	"fmt"
 	"maps"
 	"path"
 	"slices"
 	"strings"
 
 	"headroom/memory"
+	"headroom/wrap/command"
 )
-
-// Warning is something that the user should know before a long run rather than after it.
-type Warning struct {
-	About  string `json:"about"`            // "checkpoints", "retries", "batch", "allocator" or "disk"
-	Text   string `json:"text"`             // what may happen, and what to do about it
-	Advice bool   `json:"advice,omitempty"` // it is only advice: by itself it makes nothing fail
-}
-
-// warnings collects warnings.
-type warnings []Warning
-
-func (w *warnings) add(about, format string, args ...any) {
-	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...)})
-}
-
-func (w *warnings) advise(about, format string, args ...any) {
-	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...), Advice: true})
-}
 
 // Warnings returns warnings about the profile and the knobs: that no checkpoint will be
 // saved or could be resumed from, that the framework would itself start the training again,
-// and that the micro-batch can hardly be made smaller. [Command.Warnings] returns others.
-func (m *Match) Warnings() []Warning {
-	var w warnings
+// and that the micro-batch can hardly be made smaller. [command.Line.Warnings] returns others.
+func (m *Match) Warnings() []command.Warning {
+	var w command.Warnings
 	m.saving(&w)
 	m.overwriting(&w)
 	for _, knob := range slices.Sorted(maps.Keys(m.Profile.SwitchOff)) {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.SwitchOff[knob]) {
-			w.add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step count; headroom switches the retry off when it changes the command", m.places(knob), m.Profile.Name)
+			w.Add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step count; headroom switches the retry off when it changes the command", m.places(knob), m.Profile.Name)
 		}
 	}
 	m.dividing(&w)
@@ -47,73 +29,73 @@ func (m *Match) Warnings() []Warning {
 
 // saving adds warnings if checkpoints will not be written, will be far apart, or cannot be
 // resumed from.
-func (m *Match) saving(w *warnings) {
+func (m *Match) saving(w *command.Warnings) {
 	const about = "checkpoints"
 	p := m.Profile
 	saves, err := m.text(p.Checkpoints.Saves)
 	switch {
 	case err != nil:
-		w.add(about, "%v", err)
+		w.Add(about, "%v", err)
 	case p.Resume.Mode == "none":
-		w.add(about, "headroom knows no way to resume %s from a checkpoint: after a failure it would start over; say how to resume, with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
+		w.Add(about, "headroom knows no way to resume %s from a checkpoint: after a failure it would start over; say how to resume, with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
 	case slices.Contains(p.Checkpoints.Never, saves):
-		w.add(about, "%s %s saves no checkpoint: after a failure it would start over", m.places(p.Checkpoints.Saves), saves)
+		w.Add(about, "%s %s saves no checkpoint: after a failure it would start over", m.places(p.Checkpoints.Saves), saves)
 	case saves == "" && p.Checkpoints.Cadence == NoSaves:
-		w.add(about, "%s saves no checkpoint unless it is told to: after a failure it would start over", p.Name)
+		w.Add(about, "%s saves no checkpoint unless it is told to: after a failure it would start over", p.Name)
 	case saves == string(EveryEpoch), saves == "" && m.atEpochs():
-		w.add(about, "checkpoints are written only at the ends of epochs: a failure costs up to a whole epoch")
+		w.Add(about, "checkpoints are written only at the ends of epochs: a failure costs up to a whole epoch")
 	case saves == "" || saves == string(EverySteps):
 		m.farApart(w)
 	}
 	if need := p.Resume.Needs; need.Package != "" {
 		switch have := m.version(need.Package); {
 		case have == "":
-			w.add(about, "%s can resume from a checkpoint only with %s %s or later, but the installed version is not known", p.Name, need.Package, need.Version)
+			w.Add(about, "%s can resume from a checkpoint only with %s %s or later, but the installed version is not known", p.Name, need.Package, need.Version)
 		case olderThan(have, need.Version):
-			w.add(about, "%s can resume from a checkpoint only with %s %s or later, but %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
+			w.Add(about, "%s can resume from a checkpoint only with %s %s or later, but %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
 		}
 	}
 	switch {
 	case p.Unit == Micros && p.Name == "plain":
-		w.add(about, "they count micro-batches (--knob unit=micro-batch): the command can resume from one only with the same micro-batch")
+		w.Add(about, "they count micro-batches (--knob unit=micro-batch): the command can resume from one only with the same micro-batch")
 	case p.Unit == Micros && !m.atEpochs():
-		w.add(about, "%s counts in micro-batches, and saves or resumes within epochs: from a checkpoint within an epoch it can resume only with the same micro-batch", p.Name)
+		w.Add(about, "%s counts in micro-batches, and saves or resumes within epochs: from a checkpoint within an epoch it can resume only with the same micro-batch", p.Name)
 	}
 }
 
 // farApart adds a warning if the number of steps between two checkpoints is large
 // compared with the number of steps in the whole training.
-func (m *Match) farApart(w *warnings) {
+func (m *Match) farApart(w *command.Warnings) {
 	const about, often = "checkpoints", 10
 	every, err := m.text(m.Profile.Checkpoints.Every)
 	length, failed := m.amountOf(m.Profile, m.files, steps)
-	apart := number(every)
+	apart := command.Number(every)
 	where := m.places(m.Profile.Checkpoints.Every)
 	switch {
 	case err != nil || failed != nil || length == 0 || apart == 0:
 	case apart >= length:
-		w.add(about, "a checkpoint every %d steps (%s) comes too late for training that ends at step %d: after a failure it would start over", apart, where, length)
+		w.Add(about, "a checkpoint every %d steps (%s) comes too late for training that ends at step %d: after a failure it would start over", apart, where, length)
 	case apart*often > length:
-		w.add(about, "a checkpoint every %d steps, of %d in all (%s): a failure costs up to %d steps", apart, length, where, apart)
+		w.Add(about, "a checkpoint every %d steps, of %d in all (%s): a failure costs up to %d steps", apart, length, where, apart)
 	}
 }
 
 // overwriting adds warnings about checkpoints that another start or a save would overwrite.
-func (m *Match) overwriting(w *warnings) {
+func (m *Match) overwriting(w *command.Warnings) {
 	layout := m.Profile.Checkpoints
 	for _, knob := range m.Profile.Resume.Drop {
 		given, err := m.givenOwn(knob)
 		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
-			w.add("checkpoints", "%s makes the command start from scratch each time and overwrite what is there; headroom removes this flag only when resuming from a checkpoint", m.places(knob))
+			w.Add("checkpoints", "%s makes the command start from scratch each time and overwrite what is there; headroom removes this flag only when resuming from a checkpoint", m.places(knob))
 		}
 	}
 	if layout.Glob != "" && !strings.ContainsAny(layout.Glob, "*?[") {
-		w.add("checkpoints", "%s is a single file, which every save overwrites: a failure during a save destroys it", layout.Glob)
+		w.Add("checkpoints", "%s is a single file, which every save overwrites: a failure during a save destroys it", layout.Glob)
 	}
 }
 
 // dividing adds a warning if no smaller micro-batch is possible, or only a much smaller one.
-func (m *Match) dividing(w *warnings) {
+func (m *Match) dividing(w *command.Warnings) {
 	const about, far = "batch", 3
 	asked, err := m.Plan()
 	if err != nil {
@@ -124,11 +106,11 @@ func (m *Match) dividing(w *warnings) {
 	least := m.Profile.Knobs[micro].least()
 	switch {
 	case now == 1:
-		w.add(about, "the micro-batch is 1 already: if memory runs out there is no smaller one")
+		w.Add(about, "the micro-batch is 1 already: if memory runs out there is no smaller one")
 	case below < least:
-		w.add(about, "the micro-batch is %d, and %s needs at least %d: if memory runs out there is no smaller one", now, m.Profile.Name, least)
+		w.Add(about, "the micro-batch is %d, and %s needs at least %d: if memory runs out there is no smaller one", now, m.Profile.Name, least)
 	case below*far < now:
-		w.add(about, "the next micro-batch below %d that keeps the effective batch %d is %d: an effective batch such as %d, which has more divisors, would cost less speed",
+		w.Add(about, "the next micro-batch below %d that keeps the effective batch %d is %d: an effective batch such as %d, which has more divisors, would cost less speed",
 			now, asked.Plan.Effective, below, rounder(asked.Plan.Share(0))*asked.Plan.World)
 	}
 }
@@ -147,14 +129,14 @@ const leastRoom = memory.GiB
 
 // room returns a warning if the disk that holds the folder root has too little free space
 // for the next checkpoints. each is the size of one checkpoint, or 0 if there is none yet.
-func room(root string, free, each memory.Bytes) []Warning {
-	var w warnings
+func room(root string, free, each memory.Bytes) []command.Warning {
+	var w command.Warnings
 	root = path.Clean(root)
 	switch {
 	case each > 0 && free < 2*each:
-		w.add("disk", "a checkpoint takes %v, and only %v is free on the disk that holds %s: make room, or save to another disk", each, free, root)
+		w.Add("disk", "a checkpoint takes %v, and only %v is free on the disk that holds %s: make room, or save to another disk", each, free, root)
 	case each == 0 && free < leastRoom:
-		w.add("disk", "only %v is free on the disk that holds %s: make room for checkpoints, or save to another disk", free, root)
+		w.Add("disk", "only %v is free on the disk that holds %s: make room for checkpoints, or save to another disk", free, root)
 	}
 	return w
 }

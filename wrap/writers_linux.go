@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"headroom/machine"
+	"headroom/wrap/command"
 )
 
 // writers notes which processes write files in the folder of the checkpoints. The kernel tells
@@ -57,7 +58,7 @@ func watchWriters(root, glob string) *writers {
 		return nil
 	}
 	levels := strings.Split(glob, "/")
-	w := &writers{root: resolved(root), deeper: levels[:len(levels)-1], events: os.NewFile(uintptr(fd), "inotify"), watched: map[int]string{}, seen: map[fileKey]*writing{}}
+	w := &writers{root: command.Resolved(root), deeper: levels[:len(levels)-1], events: os.NewFile(uintptr(fd), "inotify"), watched: map[int]string{}, seen: map[fileKey]*writing{}}
 	w.cover()
 	go w.read(w.events)
 	return w

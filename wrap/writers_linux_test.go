@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // writer is a process that holds a file open for writing until it is told to go on.
@@ -115,12 +116,12 @@ func TestOpenForWriting(t *testing.T) {
 	slow := holds(t, filepath.Join(dir, "out/s-2.txt"), "")
 	eventually(t, "the file is there", func() bool { _, err := os.Stat(filepath.Join(dir, "out/s-2.txt")); return err == nil })
 	m := scriptMatch(t, os.DirFS("/"), dir, "out/s-*.txt")
-	found, err := m.Checkpoints(time.Now().Add(time.Hour), Past{open: openFor(resolved(filepath.Join(dir, "out")))})
+	found, err := m.Checkpoints(time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
 	if err != nil || len(found.All) != 1 || found.All[0].Problem != fmt.Sprintf("process %d has it open for writing", slow.Process.Pid) {
 		t.Errorf("%+v, %v", found.All, err)
 	}
 	slow.end(t)
-	found, err = m.Checkpoints(time.Now().Add(time.Hour), Past{open: openFor(resolved(filepath.Join(dir, "out")))})
+	found, err = m.Checkpoints(time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
 	if err != nil || found.Newest == nil {
 		t.Errorf("%+v, %v", found.All, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // lastWords is how long a command that has been checked may take to end once headroom has asked
@@ -53,7 +54,7 @@ func checkAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	command := wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	command := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
 	answer := checked{Command: command.Masked()}
 	answer.Found, answer.Why, err = looked(c.Context, u, command)
 	if err != nil {
@@ -72,7 +73,7 @@ func checkAction(u *ui, c *cli.Context) error {
 
 // looked runs a command until its first step has been checked. It returns what was found about
 // that step, or why nothing was found.
-func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Checked, why string, err error) {
+func looked(ctx context.Context, u *ui, command command.Line) (found []worker.Checked, why string, err error) {
 	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
 	if err != nil {
 		return nil, "", err
@@ -104,16 +105,16 @@ func looked(ctx context.Context, u *ui, command wrap.Command) (found []worker.Ch
 
 // begunAndEnded starts a command, and asks it to stop when enough is closed or ctx is cancelled.
 // It returns how the command ended. The command's output goes to stderr.
-func begunAndEnded(ctx context.Context, u *ui, command wrap.Command, enough <-chan struct{}) (exit wrap.Exit, err error) {
+func begunAndEnded(ctx context.Context, u *ui, line command.Line, enough <-chan struct{}) (exit command.Exit, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return exit, err
 	}
 	defer func() { err = errors.Join(err, null.Close()) }()
-	child, err := wrap.Start(command, wrap.ChildOptions{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
+	child, err := wrap.Start(line, wrap.ChildOptions{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
 		Trouble: func(err error) { u.warn("%v", err) }})
-	if start := (*wrap.StartError)(nil); errors.As(err, &start) {
-		return exit, &usageError{err: err, hint: meant(command, start.Err)}
+	if start := (*command.StartError)(nil); errors.As(err, &start) {
+		return exit, &usageError{err: err, hint: meant(line, start.Err)}
 	}
 	if err != nil {
 		return exit, err

@@ -12,6 +12,7 @@ import (
 	"headroom/machine"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 func explainCommand(u *ui) *cli.Command {
@@ -59,7 +60,7 @@ func explained(w *wrapped, now time.Time) explanation {
 // full returns the whole explanation as text.
 func (e explanation) full() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "command: %v\n", wrap.Command{Args: e.Command})
+	fmt.Fprintf(&b, "command: %v\n", command.Line{Args: e.Command})
 	e.runs(&b)
 	if e.Launch.Program != "" {
 		fmt.Fprintf(&b, "program: %s\n", e.launched())

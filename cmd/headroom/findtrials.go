@@ -14,6 +14,7 @@ import (
 	"headroom/nvml"
 	"headroom/recovery"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // trialHeadroom is the share of the memory that a recommended micro-batch leaves
@@ -106,7 +107,7 @@ func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
 		return nil
 	}
 	all, _ := nvml.GPUs() // without NVML there is no GPU to watch
-	command := wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	command := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
 	names := wrap.TrialKnobs(r.Knobs, len(command.GPUs(all)) > 0, c.Bool("writes-nothing"))
 	if !slices.Contains(names, "micro") && !slices.Contains(names, "accumulation") {
 		return nil

@@ -13,6 +13,7 @@ import (
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // books is a session behind a lock. While the command runs, several goroutines write to the
@@ -119,7 +120,7 @@ func (w *wrapped) mode() worker.Mode {
 
 // begin implements [wrap.Wrapped].Inside. If the worker cannot be set up, the command runs
 // without it.
-func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
+func (i *inside) begin(c command.Line) (command.Line, func(wrap.Outcome) wrap.Outcome) {
 	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
 	i.blind = true
 	i.books.forget()
@@ -160,7 +161,7 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 
 // ended returns the outcome of a life with what the worker saw added to it. If the life failed
 // and the worker was never attached, ended records why.
-func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
+func (i *inside) ended(c command.Line, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
 	o.Mixed, o.Training = seen.Mixed, seen.Training
 	switch {
 	case seen.OOM != nil:
@@ -192,7 +193,7 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 }
 
 // unattached says why no process of the command reported to headroom.
-func unattached(c wrap.Command, seen worker.Ended) string {
+func unattached(c command.Line, seen worker.Ended) string {
 	switch {
 	case seen.Failed != "":
 		return seen.Failed

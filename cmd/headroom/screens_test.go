@@ -14,6 +14,7 @@ import (
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // nativeScreen prints the output of a run of a configuration. Everything that can happen in such a
@@ -70,7 +71,7 @@ func wrappedScreen(u *ui) {
 		hint: "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it"})
 	u.failed(&harness.GaveUpError{Decision: recovery.Decision{Reason: "out of memory in step 12, leak: nothing smaller is left to try", Hint: "a smaller model, an optimizer with less state, or a device with more memory"}})
 	u.failed(notASize("free", "much", errors.New("no number")))
-	_ = u.trialFailed(wrap.Command{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it exited with status 3"})
+	_ = u.trialFailed(command.Line{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it exited with status 3"})
 }
 
 // TestScreens records what the output of runs looks like: on terminals of 80 and 140 columns,

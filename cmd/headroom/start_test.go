@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // TestNotStarted starts commands that cannot be started, and checks what the user is told.
@@ -35,7 +35,7 @@ func TestNotStarted(t *testing.T) {
 		{[]string{"./nowhere"}, 127, ""},
 		{[]string{dir}, 126, ""},
 	} {
-		command := wrap.Command{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
+		command := command.Line{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
 		err := notStarted(command, command.Startable())
 		child := (*childError)(nil)
 		if !errors.As(err, &child) || child.code != c.code || child.hint != c.hint {

@@ -39,6 +39,7 @@ import (
 	"headroom/report"
 	"headroom/runs"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // ui is where a command's messages and answers go.
@@ -448,7 +449,7 @@ func (u *ui) tried(t wrap.Tried) { u.say("  %s (%.0f s)", t.Text, t.Seconds) }
 // trialFailed returns the error that the command find is to end with, given err, which ended its
 // search. If a trial failed for a reason other than memory, the returned error carries the trial's
 // exit status, and trialFailed first prints the last output of the trial.
-func (u *ui) trialFailed(c wrap.Command, err error) error {
+func (u *ui) trialFailed(c command.Line, err error) error {
 	var failed *wrap.TrialError
 	switch {
 	case errors.As(err, &failed):
@@ -456,7 +457,7 @@ func (u *ui) trialFailed(c wrap.Command, err error) error {
 			u.line(plain, "  | "+strings.TrimSuffix(line, "\n"))
 		}
 		return &childError{code: max(1, failed.Code), err: err, hint: "check whether the command runs without headroom; the micro-batch is not the cause"}
-	case errors.As(err, new(*wrap.StartError)):
+	case errors.As(err, new(*command.StartError)):
 		return notStarted(c, err)
 	}
 	return err

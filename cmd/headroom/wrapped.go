@@ -24,6 +24,7 @@ import (
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // wrapAction runs the user's command. As long as nothing goes wrong it prints nothing:
@@ -82,7 +83,7 @@ type wrapped struct {
 // is known: then the command is run as it is, and never changed.
 func recognised(r request) (*wrapped, error) {
 	w := &wrapped{request: r, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
-	w.Command, w.Trust = wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
+	w.Command, w.Trust = command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
 	w.Hang, w.Restart, w.Leave, w.Free = r.Hang, r.RestartHung, r.RestartLeaking, r.Free
 	profiles, name, err := profilesFor(r.Profile)
 	if err != nil {
@@ -342,7 +343,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		_, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 		return err
 	}
-	live := func(ctx context.Context, b wrap.Beginning) (wrap.Outcome, wrap.Exit, error) {
+	live := func(ctx context.Context, b wrap.Beginning) (wrap.Outcome, command.Exit, error) {
 		defer books.beat()()
 		o, exit, err := w.Live(ctx, b)
 		if exit.Code != 0 {
@@ -358,7 +359,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 }
 
 // scrub returns a function that removes the command's secrets from a text, or nil if it has none.
-func scrub(c wrap.Command) func(string) string {
+func scrub(c command.Line) func(string) string {
 	if _, secrets := runs.Masked(c.Args); len(secrets) > 0 {
 		return runs.Scrub(secrets)
 	}
@@ -477,7 +478,7 @@ const leftFailure = "the failure above, which headroom left to the command's own
 func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
 	var exit *wrap.ExitError
 	never := errors.As(err, &exit) && w.never != ""
-	if (never || errors.As(err, new(*wrap.StartError))) && w.made && result.Attempts == 1 {
+	if (never || errors.As(err, new(*command.StartError))) && w.made && result.Attempts == 1 {
 		if failed := os.RemoveAll(dir); failed != nil { // the folder records nothing else
 			u.warn("%v", failed)
 		}
@@ -521,7 +522,7 @@ func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err 
 			err = errors.New(exit.What)
 		}
 		return &childError{code: code, err: err, hint: hint, quiet: quiet}
-	case errors.As(err, new(*wrap.StartError)):
+	case errors.As(err, new(*command.StartError)):
 		return notStarted(w.Command, err)
 	case code != 0:
 		return &childError{code: code, err: err}

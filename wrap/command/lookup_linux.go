@@ -1,4 +1,4 @@
-package wrap
+package command
 
 import (
 	"errors"
@@ -11,21 +11,21 @@ import (
 
 // Startable checks beforehand whether the program of a command can be started. The error
 // is a *[StartError], or nil if nothing is known that would prevent the start.
-func (c Command) Startable() error {
-	_, err := c.program()
+func (c Line) Startable() error {
+	_, err := c.Program()
 	return err
 }
 
-// program returns the file that a command runs, found as a shell finds it. A name with a
+// Program returns the file that a command runs, found as a shell finds it. A name with a
 // slash is a path relative to the command's folder. Any other name is looked up in the
 // command's own PATH. The error is a *[StartError].
-func (c Command) program() (string, error) {
+func (c Line) Program() (string, error) {
 	if len(c.Args) == 0 {
 		return "", &StartError{Code: 127, Err: errors.New("no command")}
 	}
 	name := c.Args[0]
 	failed := &StartError{Program: name, Code: 127, Err: errors.New("command not found")}
-	for _, candidate := range c.candidates(name) {
+	for _, candidate := range c.Candidates(name) {
 		err := executable(c.From(candidate))
 		switch {
 		case err == nil:
@@ -53,9 +53,9 @@ func executable(path string) error {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
 }
 
-// environment returns the command's environment, with only the last of duplicate
+// Environment returns the command's environment, with only the last of duplicate
 // variables. Programs would otherwise find the first one.
-func (c Command) environment() []string {
+func (c Line) Environment() []string {
 	last := map[string]int{}
 	for i, entry := range c.Env {
 		key, _, _ := strings.Cut(entry, "=")

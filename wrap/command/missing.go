@@ -1,4 +1,4 @@
-package wrap
+package command
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 
 // Missing says what of a command does not exist: its program, or the Python script that it runs. It
 // returns "" if both exist, or if it cannot be seen from here whether they do.
-func (c Command) Missing() string {
+func (c Line) Missing() string {
 	if err := c.Startable(); err != nil {
 		return err.Error()
 	}
@@ -33,8 +33,8 @@ func (l Launch) elsewhere() bool {
 	if slices.ContainsFunc(l.Layers, func(name string) bool { return name == "srun" || strings.HasPrefix(name, "mpi") }) {
 		return true
 	}
-	return slices.ContainsFunc(l.options, func(o option) bool {
-		return o.layer == "env" && (o.name == "C" || o.name == "chdir") || o.layer == "uv run" && o.name == "directory" || o.layer == "conda run" && o.name == "cwd"
+	return slices.ContainsFunc(l.Options, func(o Option) bool {
+		return o.Layer == "env" && (o.Name == "C" || o.Name == "chdir") || o.Layer == "uv run" && o.Name == "directory" || o.Layer == "conda run" && o.Name == "cwd"
 	})
 }
 
@@ -47,7 +47,7 @@ var unopened = sync.OnceValue(func() *regexp.Regexp {
 // Unopened returns the script or module that Python could not open, according to output, if it
 // is what the command was to run. Then nothing of the training has run. It returns "" otherwise:
 // a training may itself start another Python that fails like this.
-func (c Command) Unopened(output []byte) string {
+func (c Line) Unopened(output []byte) string {
 	launch, err := Peel(c)
 	if err != nil {
 		return ""

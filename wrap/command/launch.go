@@ -1,4 +1,4 @@
-package wrap
+package command
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 )
 
 // Launch is what the wrappers and launchers of a command start: the program that
-// trains, and how many ranks of it. Positions are indices into [Command.Args].
+// trains, and how many ranks of it. Positions are indices into [Line.Args].
 type Launch struct {
 	Layers  []string // wrappers and launchers, outermost first: "env", "srun", "torchrun"
 	Script  string   // a Python file, as it was written; "" if there is none
@@ -21,8 +21,8 @@ type Launch struct {
 	Devices int      // GPUs that a process may use by itself; 0 if not known
 	Why     string   // why Ranks is not known
 
-	assigned map[string]int // positions of the arguments of the form VAR=v, by variable
-	options  []option       // of the wrappers and launchers
+	Assigned map[string]int // positions of the arguments of the form VAR=v, by variable
+	Options  []Option       // of the wrappers and launchers
 }
 
 // OpaqueError says that the program that trains cannot be seen in a command, and what
@@ -36,19 +36,19 @@ func (e *OpaqueError) Error() string {
 	return fmt.Sprintf("cannot see the training command inside %s: %s", e.Layer, e.Reason)
 }
 
-// option is one option of a wrapper or launcher.
-type option struct {
-	layer string
-	name  string // without leading dashes, and with _ in place of every other -
-	value string
-	at    int // argument that holds the value, or the option itself if it has none
-	cut   int // where the value begins in that argument
+// Option is one option of a wrapper or launcher.
+type Option struct {
+	Layer string
+	Name  string // without leading dashes, and with _ in place of every other -
+	Value string
+	At    int // argument that holds the value, or the option itself if it has none
+	Cut   int // where the value begins in that argument
 }
 
 // Peel strips wrappers and launchers off c until it reaches the program that trains.
 // It reads no file. The error is an [*OpaqueError] if a wrapper hides that program.
-func Peel(c Command) (Launch, error) {
-	p := peeler{c: c, launch: Launch{assigned: map[string]int{}}}
+func Peel(c Line) (Launch, error) {
+	p := peeler{c: c, launch: Launch{Assigned: map[string]int{}}}
 	for p.at < len(c.Args) {
 		done, err := p.layer()
 		if err != nil {
@@ -71,29 +71,29 @@ func (l Launch) Name() string {
 	return path.Base(l.Script + l.Program)
 }
 
-// getenv returns the value of a variable as the training program will see it, and
+// Getenv returns the value of a variable as the training program will see it, and
 // whether the variable is set.
-func (l Launch) getenv(c Command, key string) (string, bool) {
-	if at, ok := l.assigned[key]; ok {
+func (l Launch) Getenv(c Line, key string) (string, bool) {
+	if at, ok := l.Assigned[key]; ok {
 		_, value, _ := strings.Cut(c.Args[at], "=")
 		return value, true
 	}
 	return c.Getenv(key)
 }
 
-// option returns the last wrapper or launcher option with the given name, and whether
+// Option returns the last wrapper or launcher option with the given name, and whether
 // there is one.
-func (l Launch) option(name string) (option, bool) {
-	for _, o := range slices.Backward(l.options) {
-		if o.name == name {
+func (l Launch) Option(name string) (Option, bool) {
+	for _, o := range slices.Backward(l.Options) {
+		if o.Name == name {
 			return o, true
 		}
 	}
-	return option{}, false
+	return Option{}, false
 }
 
 type peeler struct {
-	c      Command
+	c      Line
 	at     int
 	launch Launch
 }
@@ -101,8 +101,8 @@ type peeler struct {
 // layer strips one layer; done reports whether the training program was reached.
 func (p *peeler) layer() (done bool, err error) {
 	arg := p.c.Args[p.at]
-	if name, _, ok := strings.Cut(arg, "="); ok && identifier(name) {
-		p.launch.assigned[name] = p.at
+	if name, _, ok := strings.Cut(arg, "="); ok && IsVariable(name) {
+		p.launch.Assigned[name] = p.at
 		p.at++
 		return false, nil
 	}
@@ -175,7 +175,7 @@ func (p *peeler) through(l layer) (done bool, err error) {
 func (p *peeler) option(l layer, arg string) (string, error) {
 	name, value, given := strings.Cut(arg, "=")
 	bare := strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_")
-	o := option{layer: l.words, name: l.canonical(bare), value: value, at: p.at, cut: len(name) + 1}
+	o := Option{Layer: l.words, Name: l.canonical(bare), Value: value, At: p.at, Cut: len(name) + 1}
 	p.at++
 	switch {
 	case given:
@@ -183,7 +183,7 @@ func (p *peeler) option(l layer, arg string) (string, error) {
 		if p.at+l.takes[bare] > len(p.c.Args) {
 			return "", &OpaqueError{l.words, arg + " has no value"}
 		}
-		o.value, o.at, o.cut = p.c.Args[p.at], p.at, 0
+		o.Value, o.At, o.Cut = p.c.Args[p.at], p.at, 0
 		p.at += l.takes[bare]
 	case slices.Contains(l.alone, bare):
 	default:
@@ -191,9 +191,9 @@ func (p *peeler) option(l layer, arg string) (string, error) {
 		if !ok {
 			return "", &OpaqueError{l.words, fmt.Sprintf("option %s is not known; write its value as %s=VALUE, or put -- in front of the inner command", arg, arg)}
 		}
-		o.name, o.value, o.cut = l.canonical(short), arg[2:], 2
+		o.Name, o.Value, o.Cut = l.canonical(short), arg[2:], 2
 	}
-	p.launch.options = append(p.launch.options, o)
+	p.launch.Options = append(p.launch.Options, o)
 	return bare, nil
 }
 
@@ -258,8 +258,8 @@ func isPython(name string) bool {
 	return ok && strings.Trim(version, "0123456789.") == ""
 }
 
-// identifier reports whether s may be the name of an environment variable.
-func identifier(s string) bool {
+// IsVariable reports whether s may be the name of an environment variable.
+func IsVariable(s string) bool {
 	for i, r := range s {
 		if r != '_' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (i == 0 || r < '0' || r > '9') {
 			return false
@@ -268,11 +268,23 @@ func identifier(s string) bool {
 	return s != ""
 }
 
-// number returns s as a positive integer, or 0 if it is not one.
-func number(s string) int {
+// Number returns s as a positive integer, or 0 if it is not one.
+func Number(s string) int {
 	n, err := strconv.Atoi(strings.TrimSpace(s))
 	if err != nil || n < 1 {
 		return 0
 	}
 	return n
+}
+
+// Alone reports whether no launcher starts the ranks.
+func (l Launch) Alone() bool {
+	for _, name := range l.Layers {
+		switch name {
+		case "env", "nohup", "nice", "uv run", "conda run":
+		default:
+			return false
+		}
+	}
+	return true
 }

@@ -1,4 +1,4 @@
-package wrap
+package command
 
 import (
 	"os"
@@ -29,7 +29,7 @@ func TestMissing(t *testing.T) {
 		"pyhton3 train.py":                      "start pyhton3: command not found",
 		"python3 train.py --config missing.yml": "",
 	} {
-		c := Command{Args: strings.Fields(command), Env: []string{"PATH=" + dir}, Dir: dir}
+		c := Line{Args: strings.Fields(command), Env: []string{"PATH=" + dir}, Dir: dir}
 		if got := c.Missing(); got != want {
 			t.Errorf("%s: %q, want %q", command, got, want)
 		}
@@ -52,7 +52,7 @@ func TestUnopened(t *testing.T) {
 		{"python3 trian.py", "ModuleNotFoundError: No module named 'trian'\n", ""},
 		{"bash trian.sh", script, ""},
 	} {
-		if got := (Command{Args: strings.Fields(c.command)}).Unopened([]byte(c.output)); got != c.want {
+		if got := (Line{Args: strings.Fields(c.command)}).Unopened([]byte(c.output)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.command, got, c.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package wrap
+package command
 
 import (
 	"slices"
@@ -123,8 +123,8 @@ func (p *peeler) ranks() {
 		p.deepspeed()
 	case "composer":
 		p.count("nproc", "composer starts one process per GPU")
-		if o, ok := l.option("world_size"); ok {
-			l.Ranks = number(o.value)
+		if o, ok := l.Option("world_size"); ok {
+			l.Ranks = Number(o.Value)
 		}
 	case "srun":
 		p.slurm()
@@ -141,7 +141,7 @@ func (p *peeler) ranks() {
 // devices returns the number of GPUs in CUDA_VISIBLE_DEVICES, or 0 if the variable is
 // not set. If the variable hides all GPUs, devices returns 1, for the CPU.
 func (p *peeler) devices() int {
-	value, set := p.launch.getenv(p.c, "CUDA_VISIBLE_DEVICES")
+	value, set := p.launch.Getenv(p.c, "CUDA_VISIBLE_DEVICES")
 	switch {
 	case !set:
 		return 0
@@ -155,8 +155,8 @@ func (p *peeler) devices() int {
 // unless something else starts the command on every rank and sets WORLD_SIZE.
 func (p *peeler) byItself() {
 	p.launch.Ranks = 1
-	if value, set := p.launch.getenv(p.c, "WORLD_SIZE"); set {
-		p.launch.Ranks, p.launch.Devices = number(value), 1
+	if value, set := p.launch.Getenv(p.c, "WORLD_SIZE"); set {
+		p.launch.Ranks, p.launch.Devices = Number(value), 1
 		p.unknown("WORLD_SIZE", value)
 	}
 }
@@ -164,21 +164,21 @@ func (p *peeler) byItself() {
 // count sets the number of ranks from the option called name. If that option is not
 // given, the number is not known, and the string otherwise says why.
 func (p *peeler) count(name, otherwise string) {
-	o, given := p.launch.option(name)
+	o, given := p.launch.Option(name)
 	if !given {
 		p.launch.Why = "--" + name + " is not given: " + otherwise
 		return
 	}
-	p.launch.Ranks = number(o.value)
-	p.unknown("--"+name, o.value)
+	p.launch.Ranks = Number(o.Value)
+	p.unknown("--"+name, o.Value)
 }
 
 // slurm takes the number of tasks from srun's options, or else from the allocation around it.
 func (p *peeler) slurm() {
 	p.count("ntasks", "the allocation decides")
-	_, given := p.launch.option("ntasks")
-	if value, set := p.launch.getenv(p.c, "SLURM_NTASKS"); set && !given {
-		p.launch.Ranks, p.launch.Why = number(value), ""
+	_, given := p.launch.Option("ntasks")
+	if value, set := p.launch.Getenv(p.c, "SLURM_NTASKS"); set && !given {
+		p.launch.Ranks, p.launch.Why = Number(value), ""
 		p.unknown("SLURM_NTASKS", value)
 	}
 }
@@ -195,40 +195,40 @@ func (p *peeler) unknown(name, value string) {
 func (p *peeler) product(names ...string) {
 	p.launch.Ranks = 1
 	for _, name := range names {
-		o, given := p.launch.option(name)
+		o, given := p.launch.Option(name)
 		if !given {
 			continue
 		}
-		n := number(o.value)
-		if lo, hi, isRange := strings.Cut(o.value, ":"); isRange && lo == hi {
-			n = number(lo)
+		n := Number(o.Value)
+		if lo, hi, isRange := strings.Cut(o.Value, ":"); isRange && lo == hi {
+			n = Number(lo)
 		}
-		if n == 0 && (o.value == "gpu" || o.value == "auto") {
+		if n == 0 && (o.Value == "gpu" || o.Value == "auto") {
 			n = p.devices() // still 0 if CUDA_VISIBLE_DEVICES is not set: Peel does not count the machine's GPUs
 		}
 		p.launch.Ranks *= n
-		if p.unknown("--"+name, o.value); n == 0 {
+		if p.unknown("--"+name, o.Value); n == 0 {
 			return
 		}
 	}
 }
 
 func (p *peeler) deepspeed() {
-	if o, ok := p.launch.option("include"); ok {
+	if o, ok := p.launch.Option("include"); ok {
 		p.launch.Ranks = 0
-		for _, host := range strings.Split(o.value, "@") {
+		for _, host := range strings.Split(o.Value, "@") {
 			if _, slots, some := strings.Cut(host, ":"); some {
 				p.launch.Ranks += strings.Count(slots, ",") + 1
 			}
 		}
-		p.unknown("--include", o.value)
+		p.unknown("--include", o.Value)
 		return
 	}
 	p.count("num_gpus", "deepspeed starts one process per GPU of every host")
-	if o, ok := p.launch.option("num_nodes"); ok {
-		p.launch.Ranks *= number(o.value)
-		p.unknown("--num_nodes", o.value)
-	} else if _, hosts := p.launch.option("hostfile"); hosts {
+	if o, ok := p.launch.Option("num_nodes"); ok {
+		p.launch.Ranks *= Number(o.Value)
+		p.unknown("--num_nodes", o.Value)
+	} else if _, hosts := p.launch.Option("hostfile"); hosts {
 		p.launch.Ranks, p.launch.Why = 0, "--hostfile names the machines"
 	}
 }
