@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"headroom/wrap/command"
+	"headroom/wrap/edit"
 )
 
 // Resume says which checkpoint a command resumes from.
@@ -184,12 +185,12 @@ func (w *rewriter) patched(name string, before, next step) (string, error) {
 		if err != nil {
 			return "", &ResumeError{err.Error()}
 		}
-		edit, changes, err := w.m.patch(content, patch, before, next)
+		change, changes, err := w.m.patch(content, patch, before, next)
 		if err != nil {
 			return "", &ResumeError{fmt.Sprintf("%s: %v", patch.File, err)}
 		}
 		if changes {
-			clone.Files[patch.File], clone.original[patch.File] = Apply(content, []Edit{edit}), content
+			clone.Files[patch.File], clone.original[patch.File] = edit.Apply(content, []edit.Edit{change}), content
 		}
 	}
 	if len(clone.Files) == 0 {
@@ -202,12 +203,12 @@ func (w *rewriter) patched(name string, before, next step) (string, error) {
 // patch returns the edit of one file, and whether the file has to change. It infers how
 // many GPUs each process used from what the file says about the earlier step, because the
 // command does not show whether a library used several GPUs from one process.
-func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit, changes bool, err error) {
-	at, ok, err := JSON.find(content, patch.Key)
+func (m *Match) patch(content []byte, patch Patch, before, next step) (change edit.Edit, changes bool, err error) {
+	at, ok, err := edit.JSON.Find(content, patch.Key)
 	if err != nil || !ok {
-		return Edit{}, false, err // older versions of the framework neither write nor read the key
+		return edit.Edit{}, false, err // older versions of the framework neither write nor read the key
 	}
-	said := command.Number(at.text)
+	said := command.Number(at.Text)
 	for _, gpus := range []int{1, max(1, next.ranks), said / before.perMicro} {
 		then, err := evaluate(patch.Value, m.amounts(before, gpus))
 		if certain := !m.Launch.Alone(); err != nil || gpus < 1 || then != said && !certain {
@@ -215,12 +216,12 @@ func (m *Match) patch(content []byte, patch Patch, before, next step) (edit Edit
 		}
 		now, err := evaluate(patch.Value, m.amounts(next, gpus))
 		if err != nil || now == said {
-			return Edit{}, false, err
+			return edit.Edit{}, false, err
 		}
-		edit, err = JSON.Set(content, patch.Key, fmt.Sprint(now))
-		return edit, err == nil, err
+		change, err = edit.JSON.Set(content, patch.Key, fmt.Sprint(now))
+		return change, err == nil, err
 	}
-	return Edit{}, false, fmt.Errorf("%s is %s, which is not what a run with micro-batch %d would have written", patch.Key, at.text, before.perMicro)
+	return edit.Edit{}, false, fmt.Errorf("%s is %s, which is not what a run with micro-batch %d would have written", patch.Key, at.Text, before.perMicro)
 }
 
 // amounts returns the values of the names that an expression about step s may use. gpus

@@ -196,15 +196,15 @@ func inFiles(k Knob, docs []document, name string) (place, error) {
 			return place{}, &KnobError{name, d.name, "", fmt.Sprintf("may be set in this file, which cannot be read: %v", d.err)}
 		}
 		for _, path := range k.Paths {
-			value, ok, err := d.format.find(d.content, path)
+			value, ok, err := d.format.Find(d.content, path)
 			if err != nil {
 				return place{}, &KnobError{name, d.name, "", err.Error()}
 			}
 			if !ok {
 				continue
 			}
-			at := place{kind: inFile, where: fmt.Sprintf("%s:%d", d.name, value.line), text: value.text, doc: d, path: path}
-			if value.null || slices.Contains(k.Unset, value.text) {
+			at := place{kind: inFile, where: fmt.Sprintf("%s:%d", d.name, value.Line), text: value.Text, doc: d, path: path}
+			if value.Null || slices.Contains(k.Unset, value.Text) {
 				at.text, at.unset = k.Default, true
 			}
 			return at, nil

@@ -161,3 +161,12 @@ func versionNumbers(version string) []int {
 	}
 	return all
 }
+
+// inFile returns a value as it is written in a file: files spell booleans true and false,
+// whereas the command lines of frameworks spell them True and False.
+func (t Type) inFile(value string) string {
+	if t == Bool || t == Switch {
+		return strings.ToLower(value)
+	}
+	return value
+}

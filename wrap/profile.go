@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"headroom/wrap/edit"
 )
 
 // Profile is what is known about a framework: how to recognise its commands, where they
@@ -53,25 +55,14 @@ const (
 	FileStyle   Style = "file"  // only in the configuration file
 )
 
-// Format is how a configuration file is written.
-type Format string
-
-// The formats. In each of them headroom can edit a value without touching any other byte.
-const (
-	YAML   Format = "yaml"
-	JSON   Format = "json"
-	TOML   Format = "toml"
-	Python Format = "python" // assignments at the top level
-)
-
 // ConfigFile is how a command names its configuration.
 type ConfigFile struct {
-	Format     Format   // format of files whose suffix does not show it; "" if there is no configuration
-	Flags      []string // flags whose value is the name of the file
-	Keys       []string // keys of the framework's configuration whose value is the name of the file; for layers
-	Positional bool     // arguments with the suffix of a known format are configurations, too
-	Sole       bool     // a positional configuration must be the only argument, so no flag can override it
-	Script     bool     // the assignments in the script are the defaults
+	Format     edit.Format // format of files whose suffix does not show it; "" if there is no configuration
+	Flags      []string    // flags whose value is the name of the file
+	Keys       []string    // keys of the framework's configuration whose value is the name of the file; for layers
+	Positional bool        // arguments with the suffix of a known format are configurations, too
+	Sole       bool        // a positional configuration must be the only argument, so no flag can override it
+	Script     bool        // the assignments in the script are the defaults
 }
 
 // Type is the type of a knob's value.

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"headroom/wrap/command"
+	"headroom/wrap/edit"
 )
 
 // ProfileError is one problem in a profile. [ParseProfile] returns all problems at once,
@@ -137,7 +138,7 @@ func (r *profileReader) profile(n *yaml.Node) {
 		},
 		"style": oneOf(r, &p.Style, SpaceStyle, EqualsStyle, HydraStyle, FileStyle),
 		"config": func(key string, n *yaml.Node) {
-			r.mapping(key, n, fields{"format": oneOf(r, &p.Config.Format, YAML, JSON, TOML, Python), "flags": r.list(&p.Config.Flags), "keys": r.list(&p.Config.Keys),
+			r.mapping(key, n, fields{"format": oneOf(r, &p.Config.Format, edit.YAML, edit.JSON, edit.TOML, edit.Python), "flags": r.list(&p.Config.Flags), "keys": r.list(&p.Config.Keys),
 				"positional": r.yes(&p.Config.Positional), "sole": r.yes(&p.Config.Sole), "script": r.yes(&p.Config.Script)})
 		},
 		"knobs":       r.knobs,

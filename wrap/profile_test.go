@@ -151,3 +151,53 @@ func TestProfilesPage(t *testing.T) {
 		}
 	}
 }
+
+func TestEvaluate(t *testing.T) {
+	for text, want := range map[string]string{
+		"5 * 8": "40", "2**3": "", "16//4": "4", "15//4": "", "(1+2)*3 - 1": "8", "1_000": "1000", "7 % 0": "", "0x10": "",
+		"micro": "", "f(3)": "", "": "", "9999999999": "", "1 << 4": "", "-3": "", "2 * -3": "",
+	} {
+		n, err := evaluate(text, nil)
+		if got := strings.TrimSpace(strings.Repeat(" ", 1) + itoa(n, err)); got != want {
+			t.Errorf("%q: %s, want %q", text, got, want)
+		}
+	}
+	for text, ok := range map[string]bool{"[4]": true, "4": true, "[4, 4]": false, "4,2": false, "[]": false} {
+		if _, err := List.amount(text); (err == nil) != ok {
+			t.Errorf("list %s: %v", text, err)
+		}
+	}
+	for _, text := range []string{"", "${x}", "0", "-1", "auto", "8.0", "1073741825"} {
+		if _, err := Int.amount(text); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}
+
+func itoa(n int, err error) string {
+	if err != nil {
+		return ""
+	}
+	return Int.write(n, "")
+}
+
+func FuzzParseProfile(f *testing.F) {
+	files, err := embedded.ReadDir("profiles")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		content, err := embedded.ReadFile("profiles/" + file.Name())
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(content)
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		_, err := ParseProfile("p.yaml", content)
+		var problem *ProfileError
+		if err != nil && !errors.As(err, &problem) {
+			t.Fatalf("%T: %v", err, err)
+		}
+	})
+}

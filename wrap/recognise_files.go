@@ -9,13 +9,14 @@ import (
 	"strings"
 
 	"headroom/wrap/command"
+	"headroom/wrap/edit"
 )
 
 // document is a configuration file that a command names.
 type document struct {
 	name    string // as the command gives it
 	at, cut int    // index of the argument that names it, and offset of the name in that argument
-	format  Format
+	format  edit.Format
 	content []byte
 	script  bool // it is the training program itself, which headroom reads but never edits
 
@@ -44,7 +45,7 @@ func (m *Match) documents(p Profile) []document {
 		if err != nil && script {
 			return // the defaults in the script are then not known
 		}
-		format := formatOf(name)
+		format := edit.FormatOf(name)
 		if format == "" {
 			format = p.Config.Format
 		}
@@ -97,8 +98,8 @@ func (m *Match) positional(p Profile, add func(name string, at, cut int, script 
 	}
 	for i := m.Launch.First; i < m.end(); i++ {
 		arg := m.Command.Args[i]
-		format := formatOf(arg)
-		if strings.HasPrefix(arg, "-") || format == "" || (format == Python) != (p.Config.Format == Python) {
+		format := edit.FormatOf(arg)
+		if strings.HasPrefix(arg, "-") || format == "" || (format == edit.Python) != (p.Config.Format == edit.Python) {
 			continue
 		}
 		if i > m.Launch.First && strings.HasPrefix(m.Command.Args[i-1], "-") && !strings.Contains(m.Command.Args[i-1], "=") {
@@ -110,13 +111,13 @@ func (m *Match) positional(p Profile, add func(name string, at, cut int, script 
 
 // all reports whether the file has every one of the keys.
 func (d document) all(keys []string) bool {
-	return !slices.ContainsFunc(keys, func(key string) bool { return !d.format.has(d.content, key) })
+	return !slices.ContainsFunc(keys, func(key string) bool { return !d.format.Has(d.content, key) })
 }
 
 // first returns the first of keys that the file has, or "" if it has none.
 func (d document) first(keys []string) string {
 	for _, key := range keys {
-		if d.format.has(d.content, key) {
+		if d.format.Has(d.content, key) {
 			return key
 		}
 	}

@@ -49,7 +49,7 @@ type Change struct {
 //
 // If the rewritten command would train something else, Rewrite returns an error instead.
 // An [*InexactError] names micro-batches that would work. A [*KnobError] says which knob
-// cannot be read or set, and an [*EditError] what cannot be edited without changing
+// cannot be read or set, and an [*edit.Error] what cannot be edited without changing
 // something else. A [*ResumeError] says why the command cannot resume.
 func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritten, error) {
 	return m.rewrite(p, fallbacks, ".headroom-", func(w *rewriter, s, next step) error { return w.resume(r, s, next) })

@@ -10,6 +10,7 @@ import (
 
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/edit"
 )
 
 // rewriter collects the changes to one command. Arguments keep their positions until the
@@ -127,15 +128,15 @@ func (w *rewriter) edit(docs []document, at place, name, path, value string) (st
 	if !edited {
 		now = doc.content
 	}
-	edit, err := doc.format.Set(now, path, doc.format.text(value))
+	change, err := doc.format.Set(now, path, doc.format.Text(value))
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", doc.name, err)
 	}
-	w.texts[doc] = Apply(now, []Edit{edit})
+	w.texts[doc] = edit.Apply(now, []edit.Edit{change})
 	if doc.in == nil || edited {
 		return w.copyName(doc.name), nil
 	}
-	_, err = w.edit(nil, place{doc: doc.in, path: doc.key}, name, doc.key, doc.in.format.quoted(w.copyName(doc.name)))
+	_, err = w.edit(nil, place{doc: doc.in, path: doc.key}, name, doc.key, doc.in.format.Quoted(w.copyName(doc.name)))
 	return w.copyName(doc.name), err
 }
 

@@ -1,4 +1,4 @@
-package wrap
+package edit
 
 import (
 	"bytes"
@@ -99,25 +99,25 @@ func (e pythonEditor) decode(content []byte) (any, error) {
 	return values, nil
 }
 
-func (e pythonEditor) find(content []byte, keys []string) (scalar, bool, error) {
+func (e pythonEditor) find(content []byte, keys []string) (Scalar, bool, error) {
 	var found *pythonAssign
 	for _, a := range e.scan(content) {
 		if a.name != strings.Join(keys, ".") {
 			continue
 		}
 		if found != nil || a.again {
-			return scalar{}, false, &EditError{a.name, 0, "assigned more than once; only one assignment can be read"}
+			return Scalar{}, false, &Error{a.name, 0, "assigned more than once; only one assignment can be read"}
 		}
 		found = &a
 	}
 	if found == nil {
-		return scalar{}, false, nil
+		return Scalar{}, false, nil
 	}
 	text := string(content[found.start:found.end])
-	return scalar{start: found.start, end: found.end, text: strings.Trim(text, `"'`), null: text == "None", line: lineAt(content, found.start)}, true, nil
+	return Scalar{start: found.start, end: found.end, Text: strings.Trim(text, `"'`), Null: text == "None", Line: lineAt(content, found.start)}, true, nil
 }
 
-func (e pythonEditor) replacement(_ []byte, old scalar, value string) (Edit, error) {
+func (e pythonEditor) replacement(_ []byte, old Scalar, value string) (Edit, error) {
 	return Edit{old.start, old.end, value}, nil
 }
 

@@ -1,4 +1,4 @@
-package wrap
+package edit
 
 import (
 	"bytes"
@@ -90,32 +90,32 @@ func (s *jsonScanner) members(open json.Delim, path string, noted bool) error {
 	return err
 }
 
-func (e jsonEditor) find(content []byte, keys []string) (scalar, bool, error) {
+func (e jsonEditor) find(content []byte, keys []string) (Scalar, bool, error) {
 	if _, err := e.decode(content); err != nil {
-		return scalar{}, false, err
+		return Scalar{}, false, err
 	}
 	found, err := e.scan(content)
 	if err != nil {
-		return scalar{}, false, err
+		return Scalar{}, false, err
 	}
 	v, ok := found["\x00"+strings.Join(keys, "\x00")]
 	if !ok {
-		return scalar{}, false, nil
+		return Scalar{}, false, nil
 	}
 	raw := string(content[v.start:v.end])
-	s := scalar{start: v.start, end: v.end, text: raw, null: raw == "null", line: lineAt(content, v.start)}
+	s := Scalar{start: v.start, end: v.end, Text: raw, Null: raw == "null", Line: lineAt(content, v.start)}
 	if v.object {
-		return scalar{}, false, &EditError{strings.Join(keys, "."), s.line, "an object; must be a single value"}
+		return Scalar{}, false, &Error{strings.Join(keys, "."), s.Line, "an object; must be a single value"}
 	}
 	if strings.HasPrefix(raw, `"`) {
-		if err := json.Unmarshal([]byte(raw), &s.text); err != nil {
-			return scalar{}, false, err
+		if err := json.Unmarshal([]byte(raw), &s.Text); err != nil {
+			return Scalar{}, false, err
 		}
 	}
 	return s, true, nil
 }
 
-func (e jsonEditor) replacement(_ []byte, old scalar, value string) (Edit, error) {
+func (e jsonEditor) replacement(_ []byte, old Scalar, value string) (Edit, error) {
 	return Edit{old.start, old.end, e.quoted(value)}, nil
 }
 
@@ -145,7 +145,7 @@ func (e jsonEditor) insertion(content []byte, keys []string, value string) (Edit
 		}
 		path += "\x00" + key
 		if met++; !v.object {
-			return Edit{}, &EditError{strings.Join(keys, "."), lineAt(content, v.start), key + " is not an object"}
+			return Edit{}, &Error{strings.Join(keys, "."), lineAt(content, v.start), key + " is not an object"}
 		}
 	}
 	text := e.quoted(value)

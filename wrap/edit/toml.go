@@ -1,4 +1,4 @@
-package wrap
+package edit
 
 import (
 	"bytes"
@@ -25,9 +25,9 @@ func (tomlEditor) decode(content []byte) (any, error) {
 	return values, nil
 }
 
-func (e tomlEditor) find(content []byte, keys []string) (scalar, bool, error) {
+func (e tomlEditor) find(content []byte, keys []string) (Scalar, bool, error) {
 	if _, err := e.decode(content); err != nil {
-		return scalar{}, false, err
+		return Scalar{}, false, err
 	}
 	var p unstable.Parser
 	p.Reset(content)
@@ -46,7 +46,7 @@ func (e tomlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 			}
 		}
 	}
-	return scalar{}, false, p.Error()
+	return Scalar{}, false, p.Error()
 }
 
 func tomlKey(n *unstable.Node) []string {
@@ -59,7 +59,7 @@ func tomlKey(n *unstable.Node) []string {
 
 // tomlValue returns the value of a key if n assigns it, directly or in an inline table;
 // otherwise ok is false. table is the table that n is in.
-func tomlValue(p *unstable.Parser, n *unstable.Node, table, keys []string) (s scalar, ok bool, err error) {
+func tomlValue(p *unstable.Parser, n *unstable.Node, table, keys []string) (s Scalar, ok bool, err error) {
 	full := slices.Concat(table, tomlKey(n))
 	value := n.Value()
 	if value.Kind == unstable.InlineTable && len(full) < len(keys) && slices.Equal(full, keys[:len(full)]) {
@@ -69,23 +69,23 @@ func tomlValue(p *unstable.Parser, n *unstable.Node, table, keys []string) (s sc
 		return s, ok, err
 	}
 	if !slices.Equal(full, keys) {
-		return scalar{}, false, nil
+		return Scalar{}, false, nil
 	}
 	switch value.Kind {
 	case unstable.Integer, unstable.Float, unstable.Bool, unstable.String:
 	default:
-		return scalar{}, false, &EditError{strings.Join(keys, "."), 0, "not a number, a string or a boolean; only these can be changed"}
+		return Scalar{}, false, &Error{strings.Join(keys, "."), 0, "not a number, a string or a boolean; only these can be changed"}
 	}
 	raw := value.Raw
 	if raw.Length == 0 { // the parser leaves Raw empty for some values, such as booleans
 		raw = p.Range(value.Data)
 	}
-	s = scalar{start: int(raw.Offset), end: int(raw.Offset + raw.Length), text: string(value.Data)}
-	s.line = lineAt(p.Data(), s.start)
+	s = Scalar{start: int(raw.Offset), end: int(raw.Offset + raw.Length), Text: string(value.Data)}
+	s.Line = lineAt(p.Data(), s.start)
 	return s, true, nil
 }
 
-func (e tomlEditor) replacement(_ []byte, old scalar, value string) (Edit, error) {
+func (e tomlEditor) replacement(_ []byte, old Scalar, value string) (Edit, error) {
 	return Edit{old.start, old.end, e.quoted(value)}, nil
 }
 

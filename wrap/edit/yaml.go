@@ -1,4 +1,4 @@
-package wrap
+package edit
 
 import (
 	"bytes"
@@ -67,38 +67,38 @@ func member(n *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-func (e yamlEditor) find(content []byte, keys []string) (scalar, bool, error) {
+func (e yamlEditor) find(content []byte, keys []string) (Scalar, bool, error) {
 	values, err := e.decode(content)
 	if err != nil {
-		return scalar{}, false, err
+		return Scalar{}, false, err
 	}
 	value, ok := lookup(values, keys)
 	if !ok {
-		return scalar{}, false, nil
+		return Scalar{}, false, nil
 	}
 	n, met, err := e.walk(content, keys)
 	if err != nil {
-		return scalar{}, false, err
+		return Scalar{}, false, err
 	}
 	if met < len(keys) { // it comes from a merge key
-		return scalar{text: fmt.Sprint(value), null: value == nil}, true, nil
+		return Scalar{Text: fmt.Sprint(value), Null: value == nil}, true, nil
 	}
-	s := scalar{line: n.Line, text: n.Value, null: value == nil}
+	s := Scalar{Line: n.Line, Text: n.Value, Null: value == nil}
 	raw := n.Value
 	if n.Kind == yaml.AliasNode {
-		raw, s.text = "*"+n.Value, n.Alias.Value
+		raw, s.Text = "*"+n.Value, n.Alias.Value
 		n = &yaml.Node{Kind: yaml.ScalarNode, Line: n.Line, Column: n.Column, Tag: n.Alias.Tag}
 	}
 	if n.Kind == yaml.SequenceNode {
 		return e.list(content, n, s)
 	}
 	if n.Kind != yaml.ScalarNode {
-		return scalar{}, false, &EditError{strings.Join(keys, "."), n.Line, "a mapping; must be a single value"}
+		return Scalar{}, false, &Error{strings.Join(keys, "."), n.Line, "a mapping; must be a single value"}
 	}
 	s.start = e.offset(content, n)
 	if end, ok := rawScalar(content, s.start, raw); ok {
 		s.end = end
-	} else if s.null && s.start <= len(content) {
+	} else if s.Null && s.start <= len(content) {
 		s.end = s.start // "key:" with nothing after it
 	}
 	return s, true, nil
@@ -106,17 +106,17 @@ func (e yamlEditor) find(content []byte, keys []string) (scalar, bool, error) {
 
 // list returns s with its text and position set to those of the list n, which must be
 // written in brackets. For a list written with dashes it returns an error.
-func (e yamlEditor) list(content []byte, n *yaml.Node, s scalar) (scalar, bool, error) {
+func (e yamlEditor) list(content []byte, n *yaml.Node, s Scalar) (Scalar, bool, error) {
 	s.start = e.offset(content, n)
 	if n.Style&yaml.FlowStyle == 0 || s.start >= len(content) {
-		return scalar{}, false, &EditError{"", n.Line, "a list written with dashes cannot be changed; write it in brackets"}
+		return Scalar{}, false, &Error{"", n.Line, "a list written with dashes cannot be changed; write it in brackets"}
 	}
 	length := bytes.IndexByte(content[s.start:], ']')
 	if length < 0 {
-		return scalar{}, false, &EditError{"", n.Line, "an unterminated list"}
+		return Scalar{}, false, &Error{"", n.Line, "an unterminated list"}
 	}
 	s.end = s.start + length + 1
-	s.text = string(content[s.start:s.end])
+	s.Text = string(content[s.start:s.end])
 	return s, true, nil
 }
 
@@ -144,7 +144,7 @@ func (yamlEditor) offset(content []byte, n *yaml.Node) int {
 	return at + len(properties.Find(content[at:]))
 }
 
-func (e yamlEditor) replacement(content []byte, old scalar, value string) (Edit, error) {
+func (e yamlEditor) replacement(content []byte, old Scalar, value string) (Edit, error) {
 	edit := Edit{old.start, old.end, value}
 	if old.start == old.end && old.start > 0 && content[old.start-1] == ':' {
 		edit.New = " " + value
@@ -160,7 +160,7 @@ func (e yamlEditor) insertion(content []byte, keys []string, value string) (Edit
 	key := strings.Join(keys, ".")
 	switch {
 	case n.Kind != yaml.MappingNode || met == len(keys):
-		return Edit{}, &EditError{key, n.Line, "it comes from somewhere else in the file, and cannot be changed here"}
+		return Edit{}, &Error{key, n.Line, "it comes from somewhere else in the file, and cannot be changed here"}
 	case n.Style&yaml.FlowStyle != 0:
 		at := e.offset(content, n) + 1
 		comma := ", "
@@ -170,13 +170,13 @@ func (e yamlEditor) insertion(content []byte, keys []string, value string) (Edit
 		open := strings.Join(keys[met:], ": {")
 		return Edit{at, at, open + ": " + value + strings.Repeat("}", len(keys)-met-1) + comma}, nil
 	case len(n.Content) == 0:
-		return Edit{}, &EditError{key, n.Line, "there is no line to add it to"}
+		return Edit{}, &Error{key, n.Line, "there is no line to add it to"}
 	}
 	first := n.Content[0]
 	start := e.offset(content, &yaml.Node{Line: first.Line, Column: 1})
 	indent := content[start:min(len(content), start+first.Column-1)]
 	if len(bytes.TrimLeft(indent, " ")) > 0 {
-		return Edit{}, &EditError{key, first.Line, "the mapping does not begin on a line of its own, so the key cannot be added here"}
+		return Edit{}, &Error{key, first.Line, "the mapping does not begin on a line of its own, so the key cannot be added here"}
 	}
 	var b strings.Builder
 	for depth, k := range keys[met:] {

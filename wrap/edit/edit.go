@@ -1,4 +1,4 @@
-package wrap
+package edit
 
 import (
 	"bytes"
@@ -9,6 +9,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+)
+
+// Format is how a configuration file is written.
+type Format string
+
+// The formats. In each of them headroom can edit a value without touching any other byte.
+const (
+	YAML   Format = "yaml"
+	JSON   Format = "json"
+	TOML   Format = "toml"
+	Python Format = "python" // assignments at the top level
 )
 
 // Edit replaces the bytes [Start, End) of a file with New. Every other byte stays.
@@ -29,27 +40,27 @@ func Apply(content []byte, edits []Edit) []byte {
 	return append(out, content[at:]...)
 }
 
-// EditError says why a key cannot be read or changed in a file, for example because
+// Error says why a key cannot be read or changed in a file, for example because
 // another key would change with it.
-type EditError struct {
+type Error struct {
 	Key    string
 	Line   int // 0 if no single line is at fault, or if it is not known
 	Reason string
 }
 
-func (e *EditError) Error() string {
+func (e *Error) Error() string {
 	if e.Line > 0 {
 		return fmt.Sprintf("line %d: %s: %s", e.Line, e.Key, e.Reason)
 	}
 	return fmt.Sprintf("%s: %s", e.Key, e.Reason)
 }
 
-// scalar is a value in a file.
-type scalar struct {
+// Scalar is a value in a file.
+type Scalar struct {
 	start, end int    // its bytes are [start, end); end is 0 if the file has no bytes of its own for the value
-	text       string // the value without quotes; an expression is kept as it was written
-	null       bool   // the key is present, but its value is null
-	line       int
+	Text       string // the value without quotes; an expression is kept as it was written
+	Null       bool   // the key is present, but its value is null
+	Line       int
 }
 
 // editor finds and changes values in files of one format.
@@ -57,9 +68,9 @@ type editor interface {
 	// decode returns all values of the file. Set uses them to prove that an edit changed only one.
 	decode(content []byte) (any, error)
 	// find returns the value of a key; ok is false if the file does not have the key.
-	find(content []byte, keys []string) (value scalar, ok bool, err error)
+	find(content []byte, keys []string) (value Scalar, ok bool, err error)
 	// replacement returns the edit that changes old, the value of a key that find has found.
-	replacement(content []byte, old scalar, value string) (Edit, error)
+	replacement(content []byte, old Scalar, value string) (Edit, error)
 	// insertion returns the edit that adds a key with a value.
 	insertion(content []byte, keys []string, value string) (Edit, error)
 }
@@ -77,8 +88,8 @@ func (f Format) editor() editor {
 	return yamlEditor{}
 }
 
-// formatOf returns the format that a file's suffix implies, or "" if it implies none.
-func formatOf(name string) Format {
+// FormatOf returns the format that a file's suffix implies, or "" if it implies none.
+func FormatOf(name string) Format {
 	switch path.Ext(name) {
 	case ".yaml", ".yml":
 		return YAML
@@ -92,52 +103,43 @@ func formatOf(name string) Format {
 	return ""
 }
 
-// quoted returns text as a string in the format's notation.
-func (f Format) quoted(text string) string {
+// Quoted returns text as a string in the format's notation.
+func (f Format) Quoted(text string) string {
 	if f == JSON {
 		return text // jsonEditor itself quotes values that need it
 	}
 	return strconv.Quote(text)
 }
 
-// text returns value, quoted if a reader would otherwise take it for a boolean: Python's
+// Text returns value, quoted if a reader would otherwise take it for a boolean: Python's
 // libraries read YAML 1.1, where no and off mean false.
-func (f Format) text(value string) string {
+func (f Format) Text(value string) string {
 	if f == YAML && slices.Contains([]string{"y", "n", "yes", "no", "on", "off"}, strings.ToLower(value)) {
 		return strconv.Quote(value)
 	}
 	return value
 }
 
-// inFile returns a value as it is written in a file: files spell booleans true and false,
-// whereas the command lines of frameworks spell them True and False.
-func (t Type) inFile(value string) string {
-	if t == Bool || t == Switch {
-		return strings.ToLower(value)
-	}
-	return value
-}
-
-// find returns the value of a dotted key in a file, and whether the file has the key.
-func (f Format) find(content []byte, key string) (scalar, bool, error) {
+// Find returns the value of a dotted key in a file, and whether the file has the key.
+func (f Format) Find(content []byte, key string) (Scalar, bool, error) {
 	return f.editor().find(content, strings.Split(key, "."))
 }
 
 // Set returns the edit that gives a dotted key a value, adding the key if it is absent.
 // Set checks the edit against the values of the whole file. If other keys would change
-// too, such as those that refer to an anchor, the error is an [*EditError].
+// too, such as those that refer to an anchor, the error is an [*Error].
 func (f Format) Set(content []byte, key, value string) (Edit, error) {
 	ed, keys := f.editor(), strings.Split(key, ".")
 	before, err := ed.decode(content)
 	if err != nil {
-		return Edit{}, &EditError{key, 0, err.Error()}
+		return Edit{}, &Error{key, 0, err.Error()}
 	}
 	old, found, err := ed.find(content, keys)
 	if err != nil {
 		return Edit{}, err
 	}
 	if bytes.Contains(content, []byte("${"+key+"}")) {
-		return Edit{}, &EditError{key, old.line, "another key is interpolated from this one, and would change with it"}
+		return Edit{}, &Error{key, old.Line, "another key is interpolated from this one, and would change with it"}
 	}
 	var edit Edit
 	if found && old.end > 0 {
@@ -150,14 +152,14 @@ func (f Format) Set(content []byte, key, value string) (Edit, error) {
 	}
 	after, err := ed.decode(Apply(content, []Edit{edit}))
 	if err != nil {
-		return Edit{}, &EditError{key, old.line, "cannot be changed here: " + err.Error()}
+		return Edit{}, &Error{key, old.Line, "cannot be changed here: " + err.Error()}
 	}
 	got, ok := lookup(after, keys)
 	if !ok || !same(got, value) {
-		return Edit{}, &EditError{key, old.line, "cannot be changed here"}
+		return Edit{}, &Error{key, old.Line, "cannot be changed here"}
 	}
 	if !reflect.DeepEqual(with(before, keys, got), after) {
-		return Edit{}, &EditError{key, old.line, "other keys refer to it, and would change with it; write the number in each place"}
+		return Edit{}, &Error{key, old.Line, "other keys refer to it, and would change with it; write the number in each place"}
 	}
 	return edit, nil
 }
@@ -197,9 +199,9 @@ func with(values any, keys []string, value any) any {
 	return out
 }
 
-// has reports whether a file has a key, whatever its value is. It returns false if the
+// Has reports whether a file has a key, whatever its value is. It returns false if the
 // file cannot be decoded.
-func (f Format) has(content []byte, key string) bool {
+func (f Format) Has(content []byte, key string) bool {
 	values, err := f.editor().decode(content)
 	if err != nil {
 		return false

@@ -1,7 +1,6 @@
-package wrap
+package edit
 
 import (
-	"errors"
 	"strings"
 	"testing"
 )
@@ -65,35 +64,6 @@ func TestSetChangesNothingElse(t *testing.T) {
 	}
 }
 
-func TestEvaluate(t *testing.T) {
-	for text, want := range map[string]string{
-		"5 * 8": "40", "2**3": "", "16//4": "4", "15//4": "", "(1+2)*3 - 1": "8", "1_000": "1000", "7 % 0": "", "0x10": "",
-		"micro": "", "f(3)": "", "": "", "9999999999": "", "1 << 4": "", "-3": "", "2 * -3": "",
-	} {
-		n, err := evaluate(text, nil)
-		if got := strings.TrimSpace(strings.Repeat(" ", 1) + itoa(n, err)); got != want {
-			t.Errorf("%q: %s, want %q", text, got, want)
-		}
-	}
-	for text, ok := range map[string]bool{"[4]": true, "4": true, "[4, 4]": false, "4,2": false, "[]": false} {
-		if _, err := List.amount(text); (err == nil) != ok {
-			t.Errorf("list %s: %v", text, err)
-		}
-	}
-	for _, text := range []string{"", "${x}", "0", "-1", "auto", "8.0", "1073741825"} {
-		if _, err := Int.amount(text); err == nil {
-			t.Errorf("%q was taken", text)
-		}
-	}
-}
-
-func itoa(n int, err error) string {
-	if err != nil {
-		return ""
-	}
-	return Int.write(n, "")
-}
-
 // FuzzSet checks that no editor panics, whatever is in a file, and that an edit gives the
 // key its value and leaves every byte outside the edit alone.
 func FuzzSet(f *testing.F) {
@@ -117,30 +87,9 @@ func FuzzSet(f *testing.F) {
 		if string(after[:edit.Start]) != string(content[:edit.Start]) || string(after[edit.Start+len(edit.New):]) != string(content[edit.End:]) {
 			t.Fatalf("%q became %q", content, after)
 		}
-		got, ok, err := format.find(after, key)
-		if err != nil || !ok || got.text != "9" {
-			t.Fatalf("%q: %s is %q, %v, %v", after, key, got.text, ok, err)
-		}
-	})
-}
-
-func FuzzParseProfile(f *testing.F) {
-	files, err := embedded.ReadDir("profiles")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, file := range files {
-		content, err := embedded.ReadFile("profiles/" + file.Name())
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(content)
-	}
-	f.Fuzz(func(t *testing.T, content []byte) {
-		_, err := ParseProfile("p.yaml", content)
-		var problem *ProfileError
-		if err != nil && !errors.As(err, &problem) {
-			t.Fatalf("%T: %v", err, err)
+		got, ok, err := format.Find(after, key)
+		if err != nil || !ok || got.Text != "9" {
+			t.Fatalf("%q: %s is %q, %v, %v", after, key, got.Text, ok, err)
 		}
 	})
 }
