@@ -14,6 +14,7 @@ import (
 	"headroom/memory"
 	"headroom/runs"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // Checkpoint is one checkpoint on disk.
@@ -88,7 +89,7 @@ func (m *Match) Checkpoints(now time.Time, past Past) (Checkpoints, error) {
 
 // candidates returns the names in the folder of the checkpoints, files, that match the
 // pattern of checkpoints. files is nil if no files can be read.
-func (m *Match) candidates(layout Layout) (found Checkpoints, files fs.FS, names []string, err error) {
+func (m *Match) candidates(layout profile.Layout) (found Checkpoints, files fs.FS, names []string, err error) {
 	if layout.Glob == "" {
 		return found, nil, nil, &ResumeError{m.Profile.Name + " does not say where checkpoints are; name them with --knob checkpoints=GLOB"}
 	}
@@ -120,7 +121,7 @@ func (m *Match) Where() string {
 // root returns the folder that holds the checkpoints, spelled as in the command.
 func (m *Match) root() (string, error) {
 	var failed error
-	root := braces.ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
+	root := profile.Braces.ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
 		name = strings.Trim(name, "{}")
 		value, err := m.text(name)
 		if err == nil && value == "" {
@@ -145,7 +146,7 @@ func (m *Match) root() (string, error) {
 // such a file, any checkpoint newer than named counts as unfinished.
 //
 // If the order is that of time, but the times cannot be believed, the numbers decide.
-func (c *Checkpoints) sort(layout Layout, named string, credible bool) {
+func (c *Checkpoints) sort(layout profile.Layout, named string, credible bool) {
 	newer := func(a, b Checkpoint) int {
 		if d := cmp.Compare(b.Number, a.Number); d != 0 && (!layout.Time || !credible) {
 			return d
@@ -173,7 +174,7 @@ func (c *Checkpoints) sort(layout Layout, named string, credible bool) {
 
 // pointed returns the name of the checkpoint that the pointer file names, or "" if there
 // is none.
-func pointed(files fs.FS, layout Layout) string {
+func pointed(files fs.FS, layout profile.Layout) string {
 	if layout.Pointer == "" {
 		return ""
 	}
@@ -192,7 +193,7 @@ var integer = regexp.MustCompile(`\d+`)
 
 // look examines the checkpoint called name. If the checkpoint cannot be used, its Problem
 // says why.
-func look(files fs.FS, root, name string, layout Layout) Checkpoint {
+func look(files fs.FS, root, name string, layout profile.Layout) Checkpoint {
 	c, mode := glance(files, root, name)
 	if c.Problem != "" {
 		return c
@@ -246,7 +247,7 @@ func glance(files fs.FS, root, name string) (Checkpoint, fs.FileMode) {
 
 // incomplete says what is missing or broken in a checkpoint. It returns "" if nothing is.
 // parts are the files in the checkpoint, if it is a folder.
-func incomplete(files fs.FS, name string, isDir bool, parts []string, layout Layout) string {
+func incomplete(files fs.FS, name string, isDir bool, parts []string, layout profile.Layout) string {
 	if !isDir {
 		return broken(files, name)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"headroom/runs"
+	"headroom/wrap/profile"
 )
 
 // Past is what is known of a run's checkpoints apart from what is on disk now. With it, the
@@ -208,7 +209,7 @@ func (c *Checkpoints) strangers(p Past, now time.Time) {
 
 // unsure gives the newest checkpoint a problem if a command that chooses by itself might
 // resume from another one instead, which is not of this run.
-func (c *Checkpoints) unsure(layout Layout) {
+func (c *Checkpoints) unsure(layout profile.Layout) {
 	if c.Newest == nil || !c.auto || layout.Pointer != "" {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"headroom/runs"
+	"headroom/wrap/profile"
 )
 
 // TestOfThisRun checks which checkpoints count as those of the run, in which order they are
@@ -196,25 +197,25 @@ func TestUnknownFilesAreNotTheSame(t *testing.T) {
 func TestMost(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		unit Unit
+		unit profile.Unit
 		base int
 		made int
 		want int64
 	}{
-		{"from the beginning", Steps, 0, 10, 120},
-		{"resumed", Steps, 50, 10, 170},
-		{"it is not known from where", Steps, -1, 10, 0},
-		{"nothing made yet", Steps, 0, 0, 0},
-		{"not known how many", Steps, 0, -1, 0},
-		{"samples are counted", Samples, 0, 10, 0},
+		{"from the beginning", profile.Steps, 0, 10, 120},
+		{"resumed", profile.Steps, 50, 10, 170},
+		{"it is not known from where", profile.Steps, -1, 10, 0},
+		{"nothing made yet", profile.Steps, 0, 0, 0},
+		{"not known how many", profile.Steps, 0, -1, 0},
+		{"samples are counted", profile.Samples, 0, 10, 0},
 		{"the unit is not known", "", 0, 10, 0},
 	} {
-		w := Wrapped{Match: &Match{Profile: Profile{Unit: c.unit}}, base: c.base, Made: func() int { return c.made }}
+		w := Wrapped{Match: &Match{Profile: profile.Profile{Unit: c.unit}}, base: c.base, Made: func() int { return c.made }}
 		if got := w.most(); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
-	if got := (&Wrapped{Match: &Match{Profile: Profile{Unit: Steps}}}).most(); got != 0 {
+	if got := (&Wrapped{Match: &Match{Profile: profile.Profile{Unit: profile.Steps}}}).most(); got != 0 {
 		t.Errorf("nobody tells: %d", got)
 	}
 }

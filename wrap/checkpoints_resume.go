@@ -14,6 +14,7 @@ import (
 
 	"headroom/wrap/command"
 	"headroom/wrap/edit"
+	"headroom/wrap/profile"
 )
 
 // Resume says which checkpoint a command resumes from.
@@ -119,27 +120,21 @@ func (m *Match) resumable(r Resume, s, next step) error {
 		return refuse("%s: %s", r.Checkpoint.Path, r.Checkpoint.Problem)
 	case need.Package != "" && have == "":
 		return refuse("%s needs %s %s or later to resume, but the installed version is not known", p.Name, need.Package, need.Version)
-	case need.Package != "" && olderThan(have, need.Version):
+	case need.Package != "" && profile.Older(have, need.Version):
 		return refuse("%s needs %s %s or later to resume, but %s is installed", p.Name, need.Package, need.Version, have)
-	case p.Unit == Micros && before != next.perMicro && p.Name == "plain":
+	case p.Unit == profile.Micros && before != next.perMicro && p.Name == "plain":
 		return refuse("the checkpoint counts micro-batches (--knob unit=micro-batch), so with micro-batch %d instead of %d the command would skip or repeat samples; let the script count optimizer steps or samples", next.perMicro, before)
-	case p.Unit == Micros && before != next.perMicro && !m.atEpochs():
+	case p.Unit == profile.Micros && before != next.perMicro && !m.atEpochs():
 		return refuse("%s records its position in micro-batches, and this checkpoint may be from the middle of an epoch: the command would resume at a different position with micro-batch %d instead of %d; save only at the ends of epochs, and give the training's length in epochs", p.Name, next.perMicro, before)
 	}
 	return nil
-}
-
-// olderThan reports whether version have is older than version need. It compares only the
-// numbers in the two versions.
-func olderThan(have, need string) bool {
-	return slices.Compare(versionNumbers(have), versionNumbers(need)) < 0
 }
 
 // atEpochs reports whether the command writes checkpoints, and resumes from them, only at
 // the ends of epochs. It returns false if a knob that could say otherwise cannot be read.
 func (m *Match) atEpochs() bool {
 	layout := m.Profile.Checkpoints
-	if layout.Cadence != EveryEpoch {
+	if layout.Cadence != profile.EveryEpoch {
 		return false
 	}
 	for _, word := range layout.Within {
@@ -203,18 +198,18 @@ func (w *rewriter) patched(name string, before, next step) (string, error) {
 // patch returns the edit of one file, and whether the file has to change. It infers how
 // many GPUs each process used from what the file says about the earlier step, because the
 // command does not show whether a library used several GPUs from one process.
-func (m *Match) patch(content []byte, patch Patch, before, next step) (change edit.Edit, changes bool, err error) {
+func (m *Match) patch(content []byte, patch profile.Patch, before, next step) (change edit.Edit, changes bool, err error) {
 	at, ok, err := edit.JSON.Find(content, patch.Key)
 	if err != nil || !ok {
 		return edit.Edit{}, false, err // older versions of the framework neither write nor read the key
 	}
 	said := command.Number(at.Text)
 	for _, gpus := range []int{1, max(1, next.ranks), said / before.perMicro} {
-		then, err := evaluate(patch.Value, m.amounts(before, gpus))
+		then, err := profile.Evaluate(patch.Value, m.amounts(before, gpus))
 		if certain := !m.Launch.Alone(); err != nil || gpus < 1 || then != said && !certain {
 			continue // this number of GPUs does not explain what the file says; under a launcher, one GPU is certain
 		}
-		now, err := evaluate(patch.Value, m.amounts(next, gpus))
+		now, err := profile.Evaluate(patch.Value, m.amounts(next, gpus))
 		if err != nil || now == said {
 			return edit.Edit{}, false, err
 		}
@@ -226,8 +221,8 @@ func (m *Match) patch(content []byte, patch Patch, before, next step) (change ed
 
 // amounts returns the values of the names that an expression about step s may use. gpus
 // is how many GPUs each process uses.
-func (m *Match) amounts(s step, gpus int) amounts {
-	return amounts{micro: s.perMicro, accumulation: s.perRank, global: m.total(s), "world": max(1, s.ranks), devices: gpus}
+func (m *Match) amounts(s step, gpus int) profile.Amounts {
+	return profile.Amounts{profile.Micro: s.perMicro, profile.Accumulation: s.perRank, profile.Global: m.total(s), "world": max(1, s.ranks), profile.Devices: gpus}
 }
 
 // Write creates r's copies and its clone beside the originals. It replaces files that

@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // tensors returns a safetensors file whose header states that there are said bytes of
 // data. The number of bytes of data that the file really holds is given by the parameter
 // there.
 func tensors(said, there int) []byte {
-	header := `{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,` + Int.write(said, "") + `]}}`
+	header := `{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,` + profile.Int.Write(said, "") + `]}}`
 	var b bytes.Buffer
 	_ = binary.Write(&b, binary.LittleEndian, uint64(len(header))) // a write to memory does not fail
 	b.WriteString(header)
@@ -37,7 +38,7 @@ const (
 func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
 	t.Helper()
 	c := command.Line{Args: append([]string{"torchrun", "--nproc_per_node=2", "run_clm.py", "--output_dir=out"}, args...), Dir: "/work"}
-	m, err := Recognise(c, Builtin(), Given{Files: files, Profile: "transformers"})
+	m, err := Recognise(c, profile.Builtin(), Given{Files: files, Profile: "transformers"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,11 +109,11 @@ func TestCheckpointsOfAnotherRunAreNotTaken(t *testing.T) {
 // TestCheckpointsNeedTheirFolder checks that looking for checkpoints fails if their
 // folder is not known, but that the command can still be run.
 func TestCheckpointsNeedTheirFolder(t *testing.T) {
-	p, err := ParseProfile("p", []byte(pointing))
+	p, err := profile.Parse("p", []byte(pointing))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := Recognise(command.Line{Args: []string{"pretrain.py", "--micro-batch-size", "4"}, Dir: "/"}, []Profile{p}, Given{Profile: "pointing"})
+	m, err := Recognise(command.Line{Args: []string{"pretrain.py", "--micro-batch-size", "4"}, Dir: "/"}, []profile.Profile{p}, Given{Profile: "pointing"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ unit: sample
 // pointer file counts as unfinished, and that it is set aside so that the framework does
 // not choose it.
 func TestPointerFileAndAside(t *testing.T) {
-	p, err := ParseProfile("p", []byte(pointing))
+	p, err := profile.Parse("p", []byte(pointing))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,13 +152,13 @@ func TestPointerFileAndAside(t *testing.T) {
 	}
 }
 
-func pointsAt(t *testing.T, p Profile, pointer string) {
+func pointsAt(t *testing.T, p profile.Profile, pointer string) {
 	t.Helper()
 	files := fstest.MapFS{"work/ck/latest.txt": {Data: []byte(pointer), ModTime: start.Add(time.Hour)}}
 	for _, name := range []string{"iter_0000100", "iter_0000200", "iter_0000300"} {
 		files["work/ck/"+name+"/w.pt"] = &fstest.MapFile{Data: []byte(wholeZip), ModTime: start.Add(time.Hour)}
 	}
-	m, err := Recognise(command.Line{Args: []string{"torchrun", "--nproc-per-node=2", "pretrain.py", "--micro-batch-size", "4", "--save", "ck"}, Dir: "/work"}, []Profile{p}, Given{Files: files, Profile: "pointing"})
+	m, err := Recognise(command.Line{Args: []string{"torchrun", "--nproc-per-node=2", "pretrain.py", "--micro-batch-size", "4", "--save", "ck"}, Dir: "/work"}, []profile.Profile{p}, Given{Files: files, Profile: "pointing"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // TestCommands checks how the commands in testdata/commands are rewritten. Each file
@@ -149,7 +150,7 @@ func outcome(t *testing.T, archive *txtar.Archive) string {
 	t.Helper()
 	s := readScenario(t, archive)
 	var b strings.Builder
-	m, err := Recognise(s.command, Builtin(), s.given)
+	m, err := Recognise(s.command, profile.Builtin(), s.given)
 	if err != nil {
 		return err.Error() + "\n"
 	}
@@ -207,7 +208,7 @@ func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recover
 	for _, what := range out.Prove {
 		fmt.Fprintf(b, "to prove: %s\n", what)
 	}
-	again, err := Recognise(out.Command, Builtin(), Given{Files: overlaid(s.files, out), Profile: s.given.Profile, Knobs: s.given.Knobs, World: s.given.World})
+	again, err := Recognise(out.Command, profile.Builtin(), Given{Files: overlaid(s.files, out), Profile: s.given.Profile, Knobs: s.given.Knobs, World: s.given.World})
 	if err != nil {
 		t.Fatalf("micro-batch %d: the rewritten command: %v", p.Micro, err)
 	}

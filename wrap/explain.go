@@ -12,6 +12,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // Explanation is all that headroom knows about a command before it runs. It is plain data
@@ -157,7 +158,7 @@ var kinds = map[placeKind]string{absent: "absent", byDefault: "default", inFile:
 // accumulation, the length of the training, the devices and the nodes.
 func (m *Match) knobs() []KnobAt {
 	names := slices.Sorted(maps.Keys(m.Profile.Knobs))
-	first := []string{micro, accumulation, global, eval, steps, devices, nodes}
+	first := []string{profile.Micro, profile.Accumulation, profile.Global, profile.Eval, profile.Length, profile.Devices, profile.Nodes}
 	slices.SortStableFunc(names, func(a, b string) int { return rank(first, a) - rank(first, b) })
 	var all []KnobAt
 	for _, name := range names {

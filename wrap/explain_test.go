@@ -13,6 +13,7 @@ import (
 
 	"headroom/memory"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // explained returns the explanation of a command with the given files, run in /work.
@@ -20,7 +21,7 @@ func explained(t *testing.T, line string, files fstest.MapFS, g Given, trust boo
 	t.Helper()
 	g.Files = files
 	w := &Wrapped{Command: command.Line{Args: strings.Fields(line), Dir: "/work"}, Trust: trust}
-	m, why := Recognise(w.Command, Builtin(), g)
+	m, why := Recognise(w.Command, profile.Builtin(), g)
 	if why == nil {
 		var asked Asked
 		if asked, why = m.Plan(); why == nil {
@@ -120,7 +121,7 @@ func TestExplainEveryCommand(t *testing.T) {
 		}
 		s := readScenario(t, archive)
 		w := &Wrapped{Command: s.command}
-		m, why := Recognise(s.command, Builtin(), s.given)
+		m, why := Recognise(s.command, profile.Builtin(), s.given)
 		if why == nil {
 			var asked Asked
 			if asked, why = m.Plan(); why == nil {

@@ -8,6 +8,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // TestFindWithinALimit checks the result for a command whose allocator may hold only a
@@ -81,7 +82,7 @@ func TestJudgeWithinALimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		trials := &Trials{Match: &Match{Command: line, Launch: launch, Profile: Profile{Trial: Rehearsal{Steps: 3}}}, Memory: c.pretended}
+		trials := &Trials{Match: &Match{Command: line, Launch: launch, Profile: profile.Profile{Trial: profile.Rehearsal{Steps: 3}}}, Memory: c.pretended}
 		exit := command.Exit{Code: c.code, GPUs: []command.GPU{{Total: 80 * gib, Peak: c.held}}}
 		if c.code != 0 {
 			exit.Tail = []byte(full)

@@ -9,13 +9,14 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // foreseen returns what Foreseen says about a command, and what the next smaller
 // micro-batch would change.
 func foreseen(c command.Line, g Given, trust bool) (string, *Smaller) {
 	w := &Wrapped{Command: c, Trust: trust}
-	m, err := Recognise(c, Builtin(), g)
+	m, err := Recognise(c, profile.Builtin(), g)
 	if err == nil {
 		var asked Asked
 		if asked, err = m.Plan(); err == nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // KnobError says that a knob cannot be read or set in a command.
@@ -54,7 +55,7 @@ type place struct {
 // find returns the place where a knob of p is set. Its kind is absent if the knob is not
 // set and no default is known. The command line takes precedence over the environment,
 // the environment over the configuration, and the configuration over the defaults.
-func (m *Match) find(p Profile, docs []document, name string) (place, error) {
+func (m *Match) find(p profile.Profile, docs []document, name string) (place, error) {
 	k, ok := p.Knobs[name]
 	if !ok {
 		return place{}, nil
@@ -89,7 +90,7 @@ func (m *Match) find(p Profile, docs []document, name string) (place, error) {
 
 // set returns at. If the value there means that the knob is not set, set first replaces
 // the text of at with the knob's default.
-func (m *Match) set(k Knob, at place) place {
+func (m *Match) set(k profile.Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true
 	}
@@ -99,7 +100,7 @@ func (m *Match) set(k Knob, at place) place {
 // inArguments looks for a knob among the arguments of the training program. A flag that
 // is given twice is an error, because it depends on the program which of its values takes
 // effect.
-func (m *Match) inArguments(p Profile, k Knob, name string) (place, error) {
+func (m *Match) inArguments(p profile.Profile, k profile.Knob, name string) (place, error) {
 	var found []place
 	for i := m.Launch.First; i < m.end(); i++ {
 		at, ok, err := m.argument(p, k, i)
@@ -121,9 +122,9 @@ func (m *Match) inArguments(p Profile, k Knob, name string) (place, error) {
 
 // argument returns the place of a knob's value if argument i sets the knob, and whether
 // it does.
-func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
+func (m *Match) argument(p profile.Profile, k profile.Knob, i int) (place, bool, error) {
 	arg := m.Command.Args[i]
-	if p.Style == HydraStyle && !strings.HasPrefix(arg, "-") {
+	if p.Style == profile.HydraStyle && !strings.HasPrefix(arg, "-") {
 		key, value, ok := strings.Cut(arg, "=")
 		if ok && slices.Contains(k.Paths, strings.TrimLeft(key, "+")) {
 			return place{kind: inArgument, where: key, text: value, at: i, cut: len(key) + 1, flag: i}, true, nil
@@ -135,11 +136,11 @@ func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
 		switch {
 		case name == flag && given:
 			return place{kind: inArgument, where: flag, text: value, at: i, cut: len(name) + 1, flag: i}, true, nil
-		case name == flag && p.Style == EqualsStyle:
+		case name == flag && p.Style == profile.EqualsStyle:
 			return place{}, false, fmt.Errorf("has no value; write %s=VALUE", flag)
 		case name == flag:
 			return m.valueBehind(k, flag, i)
-		case short && k.Type == Int && strings.HasPrefix(arg, flag) && command.Number(arg[2:]) > 0:
+		case short && k.Type == profile.Int && strings.HasPrefix(arg, flag) && command.Number(arg[2:]) > 0:
 			return place{kind: inArgument, where: flag, text: arg[2:], at: i, cut: 2, flag: i}, true, nil
 		}
 	}
@@ -152,18 +153,18 @@ func (m *Match) argument(p Profile, k Knob, i int) (place, bool, error) {
 // valueBehind returns the place of the value of the flag at argument i. The value is the
 // argument after the flag, several arguments if the knob is a list, or "true" for a
 // switch.
-func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
+func (m *Match) valueBehind(k profile.Knob, flag string, i int) (place, bool, error) {
 	at := place{kind: inArgument, where: flag, at: i + 1, flag: i}
 	missing := i+1 >= m.end() || strings.HasPrefix(m.Command.Args[i+1], "-") && command.Number(m.Command.Args[i+1][1:]) == 0
 	switch {
-	case k.Type == Switch || missing && k.Type == Bool:
+	case k.Type == profile.Switch || missing && k.Type == profile.Bool:
 		at.at, at.bare, at.text = i, true, "true"
 		return at, true, nil
 	case missing:
 		return place{}, false, fmt.Errorf("has no value")
 	}
 	at.text = m.Command.Args[i+1]
-	for j := i + 2; k.Type == List && j < m.end() && command.Number(m.Command.Args[j]) > 0; j++ {
+	for j := i + 2; k.Type == profile.List && j < m.end() && command.Number(m.Command.Args[j]) > 0; j++ {
 		at.text += "," + m.Command.Args[j]
 	}
 	return at, true, nil
@@ -171,8 +172,8 @@ func (m *Match) valueBehind(k Knob, flag string, i int) (place, bool, error) {
 
 // abbreviates returns the flag of k that name may be short for, or "" if there is none.
 // argparse accepts the beginning of a long flag in place of the whole.
-func (m *Match) abbreviates(p Profile, k Knob, name string) string {
-	if p.Style != SpaceStyle || !strings.HasPrefix(name, "--") || len(name) < 5 {
+func (m *Match) abbreviates(p profile.Profile, k profile.Knob, name string) string {
+	if p.Style != profile.SpaceStyle || !strings.HasPrefix(name, "--") || len(name) < 5 {
 		return ""
 	}
 	for _, other := range p.Knobs {
@@ -181,7 +182,7 @@ func (m *Match) abbreviates(p Profile, k Knob, name string) string {
 		}
 	}
 	for _, flag := range k.Flags {
-		if strings.HasPrefix(flag, name) && k.Type == Int && !m.gives(flag) {
+		if strings.HasPrefix(flag, name) && k.Type == profile.Int && !m.gives(flag) {
 			return flag
 		}
 	}
@@ -189,7 +190,7 @@ func (m *Match) abbreviates(p Profile, k Knob, name string) string {
 }
 
 // inFiles looks for a knob in the configuration files, beginning with the last one.
-func inFiles(k Knob, docs []document, name string) (place, error) {
+func inFiles(k profile.Knob, docs []document, name string) (place, error) {
 	for i := len(docs) - 1; i >= 0; i-- {
 		d := &docs[i]
 		if d.err != nil && len(k.Paths) > 0 {
@@ -215,8 +216,8 @@ func inFiles(k Knob, docs []document, name string) (place, error) {
 
 // scriptDefault returns the default that the script declares for a flag of k through
 // argparse, or "" if none can be found.
-func (m *Match) scriptDefault(k Knob) string {
-	if k.Type != Int {
+func (m *Match) scriptDefault(k profile.Knob) string {
+	if k.Type != profile.Int {
 		return ""
 	}
 	for _, flag := range k.Flags {
@@ -243,7 +244,7 @@ func (m *Match) declared(flag, option string) [][][]byte {
 
 // amountOf returns the value of a knob as a positive number, or 0 if the knob is not set
 // and has no default.
-func (m *Match) amountOf(p Profile, docs []document, name string) (int, error) {
+func (m *Match) amountOf(p profile.Profile, docs []document, name string) (int, error) {
 	at, err := m.find(p, docs, name)
 	if err != nil || at.text == "" && (at.unset || at.kind < inEnv) {
 		return 0, err
@@ -251,7 +252,7 @@ func (m *Match) amountOf(p Profile, docs []document, name string) (int, error) {
 	if at.text == "" {
 		return 0, &KnobError{name, at.where, "", "present but empty; give a number"}
 	}
-	n, err := p.Knobs[name].Type.amount(at.text)
+	n, err := p.Knobs[name].Type.Amount(at.text)
 	if err != nil {
 		return 0, &KnobError{name, at.where, strconv.Quote(at.text), err.Error()}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // Asked is the optimizer step that a command asks for.
@@ -71,8 +72,8 @@ func (m *Match) Plan() (Asked, error) {
 	if s.ranks == 0 {
 		a.Unknown = append(a.Unknown, "ranks: "+s.why)
 	}
-	if _, has := m.Profile.Knobs[eval]; has {
-		n, err := m.amountOf(m.Profile, m.files, eval)
+	if _, has := m.Profile.Knobs[profile.Eval]; has {
+		n, err := m.amountOf(m.Profile, m.files, profile.Eval)
 		if err != nil || n == 0 {
 			a.Unknown = append(a.Unknown, "evaluation batch: not given, and its default is not known")
 		}
@@ -86,19 +87,19 @@ func (m *Match) step() (s step, err error) {
 	if s.ranks, s.why, err = m.ranks(); err != nil {
 		return s, err
 	}
-	to := map[string]*int{micro: &s.micro, accumulation: &s.accumulation, global: &s.global}
-	for _, name := range counted {
+	to := map[string]*int{profile.Micro: &s.micro, profile.Accumulation: &s.accumulation, profile.Global: &s.global}
+	for _, name := range profile.Counted {
 		if *to[name], err = m.amountOf(m.Profile, m.files, name); err != nil {
 			return s, err
 		}
 	}
 	if s.micro == 0 {
-		return s, &KnobError{micro, m.places(micro), "", "not given, and its default is not known; give it"}
+		return s, &KnobError{profile.Micro, m.places(profile.Micro), "", "not given, and its default is not known; give it"}
 	}
-	if s.perMicro, err = m.perRank(micro, s.micro, s); err != nil {
+	if s.perMicro, err = m.perRank(profile.Micro, s.micro, s); err != nil {
 		return s, err
 	}
-	given, err := m.givenOwn(accumulation)
+	given, err := m.givenOwn(profile.Accumulation)
 	if err != nil {
 		return s, err
 	}
@@ -110,31 +111,31 @@ func (m *Match) step() (s step, err error) {
 		return s, m.derive(&s)
 	}
 	s.perRank = 1
-	if _, has := m.Profile.Knobs[accumulation]; has && s.accumulation == 0 && s.global == 0 && m.Profile.Law.Derive == "" {
-		return s, &KnobError{accumulation, m.places(accumulation), "", "not given, and its default is not known; give it, even if it is 1"}
+	if _, has := m.Profile.Knobs[profile.Accumulation]; has && s.accumulation == 0 && s.global == 0 && m.Profile.Law.Derive == "" {
+		return s, &KnobError{profile.Accumulation, m.places(profile.Accumulation), "", "not given, and its default is not known; give it, even if it is 1"}
 	}
 	if s.accumulation > 0 {
-		if s.perRank, err = m.perRank(accumulation, s.accumulation, s); err != nil {
+		if s.perRank, err = m.perRank(profile.Accumulation, s.accumulation, s); err != nil {
 			return s, err
 		}
 	}
 	if s.global > 0 && s.ranks == 0 {
-		return s, &WorldError{global, s.why}
+		return s, &WorldError{profile.Global, s.why}
 	}
 	if g := m.total(s); s.global > 0 && g != s.global*m.globalRanks(s) {
-		return s, &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is not micro-batch %d × accumulation %d × %d ranks", s.perMicro, s.perRank, s.ranks)}
+		return s, &KnobError{profile.Global, m.places(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not micro-batch %d × accumulation %d × %d ranks", s.perMicro, s.perRank, s.ranks)}
 	}
 	return s, m.agree(s)
 }
 
 // derive computes the accumulation from the effective batch, as the framework does.
 func (m *Match) derive(s *step) error {
-	if s.ranks == 0 && m.Profile.Knobs[global].Scope == Total {
-		return &WorldError{global, s.why}
+	if s.ranks == 0 && m.Profile.Knobs[profile.Global].Scope == profile.Total {
+		return &WorldError{profile.Global, s.why}
 	}
 	share := s.global * m.globalRanks(*s) / max(1, s.ranks)
 	if share*max(1, s.ranks) != s.global*m.globalRanks(*s) || share%s.perMicro != 0 {
-		return &KnobError{global, m.places(global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so the batch actually trained has a different size", s.perMicro, max(1, s.ranks))}
+		return &KnobError{profile.Global, m.places(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so the batch actually trained has a different size", s.perMicro, max(1, s.ranks))}
 	}
 	s.perRank = share / s.perMicro
 	return m.agree(*s)
@@ -145,17 +146,17 @@ func (m *Match) derive(s *step) error {
 // of ranks must divide every effective batch of the schedule. derived says whether the
 // framework computes the accumulation at all.
 func (m *Match) schedule(s *step, derived bool) error {
-	at, err := m.find(m.Profile, m.files, rampup)
+	at, err := m.find(m.Profile, m.files, profile.Rampup)
 	if err != nil || at.text == "" {
 		return err
 	}
 	refused := func(format string, args ...any) error {
-		return &KnobError{rampup, at.where, at.text, fmt.Sprintf(format, args...)}
+		return &KnobError{profile.Rampup, at.where, at.text, fmt.Sprintf(format, args...)}
 	}
 	if !derived {
-		return refused("needs %s, the size that the effective batch grows to, and cannot be combined with accumulation", m.places(global))
+		return refused("needs %s, the size that the effective batch grows to, and cannot be combined with accumulation", m.places(profile.Global))
 	}
-	all, err := amountsOf(at.text)
+	all, err := profile.AmountsOf(at.text)
 	if err != nil || len(all) != 3 {
 		return refused("must be START INCREMENT SAMPLES, three numbers of at least 1")
 	}
@@ -179,7 +180,7 @@ func divisor(a, b int) int {
 // the effective batch: 1 if the value is already the total over all ranks, otherwise the
 // number of ranks, or 1 if that is not known.
 func (m *Match) globalRanks(s step) int {
-	if m.Profile.Knobs[global].Scope == Total {
+	if m.Profile.Knobs[profile.Global].Scope == profile.Total {
 		return 1
 	}
 	return max(1, s.ranks)
@@ -200,23 +201,23 @@ func (m *Match) perRank(name string, n int, s step) (int, error) {
 	return scoped(m.Profile.Knobs[name].Scope, name, n, s, m.places(name))
 }
 
-func scoped(scope Scope, name string, n int, s step, where string) (int, error) {
+func scoped(scope profile.Scope, name string, n int, s step, where string) (int, error) {
 	switch {
-	case scope == Total && s.ranks == 0 || scope == Unsaid && s.ranks == 0:
+	case scope == profile.Total && s.ranks == 0 || scope == profile.Unsaid && s.ranks == 0:
 		return 0, &WorldError{name, s.why}
-	case scope == Unsaid && s.ranks > 1:
+	case scope == profile.Unsaid && s.ranks > 1:
 		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("may be the value per rank or the total over all %d ranks; say which with --knob %s=%s@rank or @total", s.ranks, name, where)}
-	case scope == Total && n%s.ranks != 0:
+	case scope == profile.Total && n%s.ranks != 0:
 		return 0, &KnobError{name, where, fmt.Sprint(n), fmt.Sprintf("is counted over all ranks, and is not divisible by %d", s.ranks)}
-	case scope == Total:
+	case scope == profile.Total:
 		return n / s.ranks, nil
 	}
 	return n, nil
 }
 
 // written converts n, a value per rank, to the value of a knob with the given scope.
-func written(scope Scope, n, ranks int) int {
-	if scope == Total {
+func written(scope profile.Scope, n, ranks int) int {
+	if scope == profile.Total {
 		return n * max(1, ranks)
 	}
 	return n
@@ -239,8 +240,8 @@ func (m *Match) places(name string) string {
 // values: headroom must not guess which of the two applies.
 func (m *Match) agree(s step) error {
 	for i, layer := range m.Layers {
-		wants := map[string]int{micro: s.perMicro, accumulation: s.perRank, global: m.total(s)}
-		for _, name := range counted {
+		wants := map[string]int{profile.Micro: s.perMicro, profile.Accumulation: s.perRank, profile.Global: m.total(s)}
+		for _, name := range profile.Counted {
 			want := wants[name]
 			at, err := m.find(layer, m.under[i], name)
 			if err != nil {
@@ -253,7 +254,7 @@ func (m *Match) agree(s step) error {
 			if err != nil {
 				return err
 			}
-			if name == global && s.ranks == 0 {
+			if name == profile.Global && s.ranks == 0 {
 				return &WorldError{at.where, s.why}
 			}
 			if n != want {
@@ -274,7 +275,7 @@ func (m *Match) ranks() (n int, why string, err error) {
 		return n, why, err
 	}
 	for i, layer := range m.Layers {
-		if n, err := m.amountOf(layer, m.under[i], processes); err != nil || n > 0 {
+		if n, err := m.amountOf(layer, m.under[i], profile.Processes); err != nil || n > 0 {
 			return n, "", err
 		}
 	}
@@ -285,13 +286,13 @@ func (m *Match) ranks() (n int, why string, err error) {
 // and the reason if it is not known.
 func (m *Match) launched() (n int, why string, err error) {
 	l := m.Launch
-	_, starts := m.Profile.Knobs[devices]
+	_, starts := m.Profile.Knobs[profile.Devices]
 	switch {
 	case l.Ranks == 0:
 		return 0, l.Why, nil
 	case starts && l.Alone():
 		return m.started()
-	case m.Profile.Knobs[micro].Scope != PerDevice || !l.Alone():
+	case m.Profile.Knobs[profile.Micro].Scope != profile.PerDevice || !l.Alone():
 		return l.Ranks, "", nil
 	case l.Devices == 0:
 		return 0, "one process uses every GPU that it sees, and CUDA_VISIBLE_DEVICES is not set", nil
@@ -303,7 +304,7 @@ func (m *Match) launched() (n int, why string, err error) {
 // reason if it is not known.
 func (m *Match) started() (n int, why string, err error) {
 	n = 1
-	for _, name := range []string{devices, nodes} {
+	for _, name := range []string{profile.Devices, profile.Nodes} {
 		if _, has := m.Profile.Knobs[name]; !has {
 			continue
 		}

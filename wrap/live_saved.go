@@ -9,6 +9,7 @@ import (
 
 	"headroom/runs"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // List records which checkpoints there are before the command is started for the first time:
@@ -126,7 +127,7 @@ func (m *Match) absolute() (root, glob string) {
 
 // most returns the Most of a [Past].
 func (w *Wrapped) most() int64 {
-	if w.Made == nil || w.Match == nil || w.Match.Profile.Unit != Steps || w.base < 0 {
+	if w.Made == nil || w.Match == nil || w.Match.Profile.Unit != profile.Steps || w.base < 0 {
 		return 0
 	}
 	made := w.Made()

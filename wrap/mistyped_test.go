@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"headroom/wrap/profile"
 )
 
 // TestMistyped checks that a flag in --knob that the command does not know is compared with
@@ -32,7 +34,7 @@ func TestMistyped(t *testing.T) {
 		}
 		command := typed(c.command)
 		command.Dir = "/"
-		m, err := Recognise(command, Builtin(), Given{Knobs: strings.Fields(c.knobs), Files: files})
+		m, err := Recognise(command, profile.Builtin(), Given{Knobs: strings.Fields(c.knobs), Files: files})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // Given is what the user specified in addition to the command, and the file system from
@@ -14,7 +15,7 @@ import (
 type Given struct {
 	Files   fs.FS    // rooted at /; if nil, no files are read
 	Profile string   // name of the profile to use, whatever the scores are; may be ""
-	Knobs   []string // "micro=--batch-size"; see [Plain]
+	Knobs   []string // "micro=--batch-size"; see [profile.Plain]
 	World   int      // number of data-parallel ranks; 0 means what the command says
 }
 
@@ -22,9 +23,9 @@ type Given struct {
 type Match struct {
 	Command command.Line
 	Launch  command.Launch
-	Profile Profile
-	Layers  []Profile // profiles of what runs between the launcher and the framework, such as DeepSpeed
-	Scores  []Score   // best first
+	Profile profile.Profile
+	Layers  []profile.Profile // profiles of what runs between the launcher and the framework, such as DeepSpeed
+	Scores  []Score           // best first
 
 	given Given
 	files []document   // configurations of Profile
@@ -68,7 +69,7 @@ func (e *NotRecognisedError) Error() string {
 //
 // The error is an [*OpaqueError] if the training command cannot be seen, and a
 // [*NotRecognisedError] with the scores if no profile fits.
-func Recognise(c command.Line, profiles []Profile, g Given) (*Match, error) {
+func Recognise(c command.Line, profiles []profile.Profile, g Given) (*Match, error) {
 	launch, err := command.Peel(c)
 	if err != nil {
 		return nil, err
@@ -98,16 +99,16 @@ func Recognise(c command.Line, profiles []Profile, g Given) (*Match, error) {
 }
 
 // choose returns the name of the profile to use.
-func (m *Match) choose(profiles []Profile) (string, error) {
+func (m *Match) choose(profiles []profile.Profile) (string, error) {
 	if name := m.given.Profile; name != "" {
-		if !slices.ContainsFunc(profiles, func(p Profile) bool { return p.Name == name && !p.Layer }) {
+		if !slices.ContainsFunc(profiles, func(p profile.Profile) bool { return p.Name == name && !p.Layer }) {
 			var names []string
 			for _, p := range profiles {
 				if !p.Layer {
 					names = append(names, p.Name)
 				}
 			}
-			return "", &NotRecognisedError{Reason: unknownWord("profile "+name, name, names)}
+			return "", &NotRecognisedError{Reason: profile.UnknownWord("profile "+name, name, names)}
 		}
 		return name, nil
 	}
@@ -124,40 +125,40 @@ func (m *Match) choose(profiles []Profile) (string, error) {
 
 // named returns the profile called name, with the user's knobs in place of its own. If no
 // profile was recognised, the result has only the user's knobs.
-func (m *Match) named(name string, profiles []Profile, recognised bool) (Profile, error) {
+func (m *Match) named(name string, profiles []profile.Profile, recognised bool) (profile.Profile, error) {
 	if !recognised {
 		return m.plain()
 	}
-	at := slices.IndexFunc(profiles, func(p Profile) bool { return p.Name == name })
-	return profiles[at].withKnobs(m.given.Knobs)
+	at := slices.IndexFunc(profiles, func(p profile.Profile) bool { return p.Name == name })
+	return profiles[at].WithKnobs(m.given.Knobs)
 }
 
 // plain returns a profile that has only the user's knobs. If the script declares the flag
 // for resuming as a switch, the flag gets no path: the script then looks for its newest
 // checkpoint by itself.
-func (m *Match) plain() (Profile, error) {
-	p, err := Plain(m.given.Knobs)
+func (m *Match) plain() (profile.Profile, error) {
+	p, err := profile.Plain(m.given.Knobs)
 	k, has := p.Knobs["resume"]
 	isSwitch := func(flag string) bool { return len(m.declared(flag, `action\s*=\s*["']store_true["']`)) > 0 }
 	if err != nil || !has || !slices.ContainsFunc(k.Flags, isSwitch) {
 		return p, err
 	}
-	k.Type = Switch
+	k.Type = profile.Switch
 	p.Knobs["resume"] = k
 	if p.Resume.Mode == "path" {
-		p.Resume = Continuation{Mode: "auto", Set: map[string]string{"resume": "true"}}
+		p.Resume = profile.Continuation{Mode: "auto", Set: map[string]string{"resume": "true"}}
 	}
 	return p, nil
 }
 
 // score returns how well p fits the command: the sum of its signals' points.
-func (m *Match) score(p Profile) Score {
+func (m *Match) score(p profile.Profile) Score {
 	s := Score{Profile: p.Name}
 	add := func(points int, format string, args ...any) {
 		s.Points += points
 		s.Reasons = append(s.Reasons, fmt.Sprintf("%+d ", points)+fmt.Sprintf(format, args...))
 	}
-	if p.Match.runs(m.Launch) {
+	if programFits(p.Match, m.Launch) {
 		add(3, "%s", m.Launch.Name())
 	}
 	for _, flag := range p.Match.Flags {
@@ -182,8 +183,8 @@ func (m *Match) score(p Profile) Score {
 	return s
 }
 
-// runs reports whether l starts a program or a module that s names.
-func (s Signals) runs(l command.Launch) bool {
+// programFits reports whether l starts a program or a module that s names.
+func programFits(s profile.Signals, l command.Launch) bool {
 	for _, module := range s.Modules {
 		if l.Module == module || strings.HasPrefix(l.Module, module+".") {
 			return true
@@ -216,7 +217,7 @@ func (m *Match) end() int {
 
 // accompanies reports whether the layer p is part of the command: whether the command
 // names a configuration of p or sets one of p's knobs.
-func (m *Match) accompanies(p Profile) bool {
+func (m *Match) accompanies(p profile.Profile) bool {
 	if len(m.documents(p)) > 0 {
 		return true
 	}

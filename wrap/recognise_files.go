@@ -10,6 +10,7 @@ import (
 
 	"headroom/wrap/command"
 	"headroom/wrap/edit"
+	"headroom/wrap/profile"
 )
 
 // document is a configuration file that a command names.
@@ -38,7 +39,7 @@ func (m *Match) read(name string) ([]byte, error) {
 
 // documents returns the configurations of the command, found as p.Config describes. They
 // are in order of precedence: each overrides those before it.
-func (m *Match) documents(p Profile) []document {
+func (m *Match) documents(p profile.Profile) []document {
 	var all []document
 	add := func(name string, at, cut int, script bool) {
 		content, err := m.read(name)
@@ -61,7 +62,7 @@ func (m *Match) documents(p Profile) []document {
 		m.positional(p, add)
 	}
 	for _, key := range p.Config.Keys {
-		at, err := inFiles(Knob{Paths: []string{key}}, m.files, key)
+		at, err := inFiles(profile.Knob{Paths: []string{key}}, m.files, key)
 		if before := len(all); err == nil && at.kind == inFile {
 			if add(at.text, 0, 0, false); len(all) > before {
 				all[before].in, all[before].key = at.doc, key
@@ -73,7 +74,7 @@ func (m *Match) documents(p Profile) []document {
 
 // flagged adds the configurations that options name, both the training program's and the
 // launcher's.
-func (m *Match) flagged(p Profile, add func(name string, at, cut int, script bool)) {
+func (m *Match) flagged(p profile.Profile, add func(name string, at, cut int, script bool)) {
 	for i := m.Launch.First; i < m.end(); i++ {
 		name, value, given := strings.Cut(m.Command.Args[i], "=")
 		switch {
@@ -92,7 +93,7 @@ func (m *Match) flagged(p Profile, add func(name string, at, cut int, script boo
 }
 
 // positional adds the positional arguments that are configurations.
-func (m *Match) positional(p Profile, add func(name string, at, cut int, script bool)) {
+func (m *Match) positional(p profile.Profile, add func(name string, at, cut int, script bool)) {
 	if p.Config.Sole && len(m.Command.Args) != m.Launch.First+1 {
 		return
 	}

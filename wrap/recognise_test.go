@@ -6,6 +6,7 @@ import (
 	"testing/fstest"
 
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // TestConfigurationOfACommand checks which files count as a command's configuration. A
@@ -30,11 +31,11 @@ func TestConfigurationOfACommand(t *testing.T) {
 		{"{format: yaml, flags: [--config]}", "python t.py --config none.yaml", 0}, // no default either: the file may set it
 		{"{format: yaml, flags: [--config]}", "python t.py --config none.yaml --bs 5", 5},
 	} {
-		p, err := ParseProfile("own.yaml", []byte(head+"config: "+c.config+"\n"))
+		p, err := profile.Parse("own.yaml", []byte(head+"config: "+c.config+"\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := Recognise(command.Line{Args: strings.Fields(c.command), Dir: "/w"}, []Profile{p}, Given{Files: files, Profile: "own"})
+		m, err := Recognise(command.Line{Args: strings.Fields(c.command), Dir: "/w"}, []profile.Profile{p}, Given{Files: files, Profile: "own"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +57,7 @@ func FuzzPlan(f *testing.F) {
 			return
 		}
 		m := Match{Command: c, Launch: l}
-		for _, p := range Builtin() {
+		for _, p := range profile.Builtin() {
 			m.Profile, m.files = p, m.documents(p)
 			if asked, err := m.Plan(); err == nil {
 				if err := asked.Plan.Validate(); err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // Rewritten is the command to start next. Its files are not on disk yet:
@@ -119,7 +120,7 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 		return refused
 	}
 	micros := p.Largest()
-	if least := m.Profile.Knobs[micro].least(); micros < least && micros != s.perMicro {
+	if least := m.Profile.Knobs[profile.Micro].Least(); micros < least && micros != s.perMicro {
 		return inexact("%s needs a micro-batch of at least %d", m.Profile.Name, least)
 	}
 	return m.lawful(p, s)
@@ -136,16 +137,16 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 	}
 	law := m.Profile.Law
 	switch {
-	case m.Profile.Coupling == ByMicro:
+	case m.Profile.Coupling == profile.ByMicro:
 		return inexact("%s scales the learning rate by the micro-batch alone, so the learning rate would change", m.Profile.Name)
-	case !m.Profile.writes(accumulation) && law.Derive == "":
+	case !m.Profile.Writes(profile.Accumulation) && law.Derive == "":
 		return inexact("no knob sets the accumulation, so a smaller micro-batch would change the effective batch; name one with --knob accumulation=FLAG")
-	case m.Profile.writes(accumulation) && m.Profile.Normalised == NotNormalised:
+	case m.Profile.Writes(profile.Accumulation) && m.Profile.Normalised == profile.NotNormalised:
 		return inexact("%s does not divide the loss by the number of accumulation steps, so the gradients would grow with that number", m.Profile.Name)
 	}
-	of := amounts{micro: p.Largest(), accumulation: p.Accumulation(), global: p.Effective, "world": p.World}
+	of := profile.Amounts{profile.Micro: p.Largest(), profile.Accumulation: p.Accumulation(), profile.Global: p.Effective, "world": p.World}
 	for _, text := range law.Require {
-		if ok, err := condition(text, of); err != nil || !ok {
+		if ok, err := profile.Condition(text, of); err != nil || !ok {
 			return inexact("%s needs %s", m.Profile.Name, text)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"headroom/recovery"
 	"headroom/wrap/command"
 	"headroom/wrap/edit"
+	"headroom/wrap/profile"
 )
 
 // rewriter collects the changes to one command. Arguments keep their positions until the
@@ -27,31 +28,31 @@ type rewriter struct {
 }
 
 // amount sets a knob that holds a number, in the notation of its present value.
-func (w *rewriter) amount(p Profile, docs []document, name string, n int) error {
+func (w *rewriter) amount(p profile.Profile, docs []document, name string, n int) error {
 	at, err := w.m.find(p, docs, name)
 	if err != nil {
 		return err
 	}
-	if old, err := p.Knobs[name].Type.amount(at.text); err == nil && old == n && at.kind > byDefault {
+	if old, err := p.Knobs[name].Type.Amount(at.text); err == nil && old == n && at.kind > byDefault {
 		return nil
 	}
-	return w.set(p, docs, name, p.Knobs[name].Type.write(n, at.text))
+	return w.set(p, docs, name, p.Knobs[name].Type.Write(n, at.text))
 }
 
 // set gives a knob a value. If an argument or a variable sets the knob already, set
 // changes that argument or variable. Otherwise set adds the knob to the command line if
 // the framework accepts it there, or else sets it in a copy of the configuration or in
 // the environment.
-func (w *rewriter) set(p Profile, docs []document, name, value string) error {
+func (w *rewriter) set(p profile.Profile, docs []document, name, value string) error {
 	k := p.Knobs[name]
 	at, err := w.m.find(p, docs, name)
 	if err != nil {
 		return err
 	}
 	change := Change{Knob: name, Where: at.where, Old: at.text, New: value}
-	flags := len(k.Flags) > 0 && p.Style != FileStyle && !w.sole(p)
+	flags := len(k.Flags) > 0 && p.Style != profile.FileStyle && !w.sole(p)
 	switch {
-	case at.kind == inArgument && at.bare && k.Type == Switch:
+	case at.kind == inArgument && at.bare && k.Type == profile.Switch:
 		return nil
 	case at.kind == inArgument && at.bare:
 		w.args[at.flag] += "=" + value
@@ -62,11 +63,11 @@ func (w *rewriter) set(p Profile, docs []document, name, value string) error {
 	case flags:
 		change.Where = k.Flags[0]
 		w.add(p, k, value)
-	case p.Style == HydraStyle && len(k.Paths) > 0:
+	case p.Style == profile.HydraStyle && len(k.Paths) > 0:
 		change.Where = "++" + k.Paths[0]
 		w.added = append(w.added, change.Where+"="+value)
 	case len(k.Paths) > 0:
-		if change.Where, err = w.edit(docs, at, name, k.Paths[0], k.Type.inFile(value)); err != nil {
+		if change.Where, err = w.edit(docs, at, name, k.Paths[0], k.Type.InFile(value)); err != nil {
 			return err
 		}
 	case k.Env != "":
@@ -80,7 +81,7 @@ func (w *rewriter) set(p Profile, docs []document, name, value string) error {
 }
 
 // sole reports whether the configuration must stay the only argument.
-func (w *rewriter) sole(p Profile) bool {
+func (w *rewriter) sole(p profile.Profile) bool {
 	return p.Config.Sole && len(w.m.files) > 0 && len(w.m.own()) == 1 && !w.m.files[0].script
 }
 
@@ -97,11 +98,11 @@ func (w *rewriter) setenv(at place, name, value string) {
 }
 
 // add puts a flag after the training program's arguments.
-func (w *rewriter) add(p Profile, k Knob, value string) {
+func (w *rewriter) add(p profile.Profile, k profile.Knob, value string) {
 	switch {
-	case k.Type == Switch:
+	case k.Type == profile.Switch:
 		w.added = append(w.added, k.Flags[0])
-	case p.Style == EqualsStyle:
+	case p.Style == profile.EqualsStyle:
 		w.added = append(w.added, k.Flags[0]+"="+value)
 	default:
 		w.added = append(w.added, k.Flags[0], value)
@@ -173,7 +174,7 @@ func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err 
 		if f.Host {
 			host = append(host, f.Name)
 		}
-		recompute = recompute || f.Name == Recompute
+		recompute = recompute || f.Name == profile.Recompute
 	}
 	for _, name := range allowed {
 		if !slices.Contains(names, name) {
@@ -184,7 +185,7 @@ func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err 
 }
 
 // changes reports whether a fallback sets a knob to a value that it does not have already.
-func (m *Match) changes(f Fallback) bool {
+func (m *Match) changes(f profile.Fallback) bool {
 	for knob, value := range f.Set {
 		if now, err := m.text(knob); err != nil || now != value {
 			return true
@@ -197,15 +198,15 @@ func (m *Match) changes(f Fallback) bool {
 // also turns off retries that compete with headroom's.
 func (w *rewriter) settings(asked, p recovery.Plan, fallbacks []string) error {
 	if p.Eval > 0 && p.Eval != asked.Eval {
-		if _, has := w.m.Profile.Knobs[eval]; !has {
-			return &KnobError{eval, "", strconv.Itoa(p.Eval), w.m.Profile.Name + " has no knob for the evaluation batch"}
+		if _, has := w.m.Profile.Knobs[profile.Eval]; !has {
+			return &KnobError{profile.Eval, "", strconv.Itoa(p.Eval), w.m.Profile.Name + " has no knob for the evaluation batch"}
 		}
-		if err := w.amount(w.m.Profile, w.m.files, eval, p.Eval); err != nil {
+		if err := w.amount(w.m.Profile, w.m.files, profile.Eval, p.Eval); err != nil {
 			return err
 		}
 	}
 	for _, name := range fallbacks {
-		at := slices.IndexFunc(w.m.Profile.Fallbacks, func(f Fallback) bool { return f.Name == name })
+		at := slices.IndexFunc(w.m.Profile.Fallbacks, func(f profile.Fallback) bool { return f.Name == name })
 		if at < 0 {
 			return &KnobError{"fallback", "", name, w.m.Profile.Name + " has no such fallback"}
 		}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"headroom/wrap/profile"
 )
 
 // cut writes the knobs that change with the micro-batch, from the step s to the step next.
@@ -25,14 +27,14 @@ func (w *rewriter) cut(s, next step) error {
 			return err
 		}
 	}
-	if err := w.amount(m.Profile, m.files, micro, written(m.Profile.Knobs[micro].Scope, next.perMicro, s.ranks)); err != nil {
+	if err := w.amount(m.Profile, m.files, profile.Micro, written(m.Profile.Knobs[profile.Micro].Scope, next.perMicro, s.ranks)); err != nil {
 		return err
 	}
 	if !derived {
-		if err := w.amount(m.Profile, m.files, accumulation, written(m.Profile.Knobs[accumulation].Scope, next.perRank, s.ranks)); err != nil {
+		if err := w.amount(m.Profile, m.files, profile.Accumulation, written(m.Profile.Knobs[profile.Accumulation].Scope, next.perRank, s.ranks)); err != nil {
 			return err
 		}
-		if m.Profile.Normalised == Prove {
+		if m.Profile.Normalised == profile.Prove {
 			w.prove("the script divides each loss by the accumulation")
 		}
 	}
@@ -57,29 +59,29 @@ func (w *rewriter) cut(s, next step) error {
 // the micro-batch that is about to change.
 func (w *rewriter) pin(s step) error {
 	m, total := w.m, w.m.total(s)
-	if !slices.Contains(m.Profile.Law.Pin, global) {
-		return &KnobError{global, m.places(global), "", "not given, so it would change with the micro-batch; give it"}
+	if !slices.Contains(m.Profile.Law.Pin, profile.Global) {
+		return &KnobError{profile.Global, m.places(profile.Global), "", "not given, so it would change with the micro-batch; give it"}
 	}
-	if m.Profile.Knobs[global].Scope != Total {
+	if m.Profile.Knobs[profile.Global].Scope != profile.Total {
 		total /= max(1, s.ranks)
 	} else if s.ranks == 0 {
-		return &WorldError{global, s.why}
+		return &WorldError{profile.Global, s.why}
 	}
-	return w.amount(m.Profile, m.files, global, total)
+	return w.amount(m.Profile, m.files, profile.Global, total)
 }
 
 // length handles a training length that is given in epochs: it adds a condition that the
 // user has to verify. The framework computes the steps in an epoch, with rounding, from
 // the number of micro-batches, and the learning-rate schedule depends on that.
 func (w *rewriter) length() error {
-	if _, has := w.m.Profile.Knobs[steps]; !has {
+	if _, has := w.m.Profile.Knobs[profile.Length]; !has {
 		return nil
 	}
-	given, err := w.m.givenOwn(steps)
+	given, err := w.m.givenOwn(profile.Length)
 	if err == nil && !given {
 		what := "an epoch has as many steps as before, which is the case if its number of samples is a multiple of the effective batch"
-		if !slices.Contains(w.m.Profile.Checkpoints.Within, steps) {
-			what += fmt.Sprintf(", or if %s is given", w.m.places(steps))
+		if !slices.Contains(w.m.Profile.Checkpoints.Within, profile.Length) {
+			what += fmt.Sprintf(", or if %s is given", w.m.places(profile.Length))
 		}
 		w.prove(what)
 	}
@@ -90,8 +92,8 @@ func (w *rewriter) prove(what string) { w.out.Prove = append(w.out.Prove, what) 
 
 // derived reports whether the framework computes the accumulation by itself for s.
 func (w *rewriter) derived(s step) (bool, error) {
-	given, err := w.m.givenOwn(accumulation)
-	return w.m.Profile.Law.Derive == accumulation && !given || s.global > 0 && !given, err
+	given, err := w.m.givenOwn(profile.Accumulation)
+	return w.m.Profile.Law.Derive == profile.Accumulation && !given || s.global > 0 && !given, err
 }
 
 // exclude returns an error if the command gives all knobs of group, which must not be
@@ -120,7 +122,7 @@ func (m *Match) exclude(group []string) error {
 // the framework is left alone.
 func (w *rewriter) layers(next step) error {
 	for i, layer := range w.m.Layers {
-		now := map[string]int{micro: next.perMicro, accumulation: next.perRank}
+		now := map[string]int{profile.Micro: next.perMicro, profile.Accumulation: next.perRank}
 		for _, name := range slices.Sorted(maps.Keys(now)) {
 			at, err := w.m.find(layer, w.m.under[i], name)
 			if err != nil {

@@ -11,18 +11,19 @@ import (
 
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // drawn is a random framework, with a command of that framework and the step that the
 // command asks for.
 type drawn struct {
-	profile                     Profile
+	profile                     profile.Profile
 	command                     command.Line
 	world, micro, parts         int
 	hasAccumulation, hasGlobal  bool
 	minimum                     int
-	coupling                    Coupling
-	normalised                  Normalised
+	coupling                    profile.Coupling
+	normalised                  profile.Normalised
 	pinned, givenGlobal, giveIt bool
 	ramp                        []int // START and INCREMENT of the effective batch; nil if it does not grow
 }
@@ -32,56 +33,56 @@ func draw(t *rapid.T) drawn {
 		world: rapid.IntRange(1, 6).Draw(t, "world"), micro: rapid.IntRange(1, 24).Draw(t, "micro"),
 		parts: rapid.IntRange(1, 8).Draw(t, "parts"), minimum: rapid.IntRange(1, 3).Draw(t, "min"),
 		hasAccumulation: rapid.Bool().Draw(t, "accumulation"), hasGlobal: rapid.Bool().Draw(t, "global"),
-		coupling:   rapid.SampledFrom([]Coupling{ByNothing, ByNothing, ByProduct, ByTotal, ByMicro}).Draw(t, "coupling"),
-		normalised: rapid.SampledFrom([]Normalised{IsNormalised, IsNormalised, Prove, NotNormalised}).Draw(t, "normalised"),
+		coupling:   rapid.SampledFrom([]profile.Coupling{profile.ByNothing, profile.ByNothing, profile.ByProduct, profile.ByTotal, profile.ByMicro}).Draw(t, "coupling"),
+		normalised: rapid.SampledFrom([]profile.Normalised{profile.IsNormalised, profile.IsNormalised, profile.Prove, profile.NotNormalised}).Draw(t, "normalised"),
 		pinned:     rapid.Bool().Draw(t, "pinned"), givenGlobal: rapid.Bool().Draw(t, "given global"), giveIt: rapid.Bool().Draw(t, "given accumulation"),
 	}
-	scope := func(name string) Scope {
-		return rapid.SampledFrom([]Scope{PerDevice, PerRank, Total}).Draw(t, name)
+	scope := func(name string) profile.Scope {
+		return rapid.SampledFrom([]profile.Scope{profile.PerDevice, profile.PerRank, profile.Total}).Draw(t, name)
 	}
-	style := rapid.SampledFrom([]Style{SpaceStyle, EqualsStyle, HydraStyle}).Draw(t, "style")
-	d.profile = Profile{Name: "made-up", Style: style, Coupling: d.coupling, Normalised: d.normalised, Unit: Steps, Resume: Continuation{Mode: "none"}, Knobs: map[string]Knob{}}
+	style := rapid.SampledFrom([]profile.Style{profile.SpaceStyle, profile.EqualsStyle, profile.HydraStyle}).Draw(t, "style")
+	d.profile = profile.Profile{Name: "made-up", Style: style, Coupling: d.coupling, Normalised: d.normalised, Unit: profile.Steps, Resume: profile.Continuation{Mode: "none"}, Knobs: map[string]profile.Knob{}}
 	args := []string{"torchrun", fmt.Sprintf("--nproc-per-node=%d", d.world), "train.py"}
-	knob := func(name string, scope Scope, amount int, given bool) {
-		k := Knob{Flags: []string{"--" + name}, Paths: []string{"a." + name}, Type: Int, Scope: scope}
-		if name == micro {
+	knob := func(name string, scope profile.Scope, amount int, given bool) {
+		k := profile.Knob{Flags: []string{"--" + name}, Paths: []string{"a." + name}, Type: profile.Int, Scope: scope}
+		if name == profile.Micro {
 			k.Min = d.minimum
 		}
 		d.profile.Knobs[name] = k
 		switch n := written(scope, amount, d.world); {
 		case !given:
-		case style == HydraStyle:
+		case style == profile.HydraStyle:
 			args = append(args, fmt.Sprintf("a.%s=%d", name, n))
-		case style == SpaceStyle && rapid.Bool().Draw(t, "apart"):
+		case style == profile.SpaceStyle && rapid.Bool().Draw(t, "apart"):
 			args = append(args, "--"+name, fmt.Sprint(n))
 		default:
 			args = append(args, fmt.Sprintf("--%s=%d", name, n))
 		}
 	}
-	knob(micro, scope("micro is of"), d.micro, true)
-	d.profile.Law.Write = []string{micro}
+	knob(profile.Micro, scope("micro is of"), d.micro, true)
+	d.profile.Law.Write = []string{profile.Micro}
 	if d.hasAccumulation {
-		knob(accumulation, scope("accumulation is of"), d.parts, d.giveIt)
-		d.profile.Law.Write = append(d.profile.Law.Write, accumulation)
+		knob(profile.Accumulation, scope("accumulation is of"), d.parts, d.giveIt)
+		d.profile.Law.Write = append(d.profile.Law.Write, profile.Accumulation)
 	}
 	if d.hasGlobal {
-		d.profile.Law.Derive = accumulation
-		knob(global, Total, d.micro*d.parts*d.world, false)
+		d.profile.Law.Derive = profile.Accumulation
+		knob(profile.Global, profile.Total, d.micro*d.parts*d.world, false)
 		if d.givenGlobal {
-			args = append(args, map[Style]string{SpaceStyle: "--global=", EqualsStyle: "--global=", HydraStyle: "a.global="}[style]+fmt.Sprint(d.micro*d.parts*d.world))
+			args = append(args, map[profile.Style]string{profile.SpaceStyle: "--global=", profile.EqualsStyle: "--global=", profile.HydraStyle: "a.global="}[style]+fmt.Sprint(d.micro*d.parts*d.world))
 		}
 		if rapid.Bool().Draw(t, "grows") {
-			d.profile.Knobs[rampup] = Knob{Flags: []string{"--rampup"}, Paths: []string{"a.rampup"}, Type: List}
+			d.profile.Knobs[profile.Rampup] = profile.Knob{Flags: []string{"--rampup"}, Paths: []string{"a.rampup"}, Type: profile.List}
 			unit := rapid.SampledFrom([]int{1, d.world, d.micro * d.world}).Draw(t, "in units of")
 			d.ramp = []int{unit * rapid.IntRange(1, 8).Draw(t, "start"), unit * rapid.IntRange(1, 8).Draw(t, "increment")}
-			args = append(args, fmt.Sprintf("%s=%d,%d,100000", map[Style]string{SpaceStyle: "--rampup", EqualsStyle: "--rampup", HydraStyle: "a.rampup"}[style], d.ramp[0], d.ramp[1]))
+			args = append(args, fmt.Sprintf("%s=%d,%d,100000", map[profile.Style]string{profile.SpaceStyle: "--rampup", profile.EqualsStyle: "--rampup", profile.HydraStyle: "a.rampup"}[style], d.ramp[0], d.ramp[1]))
 		}
 		if d.pinned {
-			d.profile.Law.Pin = []string{global}
+			d.profile.Law.Pin = []string{profile.Global}
 		}
 	}
 	d.command = command.Line{Args: rapid.Permutation(args[3:]).Draw(t, "order"), Dir: "/work"}
-	if style == SpaceStyle {
+	if style == profile.SpaceStyle {
 		d.command.Args = args[3:] // a value comes right after its flag
 	}
 	d.command.Args = append(slices.Clone(args[:3]), d.command.Args...)
@@ -95,7 +96,7 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 	exact, refused, grown := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		d := draw(t)
-		m, err := Recognise(d.command, []Profile{d.profile}, Given{Profile: d.profile.Name})
+		m, err := Recognise(d.command, []profile.Profile{d.profile}, Given{Profile: d.profile.Name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +125,7 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 		if !slices.Equal(out.Command.Args[:3], d.command.Args[:3]) {
 			t.Fatalf("the launcher changed: %q", out.Command.Args)
 		}
-		after, err := Recognise(out.Command, []Profile{d.profile}, Given{Profile: d.profile.Name})
+		after, err := Recognise(out.Command, []profile.Profile{d.profile}, Given{Profile: d.profile.Name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,18 +163,18 @@ func typedError(err error) bool {
 // mustHaveAReason fails the test if there was no reason to refuse the rewrite.
 func mustHaveAReason(t *rapid.T, d drawn, asked, want recovery.Plan) {
 	share := asked.Share(0)
-	canAccumulate := d.hasAccumulation && d.normalised != NotNormalised || d.hasGlobal && !d.hasAccumulation && (d.givenGlobal || d.pinned)
+	canAccumulate := d.hasAccumulation && d.normalised != profile.NotNormalised || d.hasGlobal && !d.hasAccumulation && (d.givenGlobal || d.pinned)
 	divides := want.Uniform || share%want.Micro == 0
-	if canAccumulate && !d.hasGlobal && divides && d.coupling != ByMicro && want.Largest() >= d.minimum {
+	if canAccumulate && !d.hasGlobal && divides && d.coupling != profile.ByMicro && want.Largest() >= d.minimum {
 		t.Fatalf("%v refused as %v", d.command.Args, want)
 	}
 }
 
 // product returns the effective batch of a command, computed without the code under test.
-func product(p Profile, args []string, world int) int {
+func product(p profile.Profile, args []string, world int) int {
 	value := map[string]int{}
 	for i, arg := range args[3:] {
-		for _, name := range counted {
+		for _, name := range profile.Counted {
 			for _, prefix := range []string{"--", "a.", "++a."} {
 				switch rest, ok := strings.CutPrefix(arg, prefix+name); {
 				case ok && rest == "":
@@ -184,15 +185,15 @@ func product(p Profile, args []string, world int) int {
 			}
 		}
 	}
-	if value[global] > 0 {
-		return value[global]
+	if value[profile.Global] > 0 {
+		return value[profile.Global]
 	}
 	n := world
-	for _, name := range []string{micro, accumulation} {
+	for _, name := range []string{profile.Micro, profile.Accumulation} {
 		if value[name] == 0 {
 			continue
 		}
-		if n *= value[name]; p.Knobs[name].Scope == Total {
+		if n *= value[name]; p.Knobs[name].Scope == profile.Total {
 			n /= world
 		}
 	}

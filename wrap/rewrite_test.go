@@ -10,11 +10,12 @@ import (
 
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // custom returns a user's profile with the given lines. Each of them replaces the line
 // with the same key, or is added if there is none.
-func custom(t *testing.T, lines ...string) Profile {
+func custom(t *testing.T, lines ...string) profile.Profile {
 	t.Helper()
 	text := "name: custom\nmatch: {flags: [--micro, --accum]}\nknobs:\n  micro: {flags: [--micro], min: 2}\n  accumulation: {flags: [--accum], default: 1}\n" +
 		"  eval: {flags: [--eval], default: 4}\n  small: {flags: [--small], type: switch}\n  retry: {flags: [--retry], type: bool}\nlaw: {write: [micro, accumulation]}\n" +
@@ -25,7 +26,7 @@ func custom(t *testing.T, lines ...string) Profile {
 		old = slices.DeleteFunc(old, func(l string) bool { return strings.HasPrefix(l, key+":") })
 		text = strings.Join(old, "") + line + "\n"
 	}
-	p, err := ParseProfile("custom.yaml", []byte(text))
+	p, err := profile.Parse("custom.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,10 +73,10 @@ func micros(n int) func(*recovery.Plan) { return func(p *recovery.Plan) { p.Micr
 
 // rewritten returns the arguments after the script in the rewritten command, or the text of
 // the error.
-func rewritten(t *testing.T, p Profile, line string, change func(*recovery.Plan), fallbacks []string) string {
+func rewritten(t *testing.T, p profile.Profile, line string, change func(*recovery.Plan), fallbacks []string) string {
 	t.Helper()
 	before := strings.Fields(line)
-	m, err := Recognise(command.Line{Args: before, Dir: "/"}, []Profile{p}, Given{Profile: p.Name})
+	m, err := Recognise(command.Line{Args: before, Dir: "/"}, []profile.Profile{p}, Given{Profile: p.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +112,7 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 		{"micro=--bs@total", 4, "micro-batch 2 × 2 × 4 ranks, effective 16"},
 		{"micro=--bs@total", 3, "micro: --bs: 8: is counted over all ranks, and is not divisible by 3"},
 	} {
-		m, err := Recognise(command, Builtin(), Given{Knobs: []string{c.knob, "accumulation=--accum"}, World: c.world})
+		m, err := Recognise(command, profile.Builtin(), Given{Knobs: []string{c.knob, "accumulation=--accum"}, World: c.world})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,12 +138,12 @@ func TestProfilesOfAUsers(t *testing.T) {
 		"p/b.yaml": {Data: []byte("name: timm\nmatch: {argv: 't\\.py', flags: [--bs]}\nknobs: {micro: {flags: [--bs]}, accumulation: {flags: [--acc], default: 1}}\nlaw: {write: [micro, accumulation]}\n")},
 		"p/c.txt":  {Data: []byte("no profile")},
 	}
-	own, err := LoadProfiles(files, "p")
+	own, err := profile.Load(files, "p")
 	if err != nil || len(own) != 2 {
 		t.Fatal(own, err)
 	}
-	all := Over(own, Builtin())
-	if len(all) != len(Builtin())+1 {
+	all := profile.Over(own, profile.Builtin())
+	if len(all) != len(profile.Builtin())+1 {
 		t.Errorf("%d profiles", len(all))
 	}
 	c := command.Line{Args: strings.Fields("python t.py --bs 4"), Dir: "/"}
@@ -161,10 +162,10 @@ func TestProfilesOfAUsers(t *testing.T) {
 	}
 	files["p/d.yaml"] = &fstest.MapFile{Data: []byte("name: a\n")}
 	files["p/e.yaml"] = files["p/a.yaml"]
-	if _, err := LoadProfiles(files, "p"); err == nil || !strings.Contains(err.Error(), "p/d.yaml: match: missing") || !strings.Contains(err.Error(), "p/e.yaml: name: a: a profile in another file has this name, too") {
+	if _, err := profile.Load(files, "p"); err == nil || !strings.Contains(err.Error(), "p/d.yaml: match: missing") || !strings.Contains(err.Error(), "p/e.yaml: name: a: a profile in another file has this name, too") {
 		t.Errorf("%v", err)
 	}
-	if _, err := LoadProfiles(files, "none.yaml"); err == nil {
+	if _, err := profile.Load(files, "none.yaml"); err == nil {
 		t.Error("a profile that is not there was read")
 	}
 }
@@ -174,7 +175,7 @@ func TestProfilesOfAUsers(t *testing.T) {
 // takes, since the framework computes the accumulation of each step. The schedule itself
 // never changes.
 func TestEffectiveBatchThatGrows(t *testing.T) {
-	p, err := ParseProfile("grows.yaml", []byte("name: grows\nmatch: {flags: [--micro]}\nlaw: {write: [micro], derive: accumulation}\n"+
+	p, err := profile.Parse("grows.yaml", []byte("name: grows\nmatch: {flags: [--micro]}\nlaw: {write: [micro], derive: accumulation}\n"+
 		"knobs: {micro: {flags: [--micro]}, global: {flags: [--global]}, accumulation: {flags: [--accum]}, rampup: {flags: [--rampup]}}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +220,7 @@ func TestDerivedAccumulation(t *testing.T) {
 		{"}", "python t.py --micro 8", "global: --global: not given, so it would change with the micro-batch; give it"},
 		{"}", "python t.py --micro 8 --global 36", "global: --global: 36: is not a multiple of micro-batch 8 × 1 ranks, so the batch actually trained has a different size"},
 	} {
-		p, err := ParseProfile("derived.yaml", []byte(head+c.law+"\n"))
+		p, err := profile.Parse("derived.yaml", []byte(head+c.law+"\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +233,7 @@ func TestDerivedAccumulation(t *testing.T) {
 // TestRewriteIsReadBack checks that a rewritten command is read back: Rewrite notices that
 // two knobs have the same flag.
 func TestRewriteIsReadBack(t *testing.T) {
-	p, err := Plain([]string{"micro=--bs", "accumulation=--bs"})
+	p, err := profile.Plain([]string{"micro=--bs", "accumulation=--bs"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +245,7 @@ func TestRewriteIsReadBack(t *testing.T) {
 // TestAccumulationIsNotAssumed checks that an accumulation that is not given and has no
 // known default does not count as 1. A file that headroom does not read may set it.
 func TestAccumulationIsNotAssumed(t *testing.T) {
-	p, err := Plain([]string{"micro=--bs", "accumulation=--accum"})
+	p, err := profile.Plain([]string{"micro=--bs", "accumulation=--accum"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,12 +265,12 @@ func TestFallbacks(t *testing.T) {
 	}{
 		{"", nil, "no-pinning", false, ""},
 		{"--dataloader_num_workers 4", nil, "no-pinning", false, ""},
-		{"--dataloader_num_workers 4", []string{"no-workers", Recompute}, "no-pinning no-workers", true, ""},
+		{"--dataloader_num_workers 4", []string{"no-workers", profile.Recompute}, "no-pinning no-workers", true, ""},
 		{"", []string{"no-workers"}, "no-pinning", false, ""},
-		{"--dataloader_pin_memory False --gradient_checkpointing True", []string{Recompute}, "", false, ""},
+		{"--dataloader_pin_memory False --gradient_checkpointing True", []string{profile.Recompute}, "", false, ""},
 		{"", []string{"offload"}, "", false, "offload: the fallbacks of transformers are: recompute, no-pinning, no-workers"},
 	} {
-		m, err := Recognise(command.Line{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 --output_dir out " + c.args), Dir: "/"}, Builtin(), Given{})
+		m, err := Recognise(command.Line{Args: strings.Fields("python run_clm.py --per_device_train_batch_size 8 --output_dir out " + c.args), Dir: "/"}, profile.Builtin(), Given{})
 		if err != nil {
 			t.Fatal(err)
 		}

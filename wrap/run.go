@@ -14,6 +14,7 @@ import (
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // RunOptions are what [Run] needs from outside: how to run one life of the command, and
@@ -225,7 +226,7 @@ func (r *runner) fallbacks() []string { return fallbacksOf(r.s.Eased(), r.s.Reco
 func fallbacksOf(eased []string, recomputing bool) []string {
 	all := slices.Clone(eased)
 	if recomputing {
-		all = append(all, Recompute)
+		all = append(all, profile.Recompute)
 	}
 	return all
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"headroom/wrap/profile"
 )
 
 // unblocked fails the test if f has not returned after a while, which it does unless it is
@@ -83,7 +85,7 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 		}
 	})
 	unblocked(t, "a pointer", func() {
-		if name := pointed(folder{files, strings.TrimPrefix(at("out"), "/")}, Layout{Pointer: "latest.txt"}); name != "" {
+		if name := pointed(folder{files, strings.TrimPrefix(at("out"), "/")}, profile.Layout{Pointer: "latest.txt"}); name != "" {
 			t.Error(name)
 		}
 	})

@@ -3,6 +3,8 @@ package wrap
 import (
 	"slices"
 	"strings"
+
+	"headroom/wrap/profile"
 )
 
 // suggestions returns guesses at the knobs of a command, in the form that --knob accepts.
@@ -18,8 +20,8 @@ func (m *Match) suggestions() []string {
 		knob       string
 		has, hasNo []string
 	}{
-		{micro, []string{"batch", "bs", "bsz"}, []string{"eval", "valid", "val_batch_size", "test", "global", "total", "accum"}},
-		{accumulation, []string{"accum"}, nil},
+		{profile.Micro, []string{"batch", "bs", "bsz"}, []string{"eval", "valid", "val_batch_size", "test", "global", "total", "accum"}},
+		{profile.Accumulation, []string{"accum"}, nil},
 	} {
 		at := slices.IndexFunc(names, func(name string) bool { return sounds(name, k.has) && !sounds(name, k.hasNo) })
 		if at >= 0 {

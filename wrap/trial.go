@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"headroom/recovery"
+	"headroom/wrap/profile"
 )
 
 // UntriableError says why trials of a command are not possible: a trial might do harm,
@@ -24,7 +25,7 @@ func (e *UntriableError) Error() string { return e.Reason }
 func (m *Match) Triable(hasGPU, writesNothing bool) error {
 	var reasons, hints []string
 	t := m.Profile.Trial
-	if !t.redirects() && !writesNothing {
+	if !t.Redirects() && !writesNothing {
 		reasons = append(reasons, "headroom does not know where the command writes, and a trial would write to the same place as the training")
 		hints = append(hints, "say where the command writes, with --knob output=FLAG or under trial.set in a profile; pass --writes-nothing if it writes nothing")
 	}
@@ -48,7 +49,7 @@ func TrialKnobs(knobs []string, hasGPU, writesNothing bool) (missing []string) {
 	for _, need := range []struct {
 		name string
 		met  bool
-	}{{micro, false}, {accumulation, named(global)}, {"output", writesNothing}, {steps, hasGPU}} {
+	}{{profile.Micro, false}, {profile.Accumulation, named(profile.Global)}, {"output", writesNothing}, {profile.Length, hasGPU}} {
 		if !need.met && !named(need.name) {
 			missing = append(missing, need.name)
 		}
@@ -91,7 +92,7 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 		}
 	}
 	t := w.m.Profile.Trial
-	of := amounts{"steps": t.Steps, micro: p.Largest(), accumulation: p.Accumulation(), global: p.Effective, "world": p.World}
+	of := profile.Amounts{"steps": t.Steps, profile.Micro: p.Largest(), profile.Accumulation: p.Accumulation(), profile.Global: p.Effective, "world": p.World}
 	for _, knob := range slices.Sorted(maps.Keys(t.Set)) {
 		if err := w.fill(knob, t.Set[knob], folder, of); err != nil {
 			return err
@@ -123,8 +124,8 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 
 // fill sets a knob to a value from a [Rehearsal], after replacing the placeholders in
 // braces.
-func (w *rewriter) fill(knob, value, folder string, of amounts) error {
-	text, err := filled(value, folder, of)
+func (w *rewriter) fill(knob, value, folder string, of profile.Amounts) error {
+	text, err := profile.Filled(value, folder, of)
 	if err != nil {
 		return &KnobError{knob, "trial", value, err.Error()}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // TestRehearse checks that a trial runs only a few steps, writes to a different place,
@@ -49,7 +50,7 @@ func TestRehearse(t *testing.T) {
 			for name, text := range c.files {
 				files["work/"+name] = &fstest.MapFile{Data: []byte(text)}
 			}
-			m, err := Recognise(typed(c.command), Builtin(), Given{Files: files, Knobs: c.knobs})
+			m, err := Recognise(typed(c.command), profile.Builtin(), Given{Files: files, Knobs: c.knobs})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +96,7 @@ func TestTriable(t *testing.T) {
 		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, false, false, "there is no GPU whose memory could show", "--knob steps=FLAG"},
 		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, true, false, "", ""},
 	} {
-		m, err := Recognise(typed(c.command), Builtin(), Given{Knobs: c.knobs})
+		m, err := Recognise(typed(c.command), profile.Builtin(), Given{Knobs: c.knobs})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +138,7 @@ func TestSizes(t *testing.T) {
 		{"python mine.py --bs 1 --acc 1", []string{"micro=--bs", "accumulation=--acc"}, "[1]"},
 		{"python mine.py --bs 8", []string{"micro=--bs"}, "[8] micro-batch 1: no knob sets the accumulation"},
 	} {
-		m, err := Recognise(typed(c.command), Builtin(), Given{Knobs: c.knobs})
+		m, err := Recognise(typed(c.command), profile.Builtin(), Given{Knobs: c.knobs})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,47 +160,9 @@ func TestSizes(t *testing.T) {
 // TestBuiltinTrials checks that with every built-in profile of a framework a trial leaves
 // the training's output alone.
 func TestBuiltinTrials(t *testing.T) {
-	for _, p := range Builtin() {
-		if !p.Layer && !p.Trial.redirects() {
+	for _, p := range profile.Builtin() {
+		if !p.Layer && !p.Trial.Redirects() {
 			t.Errorf("%s does not say where a trial writes", p.Name)
-		}
-	}
-}
-
-func TestTrialLanguage(t *testing.T) {
-	for line, want := range map[string]string{
-		`trial: {steps: 3, set: {eval: "{temporary}"}}`:                                    "write {steps} into the knob",
-		`trial: {set: {eval: "{steps}"}}`:                                                  "write {steps} into the knob",
-		`trial: {steps: 3, set: {eval: "{step}"}}`:                                         "step is not known",
-		`trial: {steps: 3, set: {micro: "{steps}"}}`:                                       "must not be set; a trial has the effective batch of the training",
-		`trial: {steps: 3, set: {evil: "{steps}"}}`:                                        "did you mean eval?",
-		`trial: {drop: [evil]}`:                                                            "did you mean eval?",
-		`trial: {samples_per_second: "speed"}`:                                             "one group",
-		`trial: {steps: 0}`:                                                                "must be a whole number of at least 1",
-		`trial: {steps: 2, set: {eval: "{3*steps*accumulation}"}, if_given: {retry: "x"}}`: "",
-	} {
-		text := "name: custom\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  accumulation: {flags: [--accum], default: 1}\n" +
-			"  eval: {flags: [--eval], default: 4}\n  retry: {flags: [--retry], type: bool}\nlaw: {write: [micro, accumulation]}\nswitch_off: {retry: \"false\"}\n" + line + "\n"
-		_, err := ParseProfile("custom.yaml", []byte(text))
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v, want %q", line, err, want)
-		}
-	}
-}
-
-func TestSpeed(t *testing.T) {
-	for _, p := range Builtin() {
-		if p.Name == "transformers" {
-			for output, want := range map[string]float64{
-				"{'train_runtime': '1.2', 'train_samples_per_second': '84.5', 'train_steps_per_second': '2'}": 84.5,
-				"{'train_runtime': 1.2, 'train_samples_per_second': 84, 'train_steps_per_second': 2}":         84,
-				"  train_samples_per_second =    7.25\n":                                                      7.25,
-				"nothing":                                                                                     0,
-			} {
-				if got := p.Trial.speed([]byte(output)); got != want {
-					t.Errorf("%s: %g, want %g", output, got, want)
-				}
-			}
 		}
 	}
 }
@@ -214,7 +177,7 @@ func TestTrialLeavesNothing(t *testing.T) {
 		}
 	}
 	c := command.Line{Args: []string{"python", "run_clm.py", "train.yaml"}, Dir: dir}
-	m, err := Recognise(c, Builtin(), Given{Files: os.DirFS("/")})
+	m, err := Recognise(c, profile.Builtin(), Given{Files: os.DirFS("/")})
 	if err != nil {
 		t.Fatal(err)
 	}

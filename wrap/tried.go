@@ -45,7 +45,7 @@ func (e *TrialError) Error() string {
 // its memory had stayed flat. most is how much host memory the trial could hold.
 func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most memory.Bytes) (Tried, error) {
 	rule := t.Match.Profile.Trial
-	tried := Tried{Micro: p.Largest(), Accumulation: p.Accumulation(), Seconds: exit.Seconds, PerSecond: rule.speed(exit.Tail)}
+	tried := Tried{Micro: p.Largest(), Accumulation: p.Accumulation(), Seconds: exit.Seconds, PerSecond: rule.SpeedIn(exit.Tail)}
 	tried.Peak, tried.Room = held(exit.GPUs)
 	tried.Limit = t.Match.allowed(exit.GPUs)
 	if t.Memory > 0 {

@@ -8,6 +8,7 @@ import (
 
 	"headroom/memory"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // Warnings returns warnings about the profile and the knobs: that no checkpoint will be
@@ -40,25 +41,25 @@ func (m *Match) saving(w *command.Warnings) {
 		w.Add(about, "headroom knows no way to resume %s from a checkpoint: after a failure it would start over; say how to resume, with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
 	case slices.Contains(p.Checkpoints.Never, saves):
 		w.Add(about, "%s %s saves no checkpoint: after a failure it would start over", m.places(p.Checkpoints.Saves), saves)
-	case saves == "" && p.Checkpoints.Cadence == NoSaves:
+	case saves == "" && p.Checkpoints.Cadence == profile.NoSaves:
 		w.Add(about, "%s saves no checkpoint unless it is told to: after a failure it would start over", p.Name)
-	case saves == string(EveryEpoch), saves == "" && m.atEpochs():
+	case saves == string(profile.EveryEpoch), saves == "" && m.atEpochs():
 		w.Add(about, "checkpoints are written only at the ends of epochs: a failure costs up to a whole epoch")
-	case saves == "" || saves == string(EverySteps):
+	case saves == "" || saves == string(profile.EverySteps):
 		m.farApart(w)
 	}
 	if need := p.Resume.Needs; need.Package != "" {
 		switch have := m.version(need.Package); {
 		case have == "":
 			w.Add(about, "%s can resume from a checkpoint only with %s %s or later, but the installed version is not known", p.Name, need.Package, need.Version)
-		case olderThan(have, need.Version):
+		case profile.Older(have, need.Version):
 			w.Add(about, "%s can resume from a checkpoint only with %s %s or later, but %s is installed: a late failure would end the run", p.Name, need.Package, need.Version, have)
 		}
 	}
 	switch {
-	case p.Unit == Micros && p.Name == "plain":
+	case p.Unit == profile.Micros && p.Name == "plain":
 		w.Add(about, "they count micro-batches (--knob unit=micro-batch): the command can resume from one only with the same micro-batch")
-	case p.Unit == Micros && !m.atEpochs():
+	case p.Unit == profile.Micros && !m.atEpochs():
 		w.Add(about, "%s counts in micro-batches, and saves or resumes within epochs: from a checkpoint within an epoch it can resume only with the same micro-batch", p.Name)
 	}
 }
@@ -68,7 +69,7 @@ func (m *Match) saving(w *command.Warnings) {
 func (m *Match) farApart(w *command.Warnings) {
 	const about, often = "checkpoints", 10
 	every, err := m.text(m.Profile.Checkpoints.Every)
-	length, failed := m.amountOf(m.Profile, m.files, steps)
+	length, failed := m.amountOf(m.Profile, m.files, profile.Length)
 	apart := command.Number(every)
 	where := m.places(m.Profile.Checkpoints.Every)
 	switch {
@@ -103,7 +104,7 @@ func (m *Match) dividing(w *command.Warnings) {
 	}
 	now := asked.Plan.Largest()
 	below := asked.Plan.Below(now)
-	least := m.Profile.Knobs[micro].least()
+	least := m.Profile.Knobs[profile.Micro].Least()
 	switch {
 	case now == 1:
 		w.Add(about, "the micro-batch is 1 already: if memory runs out there is no smaller one")

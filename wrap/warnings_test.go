@@ -8,6 +8,7 @@ import (
 
 	"headroom/memory"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // about formats warnings as lines "about: text", and advice as "about, advice: text".
@@ -67,13 +68,13 @@ func TestWarnings(t *testing.T) {
 		{head + single, "t.py --bs 8", []string{"checkpoints: ckpt.pt is a single file, which every save overwrites"}},
 		{head, "t.py --bs 8", []string{"checkpoints: headroom knows no way to resume own from a checkpoint"}},
 	} {
-		profiles, name := Builtin(), c.profile
+		profiles, name := profile.Builtin(), c.profile
 		if strings.Contains(c.profile, "\n") {
-			p, err := ParseProfile("own.yaml", []byte(c.profile))
+			p, err := profile.Parse("own.yaml", []byte(c.profile))
 			if err != nil {
 				t.Fatal(err)
 			}
-			profiles, name = []Profile{p}, p.Name
+			profiles, name = []profile.Profile{p}, p.Name
 		}
 		m, err := Recognise(command.Line{Args: strings.Fields("python " + c.command), Dir: "/"}, profiles, Given{Profile: name})
 		if err != nil {

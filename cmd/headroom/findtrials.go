@@ -15,6 +15,7 @@ import (
 	"headroom/recovery"
 	"headroom/wrap"
 	"headroom/wrap/command"
+	"headroom/wrap/profile"
 )
 
 // trialHeadroom is the share of the memory that a recommended micro-batch leaves
@@ -95,7 +96,7 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 // not named either. It names all that find has to know, so that the user learns it at once. w and
 // err are what recognised returned.
 func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
-	var problem *wrap.ProfileError
+	var problem *profile.Error
 	switch {
 	case r.Profile != "":
 		return nil

@@ -14,7 +14,7 @@ import (
 	"headroom/memory"
 	"headroom/runs"
 	"headroom/worker"
-	"headroom/wrap"
+	"headroom/wrap/profile"
 )
 
 // commandKey is the key under which main puts the words after "--" into the context.
@@ -225,7 +225,7 @@ func (r request) placed(err error) error {
 	}
 	var all []error
 	for _, one := range problems {
-		var p *wrap.ProfileError
+		var p *profile.Error
 		isFlag := errors.As(one, &p) && slices.ContainsFunc(r.flags, func(f string) bool { return strings.HasPrefix(f, p.Key+"=") })
 		if p != nil && p.Where == "--knob" && !isFlag {
 			at := *p

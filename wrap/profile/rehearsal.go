@@ -1,4 +1,4 @@
-package wrap
+package profile
 
 import (
 	"fmt"
@@ -23,8 +23,8 @@ type Rehearsal struct {
 	Speed   *regexp.Regexp    // matches samples per second in the trial's output, as its group; the last match counts; may be nil
 }
 
-// redirects reports whether a trial writes its output to a folder of its own.
-func (r Rehearsal) redirects() bool {
+// Redirects reports whether a trial writes its output to a folder of its own.
+func (r Rehearsal) Redirects() bool {
 	for _, value := range r.Set {
 		if strings.Contains(value, temporary) {
 			return true
@@ -52,8 +52,8 @@ func (r Rehearsal) named(knobs map[string]bool, plain bool) Rehearsal {
 	if _, has := set["output"]; knobs["output"] && !has {
 		set["output"] = temporary
 	}
-	if _, has := set[steps]; knobs[steps] && !has && r.Steps == 0 {
-		r.Steps, set[steps] = trialSteps, "{steps}"
+	if _, has := set[Length]; knobs[Length] && !has && r.Steps == 0 {
+		r.Steps, set[Length] = trialSteps, "{steps}"
 	}
 	if knobs["resume"] && plain {
 		r.Drop = []string{"resume"}
@@ -67,15 +67,15 @@ var (
 	expressions = regexp.MustCompile(`\{([^{}]*)\}`)
 )
 
-// filled returns a value of a [Rehearsal] in which everything in braces is replaced:
+// Filled returns a value of a [Rehearsal] in which everything in braces is replaced:
 // {temporary} by folder, and expressions by their values.
-func filled(value, folder string, of amounts) (string, error) {
+func Filled(value, folder string, of Amounts) (string, error) {
 	var failed error
 	text := expressions.ReplaceAllStringFunc(value, func(in string) string {
 		if in == temporary {
 			return folder
 		}
-		n, err := evaluate(strings.Trim(in, "{}"), of)
+		n, err := Evaluate(strings.Trim(in, "{}"), of)
 		if err != nil {
 			failed = err
 		}
@@ -84,9 +84,9 @@ func filled(value, folder string, of amounts) (string, error) {
 	return text, failed
 }
 
-// speed returns the samples per second that a trial's output reports, or 0 if it reports
+// SpeedIn returns the samples per second that a trial's output reports, or 0 if it reports
 // none.
-func (r Rehearsal) speed(output []byte) float64 {
+func (r Rehearsal) SpeedIn(output []byte) float64 {
 	if r.Speed == nil {
 		return 0
 	}
@@ -101,7 +101,7 @@ func (r Rehearsal) speed(output []byte) float64 {
 	return rate
 }
 
-func (r *profileReader) trial(key string, n *yaml.Node) {
+func (r *reader) trial(key string, n *yaml.Node) {
 	t := &r.p.Trial
 	r.mapping(key, n, fields{"steps": r.positive(&t.Steps), "set": r.settings(&t.Set), "if_given": r.settings(&t.IfGiven),
 		"drop": r.list(&t.Drop), "samples_per_second": r.group(&t.Speed)})
@@ -109,7 +109,7 @@ func (r *profileReader) trial(key string, n *yaml.Node) {
 
 // group returns a function that reads a regular expression with exactly one group. The
 // expression may match anywhere in a text.
-func (r *profileReader) group(to **regexp.Regexp) func(string, *yaml.Node) {
+func (r *reader) group(to **regexp.Regexp) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		re, err := regexp.Compile(n.Value)
 		if err != nil || re.NumSubexp() != 1 {
@@ -120,7 +120,7 @@ func (r *profileReader) group(to **regexp.Regexp) func(string, *yaml.Node) {
 	}
 }
 
-func (r *profileReader) checkTrial() {
+func (r *reader) checkTrial() {
 	t := &r.p.Trial
 	limited := false
 	for _, part := range []struct {
@@ -129,10 +129,10 @@ func (r *profileReader) checkTrial() {
 	}{{"trial.set", t.Set}, {"trial.if_given", t.IfGiven}} {
 		for _, knob := range slices.Sorted(maps.Keys(part.set)) {
 			value := part.set[knob]
-			if slices.Contains(counted, knob) {
+			if slices.Contains(Counted, knob) {
 				r.add(r.lines[part.key], part.key, knob, "must not be set; a trial has the effective batch of the training")
 			}
-			if _, err := filled(value, "", amounts{"steps": 1, micro: 1, accumulation: 1, global: 1, "world": 1}); err != nil {
+			if _, err := Filled(value, "", Amounts{"steps": 1, Micro: 1, Accumulation: 1, Global: 1, "world": 1}); err != nil {
 				r.add(r.lines[part.key], part.key+"."+knob, value, fmt.Sprintf("braces may hold the word temporary, or an expression over steps, micro, accumulation, global and world: %v", err))
 			}
 			limited = limited || part.key == "trial.set" && stepsWithin.MatchString(value)

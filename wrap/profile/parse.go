@@ -1,4 +1,4 @@
-package wrap
+package profile
 
 import (
 	"bytes"
@@ -17,16 +17,16 @@ import (
 	"headroom/wrap/edit"
 )
 
-// ProfileError is one problem in a profile. [ParseProfile] returns all problems at once,
+// Error is one problem in a profile. [Parse] returns all problems at once,
 // joined into one error.
-type ProfileError struct {
+type Error struct {
 	Where string // "mygpt.yaml:12", or only the file
 	Key   string // "knobs.micro.scope"; "" if the problem is not with one key
 	Value string // as it was written; "" if there is none
 	Text  string // what is wrong, and what is allowed or what to do
 }
 
-func (e *ProfileError) Error() string {
+func (e *Error) Error() string {
 	parts := []string{e.Where}
 	for _, part := range []string{e.Key, e.Value} {
 		if part != "" {
@@ -36,11 +36,11 @@ func (e *ProfileError) Error() string {
 	return strings.Join(append(parts, e.Text), ": ")
 }
 
-// ParseProfile parses a profile. Errors give name as the name of the file. The error
-// joins a [*ProfileError] for every problem: unknown keys, bad values, references to
+// Parse parses a profile. Errors give name as the name of the file. The error
+// joins a [*Error] for every problem: unknown keys, bad values, references to
 // knobs that do not exist.
-func ParseProfile(name string, content []byte) (Profile, error) {
-	r := profileReader{file: name}
+func Parse(name string, content []byte) (Profile, error) {
+	r := reader{file: name}
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(content))
 	switch err := dec.Decode(&doc); {
@@ -58,19 +58,19 @@ func ParseProfile(name string, content []byte) (Profile, error) {
 	return r.p, errors.Join(r.problems...)
 }
 
-type profileReader struct {
+type reader struct {
 	file     string
 	p        Profile
 	lines    map[string]int // line of each key
 	problems []error
 }
 
-func (r *profileReader) add(line int, key, value, text string) {
+func (r *reader) add(line int, key, value, text string) {
 	where := r.file
 	if line > 0 {
 		where += ":" + strconv.Itoa(line)
 	}
-	r.problems = append(r.problems, &ProfileError{where, key, value, text})
+	r.problems = append(r.problems, &Error{where, key, value, text})
 }
 
 // fields maps the keys of a YAML mapping to the functions that read their values.
@@ -78,7 +78,7 @@ type fields map[string]func(key string, n *yaml.Node)
 
 // mapping reads the mapping n, which is the value of key. It reports unknown and repeated
 // keys.
-func (r *profileReader) mapping(key string, n *yaml.Node, known fields) {
+func (r *reader) mapping(key string, n *yaml.Node, known fields) {
 	seen := map[string]int{}
 	r.each(key, n, func(name string, k, v *yaml.Node) {
 		full := strings.TrimPrefix(key+"."+name, ".")
@@ -97,7 +97,7 @@ func (r *profileReader) mapping(key string, n *yaml.Node, known fields) {
 }
 
 // each calls f for every key of a mapping, with the nodes of the key and of its value.
-func (r *profileReader) each(key string, n *yaml.Node, f func(name string, k, v *yaml.Node)) {
+func (r *reader) each(key string, n *yaml.Node, f func(name string, k, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		r.add(n.Line, key, n.Value, "not a mapping; write keys and values")
 		return
@@ -114,7 +114,7 @@ const language = 1
 // that this version of headroom reads. The profile's version is checked before anything
 // else: in another version the keys may mean something else, and errors about them would
 // mislead.
-func (r *profileReader) readable(n *yaml.Node) bool {
+func (r *reader) readable(n *yaml.Node) bool {
 	r.p.Version = language
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 		if key, value := n.Content[i], n.Content[i+1]; key.Value == "version" && value.Value != strconv.Itoa(language) {
@@ -125,7 +125,7 @@ func (r *profileReader) readable(n *yaml.Node) bool {
 	return true
 }
 
-func (r *profileReader) profile(n *yaml.Node) {
+func (r *reader) profile(n *yaml.Node) {
 	r.lines = map[string]int{}
 	p := &r.p
 	r.mapping("", n, fields{
@@ -154,7 +154,7 @@ func (r *profileReader) profile(n *yaml.Node) {
 	})
 }
 
-func (r *profileReader) knobs(key string, n *yaml.Node) {
+func (r *reader) knobs(key string, n *yaml.Node) {
 	r.p.Knobs = map[string]Knob{}
 	r.each(key, n, func(name string, k, v *yaml.Node) {
 		if _, twice := r.p.Knobs[name]; twice {
@@ -169,12 +169,12 @@ func (r *profileReader) knobs(key string, n *yaml.Node) {
 	})
 }
 
-func (r *profileReader) law(key string, n *yaml.Node) {
+func (r *reader) law(key string, n *yaml.Node) {
 	l := &r.p.Law
 	r.mapping(key, n, fields{"write": r.list(&l.Write), "derive": r.text(&l.Derive), "pin": r.list(&l.Pin), "exclude": r.lists(&l.Exclude), "require": r.list(&l.Require)})
 }
 
-func (r *profileReader) layout(key string, n *yaml.Node) {
+func (r *reader) layout(key string, n *yaml.Node) {
 	l, order := &r.p.Checkpoints, ""
 	r.mapping(key, n, fields{"root": r.text(&l.Root), "glob": r.text(&l.Glob), "order": oneOf(r, &order, "number", "time"), "complete": r.lists(&l.Complete),
 		"pointer": r.text(&l.Pointer), "pointed": r.text(&l.Pointed), "cadence": oneOf(r, &l.Cadence, EverySteps, EveryEpoch, NoSaves),
@@ -182,7 +182,7 @@ func (r *profileReader) layout(key string, n *yaml.Node) {
 	l.Time = order == "time"
 }
 
-func (r *profileReader) resume(key string, n *yaml.Node) {
+func (r *reader) resume(key string, n *yaml.Node) {
 	c := &r.p.Resume
 	r.mapping(key, n, fields{"mode": oneOf(r, &c.Mode, "path", "auto", "none"), "set": r.settings(&c.Set), "drop": r.list(&c.Drop),
 		"patch": func(key string, n *yaml.Node) {
@@ -197,7 +197,7 @@ func (r *profileReader) resume(key string, n *yaml.Node) {
 		}})
 }
 
-func (r *profileReader) fallbacks(key string, n *yaml.Node) {
+func (r *reader) fallbacks(key string, n *yaml.Node) {
 	r.items(key, n, func(n *yaml.Node) {
 		var f Fallback
 		of := "device"
@@ -207,7 +207,7 @@ func (r *profileReader) fallbacks(key string, n *yaml.Node) {
 	})
 }
 
-func (r *profileReader) items(key string, n *yaml.Node, f func(*yaml.Node)) {
+func (r *reader) items(key string, n *yaml.Node, f func(*yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
 		r.add(n.Line, key, n.Value, "not a list; write [..] or lines that begin with -")
 		return
@@ -217,7 +217,7 @@ func (r *profileReader) items(key string, n *yaml.Node, f func(*yaml.Node)) {
 	}
 }
 
-func (r *profileReader) text(to *string) func(string, *yaml.Node) {
+func (r *reader) text(to *string) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Value == "" {
 			r.add(n.Line, key, n.Value, "not a value; write a string or a number")
@@ -226,7 +226,7 @@ func (r *profileReader) text(to *string) func(string, *yaml.Node) {
 	}
 }
 
-func (r *profileReader) list(to *[]string) func(string, *yaml.Node) {
+func (r *reader) list(to *[]string) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		r.items(key, n, func(n *yaml.Node) {
 			var s string
@@ -238,7 +238,7 @@ func (r *profileReader) list(to *[]string) func(string, *yaml.Node) {
 
 // lists returns a function that reads a list of lists. An item that is a string counts
 // as a list of one string.
-func (r *profileReader) lists(to *[][]string) func(string, *yaml.Node) {
+func (r *reader) lists(to *[][]string) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		r.items(key, n, func(n *yaml.Node) {
 			var all []string
@@ -252,7 +252,7 @@ func (r *profileReader) lists(to *[][]string) func(string, *yaml.Node) {
 	}
 }
 
-func (r *profileReader) settings(to *map[string]string) func(string, *yaml.Node) {
+func (r *reader) settings(to *map[string]string) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		*to = map[string]string{}
 		r.each(key, n, func(name string, _, v *yaml.Node) {
@@ -264,7 +264,7 @@ func (r *profileReader) settings(to *map[string]string) func(string, *yaml.Node)
 	}
 }
 
-func (r *profileReader) yes(to *bool) func(string, *yaml.Node) {
+func (r *reader) yes(to *bool) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if n.Value != "true" && n.Value != "false" {
 			r.add(n.Line, key, n.Value, "must be true or false")
@@ -273,7 +273,7 @@ func (r *profileReader) yes(to *bool) func(string, *yaml.Node) {
 	}
 }
 
-func (r *profileReader) positive(to *int) func(string, *yaml.Node) {
+func (r *reader) positive(to *int) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if *to = command.Number(n.Value); *to == 0 {
 			r.add(n.Line, key, n.Value, "must be a whole number of at least 1")
@@ -281,7 +281,7 @@ func (r *profileReader) positive(to *int) func(string, *yaml.Node) {
 	}
 }
 
-func (r *profileReader) pattern(to **regexp.Regexp) func(string, *yaml.Node) {
+func (r *reader) pattern(to **regexp.Regexp) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		re, err := regexp.Compile("^(?:" + n.Value + ")$")
 		if err != nil {
@@ -293,7 +293,7 @@ func (r *profileReader) pattern(to **regexp.Regexp) func(string, *yaml.Node) {
 }
 
 // oneOf returns a function that reads a word, which must be one of words.
-func oneOf[T ~string](r *profileReader, to *T, words ...T) func(string, *yaml.Node) {
+func oneOf[T ~string](r *reader, to *T, words ...T) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		if *to = T(n.Value); slices.Contains(words, *to) {
 			return

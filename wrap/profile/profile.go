@@ -1,4 +1,4 @@
-package wrap
+package profile
 
 import (
 	"regexp"
@@ -92,27 +92,27 @@ const (
 // The names of the knobs that have a fixed meaning. A profile chooses the names of other
 // knobs, which it uses for its checkpoints, resume, fallbacks, switch_off and trial.
 const (
-	micro        = "micro"
-	accumulation = "accumulation"
-	global       = "global"
-	eval         = "eval"
-	devices      = "devices"   // ranks per machine that the framework starts by itself
-	nodes        = "nodes"     // machines on which the framework starts ranks by itself
-	steps        = "steps"     // length of the training in optimizer steps; if not set, the length is given in epochs
-	rampup       = "rampup"    // START INCREMENT SAMPLES: the effective batch begins at START and grows in steps of INCREMENT to global
-	processes    = "processes" // ranks that a launcher starts, according to the launcher's configuration
+	Micro        = "micro"
+	Accumulation = "accumulation"
+	Global       = "global"
+	Eval         = "eval"
+	Devices      = "devices"   // ranks per machine that the framework starts by itself
+	Nodes        = "nodes"     // machines on which the framework starts ranks by itself
+	Length       = "steps"     // length of the training in optimizer steps; if not set, the length is given in epochs
+	Rampup       = "rampup"    // START INCREMENT SAMPLES: the effective batch begins at START and grows in steps of INCREMENT to global
+	Processes    = "processes" // ranks that a launcher starts, according to the launcher's configuration
 )
 
-// counted lists the knobs that set the sizes of a step: micro-batch, accumulation and
+// Counted lists the knobs that set the sizes of a step: micro-batch, accumulation and
 // effective batch.
-var counted = []string{micro, accumulation, global}
+var Counted = []string{Micro, Accumulation, Global}
 
 // typeOf returns the type of a knob whose profile does not give one.
 func typeOf(name string) Type {
 	switch name {
-	case micro, accumulation, global, eval, processes, steps:
+	case Micro, Accumulation, Global, Eval, Processes, Length:
 		return Int
-	case rampup:
+	case Rampup:
 		return List
 	}
 	return Text
@@ -234,14 +234,14 @@ type Fallback struct {
 // Recompute is the name of the fallback that recomputes activations to save device memory.
 const Recompute = "recompute"
 
-// writes reports whether p has the knob and writes it when the micro-batch changes.
-func (p Profile) writes(knob string) bool {
+// Writes reports whether p has the knob and writes it when the micro-batch changes.
+func (p Profile) Writes(knob string) bool {
 	_, has := p.Knobs[knob]
 	return has && slices.Contains(p.Law.Write, knob)
 }
 
-// least returns the smallest value allowed.
-func (k Knob) least() int { return max(1, k.Min) }
+// Least returns the smallest value allowed.
+func (k Knob) Least() int { return max(1, k.Min) }
 
 // Signs returns a short text that says how the commands of p are recognised.
 func (p Profile) Signs() string {

@@ -1,4 +1,4 @@
-package wrap
+package profile
 
 import (
 	"fmt"
@@ -10,12 +10,12 @@ import (
 	"github.com/xrash/smetrics"
 )
 
-// braces matches a name in braces, such as {output}.
-var braces = regexp.MustCompile(`\{([a-z_]*)\}`)
+// Braces matches a name in braces, such as {output}.
+var Braces = regexp.MustCompile(`\{([a-z_]*)\}`)
 
 // check validates the profile as a whole, and fills in defaults. Every knob that the
 // profile refers to must exist, and the profile must use every knob that it has.
-func (r *profileReader) check() {
+func (r *reader) check() {
 	p := &r.p
 	if p.Name == "" {
 		r.add(0, "name", "", "missing; give the name that --profile takes")
@@ -26,7 +26,7 @@ func (r *profileReader) check() {
 	if slices.Contains(p.Match.Keys, "batch_size") && len(p.Match.Keys) == 1 {
 		r.add(r.lines["match.keys"], "match.keys", "batch_size", "does not distinguish one framework from another; add keys that only this one has")
 	}
-	if _, ok := p.Knobs[micro]; !ok && !p.Layer {
+	if _, ok := p.Knobs[Micro]; !ok && !p.Layer {
 		r.add(0, "knobs.micro", "", "missing; without it nothing can be made smaller")
 	}
 	for name := range p.Knobs {
@@ -39,7 +39,7 @@ func (r *profileReader) check() {
 }
 
 // knob checks one knob, and fills in its scope and type if they are not given.
-func (r *profileReader) knob(name string) {
+func (r *reader) knob(name string) {
 	p, key := &r.p, "knobs."+name
 	k := p.Knobs[name]
 	if len(k.Flags)+len(k.Paths) == 0 && k.Env == "" && k.Launcher == "" {
@@ -48,17 +48,17 @@ func (r *profileReader) knob(name string) {
 	if len(k.Flags) == 0 && len(k.Paths) > 0 && p.Config.Format == "" && p.Style != HydraStyle {
 		r.add(r.lines[key], key, k.Paths[0], "the profile describes no configuration file that could hold this key; add config, or give flags")
 	}
-	isCounted := slices.Contains(counted, name)
+	isCounted := slices.Contains(Counted, name)
 	if k.Scope != "" && !isCounted {
 		r.add(r.lines[key+".scope"], key+".scope", string(k.Scope), "only micro, accumulation and global have a scope")
 	}
 	if k.Scope == "" && isCounted {
 		k.Scope = PerRank
-		if name == global {
+		if name == Global {
 			k.Scope = Total
 		}
 	}
-	if k.Min > 0 && name != micro {
+	if k.Min > 0 && name != Micro {
 		r.add(r.lines[key+".min"], key+".min", fmt.Sprint(k.Min), "only micro may have a lower bound")
 	}
 	if k.Type == "" {
@@ -69,14 +69,14 @@ func (r *profileReader) knob(name string) {
 
 // references checks that every knob that the profile refers to exists, and that the
 // profile uses every knob.
-func (r *profileReader) references() {
+func (r *reader) references() {
 	p := &r.p
-	used := map[string]bool{micro: true, accumulation: true, global: true, eval: true, devices: true, nodes: true, processes: true, steps: true, rampup: true}
+	used := map[string]bool{Micro: true, Accumulation: true, Global: true, Eval: true, Devices: true, Nodes: true, Processes: true, Length: true, Rampup: true}
 	speak := func(key string, names ...string) {
 		for _, name := range names {
 			used[name] = true
 			if _, ok := p.Knobs[name]; !ok {
-				r.add(r.lines[key], key, name, unknownWord("knob", name, slices.Sorted(maps.Keys(p.Knobs))))
+				r.add(r.lines[key], key, name, UnknownWord("knob", name, slices.Sorted(maps.Keys(p.Knobs))))
 			}
 		}
 	}
@@ -85,7 +85,7 @@ func (r *profileReader) references() {
 	for _, group := range p.Law.Exclude {
 		speak("law.exclude", group...)
 	}
-	for _, m := range braces.FindAllStringSubmatch(p.Checkpoints.Root, -1) {
+	for _, m := range Braces.FindAllStringSubmatch(p.Checkpoints.Root, -1) {
 		speak("checkpoints.root", m[1])
 	}
 	if p.Checkpoints.Saves != "" {
@@ -113,43 +113,43 @@ func (r *profileReader) references() {
 	}
 }
 
-func (r *profileReader) checkLaw() {
+func (r *reader) checkLaw() {
 	p := &r.p
-	writes := p.writes(accumulation)
-	if len(p.Law.Write) > 0 && !p.writes(micro) {
+	writes := p.Writes(Accumulation)
+	if len(p.Law.Write) > 0 && !p.Writes(Micro) {
 		r.add(r.lines["law.write"], "law.write", "", "micro is missing from the list; without micro nothing can be made smaller")
 	}
 	for _, name := range slices.Concat(p.Law.Write, p.Law.Pin) {
-		if name != micro && name != accumulation && name != global {
+		if name != Micro && name != Accumulation && name != Global {
 			r.add(r.lines["law.write"], "law", name, "only micro, accumulation and global can be written or pinned")
 		}
 	}
-	_, hasGlobal := p.Knobs[global]
-	if p.Law.Derive != "" && p.Law.Derive != accumulation {
+	_, hasGlobal := p.Knobs[Global]
+	if p.Law.Derive != "" && p.Law.Derive != Accumulation {
 		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "only accumulation can be derived, and only from global")
 	}
 	if p.Law.Derive != "" && !hasGlobal {
 		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global, from which it is derived")
 	}
-	if _, has := p.Knobs[rampup]; has && p.Law.Derive == "" {
-		r.add(r.lines["knobs."+rampup], "knobs."+rampup, "", "needs law.derive: accumulation, because a framework that changes the effective batch computes the accumulation for each step")
+	if _, has := p.Knobs[Rampup]; has && p.Law.Derive == "" {
+		r.add(r.lines["knobs."+Rampup], "knobs."+Rampup, "", "needs law.derive: accumulation, because a framework that changes the effective batch computes the accumulation for each step")
 	}
 	if p.Law.Derive == "" && !writes && !p.Layer && p.Knobs != nil {
 		r.add(r.lines["law"], "law", "", "nothing keeps the effective batch; write micro and accumulation, or derive accumulation from global")
 	}
 	for _, text := range p.Law.Require {
-		if _, err := condition(text, amounts{micro: 1, accumulation: 1, global: 1, "world": 1}); err != nil {
+		if _, err := Condition(text, Amounts{Micro: 1, Accumulation: 1, Global: 1, "world": 1}); err != nil {
 			r.add(r.lines["law.require"], "law.require", text, err.Error())
 		}
 	}
 	for _, patch := range p.Resume.Patch {
-		if _, err := evaluate(patch.Value, amounts{micro: 1, accumulation: 1, global: 1, "world": 1, devices: 1}); err != nil {
+		if _, err := Evaluate(patch.Value, Amounts{Micro: 1, Accumulation: 1, Global: 1, "world": 1, Devices: 1}); err != nil {
 			r.add(r.lines["resume.patch"], "resume.patch", patch.Value, err.Error())
 		}
 	}
 }
 
-func (r *profileReader) checkResume() {
+func (r *reader) checkResume() {
 	p := &r.p
 	if p.Resume.Mode == "" {
 		p.Resume.Mode = "none"
@@ -178,9 +178,9 @@ func (r *profileReader) checkResume() {
 	}
 }
 
-func unknownKey(name string, known []string) string { return unknownWord("key", name, known) }
+func unknownKey(name string, known []string) string { return UnknownWord("key", name, known) }
 
-func unknownWord(what, name string, known []string) string {
+func UnknownWord(what, name string, known []string) string {
 	if best := nearestWord(name, known); best != "" {
 		return fmt.Sprintf("unknown %s; did you mean %s?", what, best)
 	}

@@ -1,4 +1,4 @@
-package wrap
+package profile
 
 import (
 	"errors"
@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-func TestBuiltinProfilesAreValid(t *testing.T) {
-	all, err := LoadProfiles(embedded, "profiles")
+func TestBuiltinsAreValid(t *testing.T) {
+	all, err := Load(embedded, "builtin")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range all {
-		if p.File != "profiles/"+p.Name+".yaml" {
+		if p.File != "builtin/"+p.Name+".yaml" {
 			t.Errorf("the profile in %s has the name %s", p.File, p.Name)
 		}
 	}
@@ -39,7 +39,7 @@ checkpoints: {root: "{outptu}"}
 resume: {mode: path, set: {resum: x}, needs: {version: x}}
 unit: steps
 `
-	_, err := ParseProfile("bad.yaml", []byte(text))
+	_, err := Parse("bad.yaml", []byte(text))
 	if err == nil {
 		t.Fatal("accepted")
 	}
@@ -65,13 +65,13 @@ unit: steps
 			t.Errorf("no %q in\n%v", want, err)
 		}
 	}
-	var problem *ProfileError
+	var problem *Error
 	if !errors.As(err, &problem) {
-		t.Errorf("%T is no ProfileError", err)
+		t.Errorf("%T is no Error", err)
 	}
 }
 
-func TestParseProfileRefuses(t *testing.T) {
+func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                        "the file is empty",
 		"name: x\n---\nname: y\n": "more than one document",
@@ -85,7 +85,7 @@ func TestParseProfileRefuses(t *testing.T) {
 		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {paths: [a.b]}}\n":             "no configuration file that could hold this key",
 		"name: x\nlaw: {write: [accumulation]}\nknobs: {accumulation: {flags: [--a]}}": "knobs.micro: missing",
 	} {
-		_, err := ParseProfile("p.yaml", []byte(text))
+		_, err := Parse("p.yaml", []byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
@@ -118,12 +118,12 @@ func TestPlainKnobs(t *testing.T) {
 func TestProfileVersion(t *testing.T) {
 	const text = "name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}, accumulation: {flags: [--a]}}\nlaw: {write: [micro, accumulation]}\n"
 	for _, given := range []string{"", "version: 1\n"} {
-		p, err := ParseProfile("p.yaml", []byte(given+text))
+		p, err := Parse("p.yaml", []byte(given+text))
 		if err != nil || p.Version != 1 || p.File != "p.yaml" || string(p.Text) != given+text {
 			t.Errorf("%q: %+v, %v", given, p, err)
 		}
 	}
-	_, err := ParseProfile("p.yaml", []byte("version: 2\nnope: 1\n"))
+	_, err := Parse("p.yaml", []byte("version: 2\nnope: 1\n"))
 	if err == nil || strings.Contains(err.Error(), "nope") {
 		t.Errorf("of another version nothing else is said: %v", err)
 	}
@@ -132,16 +132,16 @@ func TestProfileVersion(t *testing.T) {
 // TestProfilesPage checks that the profile in docs/profiles.md is valid, and that the page
 // mentions every key of the language.
 func TestProfilesPage(t *testing.T) {
-	page, err := os.ReadFile("../docs/profiles.md")
+	page, err := os.ReadFile("../../docs/profiles.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(page), "```yaml\n")
 	text, _, _ := strings.Cut(rest, "```")
-	if p, err := ParseProfile("docs", []byte(text)); err != nil || p.Name != "mygpt" {
+	if p, err := Parse("docs", []byte(text)); err != nil || p.Name != "mygpt" {
 		t.Error(err)
 	}
-	source, err := os.ReadFile("profile_parse.go")
+	source, err := os.ReadFile("parse.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,18 +157,18 @@ func TestEvaluate(t *testing.T) {
 		"5 * 8": "40", "2**3": "", "16//4": "4", "15//4": "", "(1+2)*3 - 1": "8", "1_000": "1000", "7 % 0": "", "0x10": "",
 		"micro": "", "f(3)": "", "": "", "9999999999": "", "1 << 4": "", "-3": "", "2 * -3": "",
 	} {
-		n, err := evaluate(text, nil)
+		n, err := Evaluate(text, nil)
 		if got := strings.TrimSpace(strings.Repeat(" ", 1) + itoa(n, err)); got != want {
 			t.Errorf("%q: %s, want %q", text, got, want)
 		}
 	}
 	for text, ok := range map[string]bool{"[4]": true, "4": true, "[4, 4]": false, "4,2": false, "[]": false} {
-		if _, err := List.amount(text); (err == nil) != ok {
+		if _, err := List.Amount(text); (err == nil) != ok {
 			t.Errorf("list %s: %v", text, err)
 		}
 	}
 	for _, text := range []string{"", "${x}", "0", "-1", "auto", "8.0", "1073741825"} {
-		if _, err := Int.amount(text); err == nil {
+		if _, err := Int.Amount(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}
 	}
@@ -178,24 +178,24 @@ func itoa(n int, err error) string {
 	if err != nil {
 		return ""
 	}
-	return Int.write(n, "")
+	return Int.Write(n, "")
 }
 
-func FuzzParseProfile(f *testing.F) {
-	files, err := embedded.ReadDir("profiles")
+func FuzzParse(f *testing.F) {
+	files, err := embedded.ReadDir("builtin")
 	if err != nil {
 		f.Fatal(err)
 	}
 	for _, file := range files {
-		content, err := embedded.ReadFile("profiles/" + file.Name())
+		content, err := embedded.ReadFile("builtin/" + file.Name())
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(content)
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		_, err := ParseProfile("p.yaml", content)
-		var problem *ProfileError
+		_, err := Parse("p.yaml", content)
+		var problem *Error
 		if err != nil && !errors.As(err, &problem) {
 			t.Fatalf("%T: %v", err, err)
 		}

@@ -1,4 +1,4 @@
-package wrap
+package profile
 
 import (
 	"errors"
@@ -6,17 +6,18 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// amounts maps the names in an expression to their values.
-type amounts map[string]int
+// Amounts maps the names in an expression to their values.
+type Amounts map[string]int
 
-// evaluate computes an expression such as "5 * 8", made of integers, names, + - * / // %
+// Evaluate computes an expression such as "5 * 8", made of integers, names, + - * / // %
 // and parentheses. / and // mean the same division. A division that leaves a remainder
 // is an error, as is any other kind of expression.
-func evaluate(text string, of amounts) (int, error) {
+func Evaluate(text string, of Amounts) (int, error) {
 	if len(text) > 200 {
 		return 0, errors.New("an expression may have at most 200 bytes")
 	}
@@ -27,21 +28,21 @@ func evaluate(text string, of amounts) (int, error) {
 	return compute(e, of)
 }
 
-// condition reports whether a comparison such as "global % (micro*world) == 0" holds.
-func condition(text string, of amounts) (bool, error) {
+// Condition reports whether a comparison such as "global % (micro*world) == 0" holds.
+func Condition(text string, of Amounts) (bool, error) {
 	left, right, ok := strings.Cut(text, "==")
 	if !ok {
 		return false, errors.New("not a comparison; write LEFT == RIGHT")
 	}
-	l, err := evaluate(left, of)
+	l, err := Evaluate(left, of)
 	if err != nil {
 		return false, err
 	}
-	r, err := evaluate(right, of)
+	r, err := Evaluate(right, of)
 	return l == r, err
 }
 
-func compute(e ast.Expr, of amounts) (int, error) {
+func compute(e ast.Expr, of Amounts) (int, error) {
 	switch e := e.(type) {
 	case *ast.ParenExpr:
 		return compute(e.X, of)
@@ -62,7 +63,7 @@ func compute(e ast.Expr, of amounts) (int, error) {
 	return 0, errors.New("only integers, + - * // % and parentheses are allowed")
 }
 
-func operation(e *ast.BinaryExpr, of amounts) (int, error) {
+func operation(e *ast.BinaryExpr, of Amounts) (int, error) {
 	l, err := compute(e.X, of)
 	if err != nil {
 		return 0, err
@@ -97,9 +98,9 @@ func operation(e *ast.BinaryExpr, of amounts) (int, error) {
 // and its square still fits in an int.
 const mostAmount = 1 << 30
 
-// amount parses a knob's value: an integer, an expression of integers, or, for a List, a
+// Amount parses a knob's value: an integer, an expression of integers, or, for a List, a
 // list with one such element.
-func (t Type) amount(text string) (int, error) {
+func (t Type) Amount(text string) (int, error) {
 	bare := strings.Trim(strings.TrimSpace(text), `"'`)
 	if t == List {
 		bare = strings.TrimSuffix(strings.TrimPrefix(bare, "["), "]")
@@ -114,7 +115,7 @@ func (t Type) amount(text string) (int, error) {
 	case strings.Contains(bare, "$"):
 		return 0, errors.New("interpolations are not resolved; override this one with a number")
 	}
-	n, err := evaluate(bare, nil)
+	n, err := Evaluate(bare, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -124,11 +125,11 @@ func (t Type) amount(text string) (int, error) {
 	return n, nil
 }
 
-// amountsOf parses a list of positive integers, separated by commas or spaces.
-func amountsOf(text string) (all []int, err error) {
+// AmountsOf parses a list of positive integers, separated by commas or spaces.
+func AmountsOf(text string) (all []int, err error) {
 	bare := strings.Trim(strings.TrimSpace(text), "[]")
 	for _, one := range strings.FieldsFunc(bare, func(r rune) bool { return r == ',' || r == ' ' }) {
-		n, err := Int.amount(one)
+		n, err := Int.Amount(one)
 		if err != nil {
 			return nil, err
 		}
@@ -137,9 +138,9 @@ func amountsOf(text string) (all []int, err error) {
 	return all, nil
 }
 
-// write returns n in the notation of the old value: in brackets if that was a list in
+// Write returns n in the notation of the old value: in brackets if that was a list in
 // brackets.
-func (t Type) write(n int, old string) string {
+func (t Type) Write(n int, old string) string {
 	if t == List && strings.HasPrefix(strings.TrimSpace(old), "[") {
 		return fmt.Sprintf("[%d]", n)
 	}
@@ -162,11 +163,17 @@ func versionNumbers(version string) []int {
 	return all
 }
 
-// inFile returns a value as it is written in a file: files spell booleans true and false,
+// InFile returns a value as it is written in a file: files spell booleans true and false,
 // whereas the command lines of frameworks spell them True and False.
-func (t Type) inFile(value string) string {
+func (t Type) InFile(value string) string {
 	if t == Bool || t == Switch {
 		return strings.ToLower(value)
 	}
 	return value
+}
+
+// Older reports whether version have is older than version need. It compares only the
+// numbers in the two versions.
+func Older(have, need string) bool {
+	return slices.Compare(versionNumbers(have), versionNumbers(need)) < 0
 }
