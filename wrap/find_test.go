@@ -218,7 +218,7 @@ func TestJudge(t *testing.T) {
 		{"within what is pretended", command.Exit{GPUs: gpu(20 * gib)}, false, 24 * gib, "micro-batch 4 fits: peak 20 GiB", 20 * gib, 24 * gib, 3},
 		{"a mistake in the script", command.Exit{Code: 3, Tail: []byte("epoch 1\nKeyError: 'x'\n")}, false, 0, "ERROR the trial of micro-batch 4 failed, and not for lack of memory: exit status 3", 0, 0, 0},
 		{"an old PyTorch", command.Exit{Code: 1, Tail: []byte("RuntimeError: Unrecognized CachingAllocator option: per_process_memory_fraction\n")}, false, gib, "ERROR this PyTorch does not support", 0, 0, 0},
-		{"while loading", command.Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)\n", "    model.cuda()\n"+at(site+"torch/nn/modules/module.py", "_apply", "param_applied = fn(param)"), 1))}, false, 0, "ERROR micro-batch 4 does not fit, and no smaller one will: loading the model", 0, 0, 0},
+		{"while loading", command.Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)\n", "    model.cuda()\n"+"  File \"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py\", line 12, in _apply\n    param_applied = fn(param)\n", 1))}, false, 0, "ERROR micro-batch 4 does not fit, and no smaller one will: loading the model", 0, 0, 0},
 	} {
 		trials := &Trials{Match: &Match{Profile: profile.Profile{Trial: profile.Rehearsal{Steps: 3}}}, Memory: c.memory, FlatFor: time.Minute}
 		got, err := trials.judge(recovery.Plan{Effective: 4, World: 1, Micro: 4}, c.exit, c.stayed, gib)

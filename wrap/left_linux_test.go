@@ -17,6 +17,7 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // killed kills processes when the test is over.
@@ -227,8 +228,8 @@ for name in gpu writer parent child trains reader logs group; do while ! [ -s $n
 		}
 		return []nvml.GPU{g}, nil
 	}
-	w.Inside = func(c command.Line) (command.Line, func(Outcome) Outcome) {
-		return c, func(o Outcome) Outcome { o.Training = []int{pid("trains")}; return o }
+	w.Inside = func(c command.Line) (command.Line, func(exits.Outcome) exits.Outcome) {
+		return c, func(o exits.Outcome) exits.Outcome { o.Training = []int{pid("trains")}; return o }
 	}
 	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil {
 		t.Fatal(err)

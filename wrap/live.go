@@ -21,6 +21,7 @@ import (
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // Wrapped is a command that is ready to run, together with what is known about it. Its
@@ -63,7 +64,7 @@ type Wrapped struct {
 	// That function, ended, gets the outcome as seen from outside, or the
 	// zero Outcome if the command was not started, and returns the outcome to report.
 	// Inside may be nil.
-	Inside func(command.Line) (_ command.Line, ended func(Outcome) Outcome)
+	Inside func(command.Line) (_ command.Line, ended func(exits.Outcome) exits.Outcome)
 
 	child   atomic.Pointer[Child]      // of the newest life
 	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
@@ -141,7 +142,7 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 // command ended. Cancelling ctx means that the user has asked to stop: nothing more is
 // started. The cancellation does not end a child that is already running, which gets the
 // user's signal in any case.
-func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, command.Exit, error) {
+func (w *Wrapped) Live(ctx context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
 	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 	if err == nil {
 		err = w.gate(ctx)
@@ -153,7 +154,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, command.Exit,
 		err = next.Write()
 	}
 	if err != nil {
-		return Outcome{}, command.Exit{}, err
+		return exits.Outcome{}, command.Exit{}, err
 	}
 	if w.lived && w.Skipped != nil {
 		for _, why := range w.skipped {
@@ -171,7 +172,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, command.Exit,
 			log = nil
 		}
 	}
-	c, ended := w.named(next.Command, b.Plan), func(o Outcome) Outcome { return o }
+	c, ended := w.named(next.Command, b.Plan), func(o exits.Outcome) exits.Outcome { return o }
 	if w.Inside != nil {
 		c, ended = w.Inside(c)
 	}
@@ -182,7 +183,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, command.Exit,
 		}
 	}
 	if err != nil {
-		return ended(Outcome{}), exit, err
+		return ended(exits.Outcome{}), exit, err
 	}
 	if own != nil {
 		w.decides = true
@@ -190,14 +191,14 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (Outcome, command.Exit,
 		w.behind.training = outcome.Training
 		return outcome, exit, nil
 	}
-	outcome := Classify(exit)
-	if outcome.Kind == OutOfHostMemory {
+	outcome := exits.Classify(exit)
+	if outcome.Kind == exits.OutOfHostMemory {
 		outcome = outcome.InHostMemory(exit.GPUs, machine.LookAtMemory().Most())
 	}
 	outcome = ended(outcome)
 	w.behind.training = outcome.Training
 	w.Mixed = cmp.Or(outcome.Mixed, w.Mixed)
-	w.decides = outcome.Kind.Memory() || outcome.Kind == DeviceGone
+	w.decides = outcome.Kind.Memory() || outcome.Kind == exits.DeviceGone
 	return outcome, exit, nil
 }
 
@@ -252,7 +253,7 @@ func (w *Wrapped) gpus() func() ([]nvml.GPU, error) {
 const gateEvery = 5 * time.Second
 
 // start runs and watches one life of c. own is the outcome if headroom ended the life, and nil otherwise.
-func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer) (exit command.Exit, own *Outcome, err error) {
+func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer) (exit command.Exit, own *exits.Outcome, err error) {
 	leak := &leakWatch{began: time.Now()}
 	watch := &hangWatch{after: w.Hang, now: time.Now, saved: w.lastSaved}
 	watch.alive()
@@ -363,15 +364,15 @@ func (w *Wrapped) places() (all []string) {
 }
 
 // byUs returns the outcome of a life that headroom ended.
-func byUs(kind Kind, why string) *Outcome {
-	return &Outcome{Kind: kind, Confidence: Certain, Reasons: []string{why}, Rank: -1, Device: -1}
+func byUs(kind exits.Kind, why string) *exits.Outcome {
+	return &exits.Outcome{Kind: kind, Confidence: exits.Certain, Reasons: []string{why}, Rank: -1, Device: -1}
 }
 
 // attend waits for the child to end. Meanwhile it checks whether the child hangs, and
 // whether memory would run out before the next checkpoint. In either case, attend ends
 // the child if w allows it. own is the outcome if attend ended the child, and nil
 // otherwise.
-func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *Outcome) {
+func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *exits.Outcome) {
 	leaks := w.RunsOut != nil && w.Resumes()
 	every := hangEvery
 	if leaks {
@@ -409,17 +410,17 @@ func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *O
 
 // hangs returns the outcome of a hanging command that is to be ended. If w.Restart is not
 // set, it only reports the hang, and returns nil.
-func (w *Wrapped) hangs(watch *hangWatch, pid int) *Outcome {
+func (w *Wrapped) hangs(watch *hangWatch, pid int) *exits.Outcome {
 	if !w.Restart {
 		w.Trouble(fmt.Errorf("%s: the command may be hanging; py-spy dump --pid %d shows where it is stuck, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
 		return nil
 	}
-	return byUs(Hung, watch.why())
+	return byUs(exits.Hung, watch.why())
 }
 
 // leaks returns the outcome of a leaking command if now is the time to end it, and nil if
 // not. If w.Leave is not set, it only reports the leak, and returns nil.
-func (w *Wrapped) leaks(watch *leakWatch) *Outcome {
+func (w *Wrapped) leaks(watch *leakWatch) *exits.Outcome {
 	out := w.RunsOut()
 	if out.At.IsZero() && watch.saved.IsZero() { // do not look for checkpoints, which reads the disk
 		return nil
@@ -431,7 +432,7 @@ func (w *Wrapped) leaks(watch *leakWatch) *Outcome {
 		w.Trouble(fmt.Errorf("%s; --restart-leaking would start the command again just after a checkpoint", watch.why(out)))
 		return nil
 	}
-	return byUs(Leaking, watch.why(out))
+	return byUs(exits.Leaking, watch.why(out))
 }
 
 const (
@@ -480,7 +481,7 @@ func (w *Wrapped) rankErrors(c command.Line, begun time.Time) []command.RankErro
 	if !ok || logs.Value == "" {
 		return nil
 	}
-	ranks, notes := ReadRankErrors(os.DirFS(c.From(logs.Value)))
+	ranks, notes := exits.ReadRankErrors(os.DirFS(c.From(logs.Value)))
 	for _, note := range notes {
 		w.Trouble(errors.New(note))
 	}

@@ -14,6 +14,7 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // TestNothingIsStartedAfterARequest checks that a request to stop is not lost if it comes
@@ -85,7 +86,7 @@ func TestHungIsEnded(t *testing.T) {
 			}
 		}
 		o, exit, err := w.Live(context.Background(), Beginning{})
-		if err != nil || (o.Kind == Hung) != restart || (exit.Code == 3) != restart || exit.Stopped {
+		if err != nil || (o.Kind == exits.Hung) != restart || (exit.Code == 3) != restart || exit.Stopped {
 			t.Errorf("restart %v: %+v, %+v, %v", restart, o, exit, err)
 		}
 		if n := len(told); restart == (n > 0) {
@@ -123,7 +124,7 @@ func TestLeakIsLeft(t *testing.T) {
 			}
 		}
 		o, exit, err := w.Live(context.Background(), Beginning{Plan: asked.Plan})
-		if err != nil || (o.Kind == Leaking) != leave || (exit.Code == 3) != leave || exit.Stopped {
+		if err != nil || (o.Kind == exits.Leaking) != leave || (exit.Code == 3) != leave || exit.Stopped {
 			t.Errorf("leave %v: %+v, %+v, %v", leave, o, exit, err)
 		}
 		if leave == (len(told) > 0) {

@@ -14,6 +14,7 @@ import (
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 	"headroom/wrap/profile"
 )
 
@@ -24,7 +25,7 @@ type RunOptions struct {
 	// running is up to Clear and Left.
 	// The context is cancelled when the user asks to stop. An error means that the command
 	// could not be started or rewritten.
-	Live func(context.Context, Beginning) (Outcome, command.Exit, error)
+	Live func(context.Context, Beginning) (exits.Outcome, command.Exit, error)
 	// Newest returns the newest complete checkpoint, or nil if there is none. The function
 	// itself is nil if the command is not known to write checkpoints.
 	Newest func() (*Saved, error)
@@ -181,7 +182,7 @@ func (r *runner) attempt(ctx context.Context) (exit command.Exit, again bool, er
 		return exit, false, err
 	}
 	r.judge(outcome)
-	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: describe(outcome, exit), Seconds: exit.Seconds})
+	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: exits.Describe(outcome, exit), Seconds: exit.Seconds})
 	if again, err = r.follow(ctx, outcome, exit); again {
 		again, err = r.clear(ctx)
 	}
@@ -296,42 +297,42 @@ func (r *runner) progress() error {
 
 // follow does what the end of a life calls for. again reports whether another life should
 // follow.
-func (r *runner) follow(ctx context.Context, o Outcome, exit command.Exit) (again bool, err error) {
+func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit) (again bool, err error) {
 	switch {
-	case o.Kind == Done:
+	case o.Kind == exits.Done:
 		return false, nil
-	case o.Kind == Stopped || ctx.Err() != nil:
+	case o.Kind == exits.Stopped || ctx.Err() != nil:
 		return false, errInterrupted
 	}
 	switch o.Kind {
-	case OutOfMemory, OutOfHostMemory, OutOfSharedMemory:
+	case exits.OutOfMemory, exits.OutOfHostMemory, exits.OutOfSharedMemory:
 		if o.Hopeless = o.HopelessAt(r.s.Running()); r.mayPass(o) {
 			o.Hopeless = ""
 		}
 		if r.Recover && o.OutOfMemory() && o.Hopeless == "" {
 			return r.recover(ctx, o, exit)
 		}
-	case Leaking:
+	case exits.Leaking:
 		if !r.Recover || !r.progressed() { // it may not be started again, or has no new checkpoint to start from
 			break
 		}
 		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.newest.Step}}, life(exit))
 		return err == nil, err
-	case DeviceGone, Hung:
+	case exits.DeviceGone, exits.Hung:
 		if !r.Recover {
 			break
 		}
-		d, err := r.s.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: describe(o, exit)}}, life(exit))
+		d, err := r.s.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: exits.Describe(o, exit)}}, life(exit))
 		if err != nil || d.Remedy == recovery.Exec {
 			return err == nil, err
 		}
 		return false, &ExitError{Code: exit.Code, Why: d.Reason}
-	case Failed:
+	case exits.Failed:
 		if again, err := r.olderOne(o, exit); again || err != nil {
 			return again, err
 		}
 	}
-	e := &ExitError{Code: exit.Code, Why: describe(o, exit), How: ending(o, exit), What: inShort(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
+	e := &ExitError{Code: exit.Code, Why: exits.Describe(o, exit), How: exits.Ending(o, exit), What: exits.InShort(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
 	var verdict memory.Verdict
 	if o.OutOfMemory() && o.Evidence != nil {
 		verdict = memory.Diagnose(*o.Evidence)
@@ -374,8 +375,8 @@ func (interruptedError) Unwrap() error { return harness.ErrInterrupted }
 // resumed returns a hint for a command that failed for a reason other than memory, after
 // headroom had made it resume from a checkpoint and before it wrote a newer one. It
 // returns "" for any other end.
-func (r *runner) resumed(o Outcome) string {
-	if o.Kind != Failed || r.from == nil || r.progressed() {
+func (r *runner) resumed(o exits.Outcome) string {
+	if o.Kind != exits.Failed || r.from == nil || r.progressed() {
 		return ""
 	}
 	if r.doubts > 0 {
@@ -395,7 +396,7 @@ const (
 // olderOne rejects the checkpoint that the newest life resumed from, if that life failed
 // before it made a step. again reports whether there is an older checkpoint to resume from
 // instead. Nothing else about the command changes, and each checkpoint is tried once.
-func (r *runner) olderOne(o Outcome, exit command.Exit) (again bool, err error) {
+func (r *runner) olderOne(o exits.Outcome, exit command.Exit) (again bool, err error) {
 	if r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
 		return false, nil
 	}
@@ -415,7 +416,7 @@ func (r *runner) olderOne(o Outcome, exit command.Exit) (again bool, err error) 
 		older.Micro = bad.Micro
 	}
 	r.newest = older
-	r.s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("%s; before its first step after it had resumed from %s, which perhaps cannot be loaded: it resumes from %s", describe(o, exit), bad.Path, older.Path)})
+	r.s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("%s; before its first step after it had resumed from %s, which perhaps cannot be loaded: it resumes from %s", exits.Describe(o, exit), bad.Path, older.Path)})
 	return true, nil
 }
 
@@ -432,8 +433,8 @@ func (r *runner) noStep(exit command.Exit) bool {
 // judge decides about the checkpoints that have been rejected. If the newest life, which
 // resumed from an older one, made a step, they were the reason why earlier lives failed. If
 // the run ends first, that remains unknown, and a later process tries them again.
-func (r *runner) judge(o Outcome) {
-	if r.doubts > 0 && (o.Kind == Done || r.progressed() || r.Made != nil && r.Made() > 0) {
+func (r *runner) judge(o exits.Outcome) {
+	if r.doubts > 0 && (o.Kind == exits.Done || r.progressed() || r.Made != nil && r.Made() > 0) {
 		r.Judge(true)
 		r.doubts = 0
 	}
@@ -442,16 +443,16 @@ func (r *runner) judge(o Outcome) {
 // mayPass reports whether memory that ran out during loading may suffice next time. That
 // is so if other processes held some of it, or if a checkpoint was being loaded. The
 // batch size has no effect on loading.
-func (r *runner) mayPass(o Outcome) bool {
+func (r *runner) mayPass(o exits.Outcome) bool {
 	return o.Evidence != nil && o.Evidence.Failure.Phase == memory.PhaseLoad &&
 		(r.from != nil || memory.Diagnose(*o.Evidence).Cause == memory.Foreign)
 }
 
 // recover asks the session what to do about a life that ran out of memory. If the answer
 // is to wait, it sets r.waits.
-func (r *runner) recover(ctx context.Context, o Outcome, exit command.Exit) (again bool, err error) {
+func (r *runner) recover(ctx context.Context, o exits.Outcome, exit command.Exit) (again bool, err error) {
 	evidence := *o.Evidence
-	evidence.Host = o.Kind != OutOfMemory
+	evidence.Host = o.Kind != exits.OutOfMemory
 	if o.Gradless && evidence.Failure.Phase.SizedByMicro() && r.s.Running().Eval > 1 {
 		evidence.Failure.Phase = memory.PhaseEval // of the two batches, its size is the one that changes no training
 	}
@@ -504,89 +505,3 @@ func (r *runner) lost() time.Duration {
 }
 
 func life(exit command.Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }
-
-// describe says in one sentence how a life ended.
-func describe(o Outcome, exit command.Exit) string {
-	why := strings.Join(o.Reasons, "; ")
-	switch {
-	case o.Kind == Done || why == "":
-		return ending(o, exit)
-	case o.Kind == Failed && exit.Signal != 0: // the reasons name the signal
-		return fmt.Sprintf("after %s, %s", lasting(exit.Seconds), why)
-	case o.Kind == Failed: // the reasons say so
-		return lasted(exit) + ": " + why
-	}
-	return ending(o, exit) + ": " + why
-}
-
-// inShort says in one sentence how much memory was missing in a life, and where, in place of
-// the error that the command has printed. It returns "" if that is not known.
-func inShort(o Outcome, exit command.Exit) string {
-	if !o.Kind.Memory() || o.Evidence == nil || o.Evidence.Failure.Requested <= 0 {
-		return ""
-	}
-	f := o.Evidence.Failure.Measured()
-	f.Micro = 0 // what is known of it is in the hint
-	on := ""
-	if o.Rank != rankUnknown {
-		on = fmt.Sprintf(" on rank %d", o.Rank)
-	}
-	text := fmt.Sprintf("%s: %s%s%s%s", lasted(exit), o.Kind, on, strings.TrimPrefix(f.Error(), "out of memory"), bracketed(o.Where))
-	for _, reason := range o.Reasons {
-		if !slices.Contains(o.quotes, reason) {
-			text += "; " + reason
-		}
-	}
-	return text
-}
-
-// bracketed returns the user's line where something happened in a form that can follow a
-// sentence, or "" if where is "".
-func bracketed(where string) string {
-	if where == "" {
-		return ""
-	}
-	return " (" + where + ")"
-}
-
-// ending returns a text that says how a life ended, without the reasons.
-func ending(o Outcome, exit command.Exit) string { return fmt.Sprintf("%s: %s", lasted(exit), o.Kind) }
-
-// lasted returns a text with the exit status or signal of a life, and how long it lasted.
-func lasted(exit command.Exit) string {
-	how := fmt.Sprintf("exit status %d", exit.Code)
-	if exit.Signal != 0 {
-		how = fmt.Sprintf("killed by signal %d (%v)", int(exit.Signal), exit.Signal)
-	}
-	return fmt.Sprintf("%s after %s", how, lasting(exit.Seconds))
-}
-
-// lasting formats seconds the way people say them.
-func lasting(seconds float64) string {
-	switch {
-	case seconds < 90:
-		return fmt.Sprintf("%.0f s", seconds)
-	case seconds < 90*60:
-		return fmt.Sprintf("%.0f min", seconds/60)
-	}
-	return fmt.Sprintf("%.1f h", seconds/3600)
-}
-
-// InHostMemory converts the outcome of a command that used no GPU and ran out of host
-// memory: host memory takes the place of the device's memory. It returns any other
-// outcome unchanged. most is the most host memory that the command could hold. The
-// command is assumed to have held all of that except for the size of the failed request.
-// If most or that size is not known, o is returned unchanged, too.
-func (o Outcome) InHostMemory(gpus []command.GPU, most memory.Bytes) Outcome {
-	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
-		return o
-	}
-	f := o.Evidence.Failure
-	if f.Requested <= 0 {
-		return o
-	}
-	evidence := *o.Evidence
-	evidence.Failure, evidence.Host = f.Assume(most), false
-	o.Kind, o.Evidence, o.Hint, o.Hopeless = OutOfMemory, &evidence, "", cmp.Or(o.Hopeless, hopeless(fault{}, evidence.Failure))
-	return o
-}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"headroom/wrap/exits"
 	"headroom/wrap/profile"
 )
 
@@ -101,7 +102,7 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 		if err := syscall.Mkfifo(at("error.json"), 0o600); err != nil {
 			t.Error(err)
 		}
-		if ranks, notes := ReadRankErrors(os.DirFS(dir)); len(ranks) != 0 || len(notes) != 1 {
+		if ranks, notes := exits.ReadRankErrors(os.DirFS(dir)); len(ranks) != 0 || len(notes) != 1 {
 			t.Error(ranks, notes)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // Tried is how a trial ended.
@@ -52,10 +53,10 @@ func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most mem
 		tried.Room = min(t.Memory, cmp.Or(tried.Room, t.Memory))
 	}
 	exit.Stopped = exit.Stopped && !stayed // the trial may have run out of memory just before it was ended
-	o := Classify(exit).InHostMemory(exit.GPUs, most)
+	o := exits.Classify(exit).InHostMemory(exit.GPUs, most)
 	short := fmt.Sprintf("micro-batch %d does not fit", tried.Micro)
 	switch {
-	case o.Kind == OutOfMemory && o.OutOfMemory():
+	case o.Kind == exits.OutOfMemory && o.OutOfMemory():
 		oom := o.Evidence.Failure
 		training := p
 		training.Eval = 0 // a trial evaluates nothing
@@ -76,10 +77,10 @@ func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most mem
 			tried.Text += ": it needs " + oom.Shortage()
 		}
 		return tried, nil
-	case o.Kind == Done && o.Error != "":
+	case o.Kind == exits.Done && o.Error != "":
 		tried.Text = fmt.Sprintf("%s: the trial exited with status 0 after running out of memory: %s", short, o.Error)
 		return tried, nil
-	case o.Kind != Done && !stayed:
+	case o.Kind != exits.Done && !stayed:
 		return tried, t.failed(tried, o, exit)
 	case t.Memory > 0 && tried.Peak > t.Memory:
 		tried.Text = fmt.Sprintf("%s: the trial held %v, more than the %v being simulated", short, tried.Peak, t.Memory)
@@ -98,13 +99,13 @@ func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most mem
 }
 
 // failed returns the error for a trial that failed for a reason other than memory.
-func (t *Trials) failed(tried Tried, o Outcome, exit command.Exit) error {
+func (t *Trials) failed(tried Tried, o exits.Outcome, exit command.Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
 		return &UntriableError{"this PyTorch does not support " + fraction + ", which is needed to simulate less memory",
 			"PyTorch 2.10 and later support it; without --memory the search uses what the GPU really has"}
 	}
-	return &TrialError{tried.Micro, exit.Code, describe(o, exit), lastLines(said, 15)}
+	return &TrialError{tried.Micro, exit.Code, exits.Describe(o, exit), lastLines(said, 15)}
 }
 
 // allowed returns the memory limit that the command's settings give PyTorch's allocator on

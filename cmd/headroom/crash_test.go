@@ -178,7 +178,7 @@ func TestTheLoopStartsAgain(t *testing.T) {
 }
 
 // TestTheUnitStartsAgain checks the exit statuses after which the systemd unit of
-// docs/overnight.md is not started again. They must be those of all failures in [exits],
+// docs/overnight.md is not started again. They must be those of all failures in [statuses],
 // except for an interrupt and a crash, which another start can cure.
 func TestTheUnitStartsAgain(t *testing.T) {
 	text, err := os.ReadFile("../../docs/overnight.md")
@@ -188,7 +188,7 @@ func TestTheUnitStartsAgain(t *testing.T) {
 	_, after, _ := strings.Cut(string(text), "RestartPreventExitStatus='")
 	stays, _, _ := strings.Cut(after, "'")
 	var want []string
-	for _, e := range exits {
+	for _, e := range statuses {
 		if e.code != 0 && e.code != 75 && e.code != signalled {
 			want = append(want, strconv.Itoa(e.code))
 		}

@@ -21,9 +21,9 @@ type exit struct {
 	is    func(error) bool // nil matches every error that no other row matches
 }
 
-// exits is the table of exit statuses, and the only place that assigns a number to an
+// statuses is the table of exit statuses, and the only place that assigns a number to an
 // outcome. The help and the manual page print this table.
-var exits = []exit{
+var statuses = []exit{
 	{0, "done", "done: the job is finished", func(err error) bool { return err == nil }},
 	{1, "failed", "failed for a reason other than memory, such as a NaN or infinite loss, or a file that disappeared", nil},
 	{2, "usage error", "usage or configuration error: nothing was started", isUsage},
@@ -55,7 +55,7 @@ func exitStatus(err error) int {
 		return child.code
 	}
 	rest := 1
-	for _, e := range exits {
+	for _, e := range statuses {
 		switch {
 		case e.is == nil:
 			rest = e.code
@@ -71,7 +71,7 @@ func exitStatus(err error) int {
 func exitHelp(lead string) string {
 	const tied = "\u00a0" // a non-breaking space
 	var all []string
-	for _, e := range exits {
+	for _, e := range statuses {
 		all = append(all, strings.ReplaceAll(e.label()+" "+e.short, " ", tied))
 	}
 	return strings.ReplaceAll(folded("   "+lead+" headroom's own: "+strings.Join(all, ", ")+".", 80, 3), tied, " ") + "\n"

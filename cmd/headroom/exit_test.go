@@ -60,7 +60,7 @@ func inARun(err error) error {
 func TestOneRowMatches(t *testing.T) {
 	for _, err := range []error{usagef("", "x"), harness.ErrInterrupted, &harness.GaveUpError{}, &memory.OutOfMemoryError{}, job.ErrNoDevice} {
 		n := 0
-		for _, e := range exits {
+		for _, e := range statuses {
 			if e.is != nil && e.is(err) {
 				n++
 			}

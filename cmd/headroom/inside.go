@@ -14,6 +14,7 @@ import (
 	"headroom/worker"
 	"headroom/wrap"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // books is a session behind a lock. While the command runs, several goroutines write to the
@@ -120,17 +121,17 @@ func (w *wrapped) mode() worker.Mode {
 
 // begin implements [wrap.Wrapped].Inside. If the worker cannot be set up, the command runs
 // without it.
-func (i *inside) begin(c command.Line) (command.Line, func(wrap.Outcome) wrap.Outcome) {
+func (i *inside) begin(c command.Line) (command.Line, func(exits.Outcome) exits.Outcome) {
 	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
 	i.blind = true
 	i.books.forget()
 	if err != nil {
-		return c, func(o wrap.Outcome) wrap.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
+		return c, func(o exits.Outcome) exits.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
 	}
 	i.life.Store(life)
 	within := c
 	within.Env = life.Env(c.Env)
-	return within, func(o wrap.Outcome) wrap.Outcome {
+	return within, func(o exits.Outcome) exits.Outcome {
 		i.life.Store(nil)
 		seen, err := life.End()
 		if err != nil {
@@ -161,7 +162,7 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 
 // ended returns the outcome of a life with what the worker saw added to it. If the life failed
 // and the worker was never attached, ended records why.
-func (i *inside) ended(c command.Line, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
+func (i *inside) ended(c command.Line, o exits.Outcome, seen worker.Ended) exits.Outcome {
 	o.Mixed, o.Training = seen.Mixed, seen.Training
 	switch {
 	case seen.OOM != nil:
@@ -178,7 +179,7 @@ func (i *inside) ended(c command.Line, o wrap.Outcome, seen worker.Ended) wrap.O
 			o.Hint = "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
 		}
 		return o
-	case seen.Attached || !o.Kind.Memory() && o.Kind != wrap.Failed:
+	case seen.Attached || !o.Kind.Memory() && o.Kind != exits.Failed:
 		return o
 	}
 	why := errors.New("not attached: " + unattached(c, seen))

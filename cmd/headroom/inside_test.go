@@ -10,8 +10,8 @@ import (
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/worker"
-	"headroom/wrap"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // TestAllowIsTheNextStep checks that a command that ended because something was not allowed
@@ -21,7 +21,7 @@ func TestAllowIsTheNextStep(t *testing.T) {
 		"BatchNorm1d computes statistics over the batch; with --allow batchnorm-pieces each piece would have statistics of its own": "run the command again with --allow batchnorm-pieces, if it is acceptable that the gradients are approximate",
 		"one row alone does not fit": "",
 	} {
-		o := (&inside{}).ended(command.Line{}, wrap.Outcome{Kind: wrap.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Why: why})
+		o := (&inside{}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Why: why})
 		if o.Hint != want {
 			t.Errorf("%s: %q", why, o.Hint)
 		}
@@ -32,7 +32,7 @@ func TestAllowIsTheNextStep(t *testing.T) {
 func TestHintFromInside(t *testing.T) {
 	for _, c := range []struct{ before, want string }{{"", "load less"}, {"do this", "do this"}} {
 		seen := worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Hint: "load less"}
-		o := (&inside{}).ended(command.Line{}, wrap.Outcome{Kind: wrap.OutOfMemory, Hint: c.before}, seen)
+		o := (&inside{}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory, Hint: c.before}, seen)
 		if o.Hint != c.want {
 			t.Errorf("%q, want %q", o.Hint, c.want)
 		}
@@ -53,7 +53,7 @@ func TestWhyNothingWasDone(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		u := &ui{screen: &screen{w: &out}}
-		_ = (&inside{u: u, books: emptyBooks(t)}).ended(command.Line{}, wrap.Outcome{Kind: wrap.OutOfMemory}, c.seen)
+		_ = (&inside{u: u, books: emptyBooks(t)}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, c.seen)
 		if out.String() != c.want {
 			t.Errorf("%+v: %q, want %q", c.seen, out.String(), c.want)
 		}

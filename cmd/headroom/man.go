@@ -43,7 +43,7 @@ func manPage(app *cli.App) string {
 		manFlags(line, command.VisibleFlags())
 	}
 	line(".SH EXIT STATUS\n%s", roff(passedOn))
-	for _, e := range exits {
+	for _, e := range statuses {
 		line(".TP\n.B %s\n%s", e.label(), roff(e.means))
 	}
 	line(".SH ENVIRONMENT")

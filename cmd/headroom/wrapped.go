@@ -25,6 +25,7 @@ import (
 	"headroom/worker"
 	"headroom/wrap"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // wrapAction runs the user's command. As long as nothing goes wrong it prints nothing:
@@ -343,7 +344,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		_, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 		return err
 	}
-	live := func(ctx context.Context, b wrap.Beginning) (wrap.Outcome, command.Exit, error) {
+	live := func(ctx context.Context, b wrap.Beginning) (exits.Outcome, command.Exit, error) {
 		defer books.beat()()
 		o, exit, err := w.Live(ctx, b)
 		if exit.Code != 0 {

@@ -8,7 +8,7 @@ import (
 )
 
 // Exit describes how one life of a command ended, and holds the evidence that it left
-// behind. It is plain data. [Classify] reads nothing else.
+// behind. It is plain data. Package exits reads nothing else.
 type Exit struct {
 	Code    int            `json:"code"`              // exit status; 128 + n if signal n ended it
 	Signal  syscall.Signal `json:"signal,omitempty"`  // signal that ended it; 0 if it exited by itself

@@ -1,4 +1,4 @@
-package wrap
+package exits
 
 import (
 	"os"
@@ -13,7 +13,7 @@ import (
 	"headroom/wrap/command"
 )
 
-// exitFixture is a file of testdata/exits. It has lines of the form "# key: value", a
+// exitFixture is a file of testdata. It has lines of the form "# key: value", a
 // line "---", and the newest output of a command. These keys describe the Exit: exit (the
 // status; 1 if not given), signal, stopped, group_kills, system_kills, ulimit, gpu and
 // record. The keys family and source say where the fixture comes from. All other keys say
@@ -26,7 +26,7 @@ type exitFixture struct {
 
 func exitFixtures(t testing.TB) []exitFixture {
 	t.Helper()
-	paths, err := filepath.Glob("testdata/exits/*.txt")
+	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("fixtures: %v, %v", paths, err)
 	}

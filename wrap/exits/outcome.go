@@ -1,6 +1,11 @@
-package wrap
+package exits
 
-import "headroom/memory"
+import (
+	"cmp"
+
+	"headroom/memory"
+	"headroom/wrap/command"
+)
 
 // Outcome is why one life of a command ended, as far as its [command.Exit] shows.
 type Outcome struct {
@@ -74,3 +79,22 @@ const (
 
 // OutOfMemory reports whether memory certainly or likely ran out.
 func (o Outcome) OutOfMemory() bool { return o.Kind.Memory() && o.Confidence != Possible }
+
+// InHostMemory converts the outcome of a command that used no GPU and ran out of host
+// memory: host memory takes the place of the device's memory. It returns any other
+// outcome unchanged. most is the most host memory that the command could hold. The
+// command is assumed to have held all of that except for the size of the failed request.
+// If most or that size is not known, o is returned unchanged, too.
+func (o Outcome) InHostMemory(gpus []command.GPU, most memory.Bytes) Outcome {
+	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
+		return o
+	}
+	f := o.Evidence.Failure
+	if f.Requested <= 0 {
+		return o
+	}
+	evidence := *o.Evidence
+	evidence.Failure, evidence.Host = f.Assume(most), false
+	o.Kind, o.Evidence, o.Hint, o.Hopeless = OutOfMemory, &evidence, "", cmp.Or(o.Hopeless, hopeless(fault{}, evidence.Failure))
+	return o
+}

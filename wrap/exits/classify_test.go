@@ -1,4 +1,4 @@
-package wrap
+package exits
 
 import (
 	"bytes"
@@ -81,8 +81,8 @@ func TestLookalikesAreNotMemory(t *testing.T) {
 }
 
 const (
-	tableFile  = "../docs/failures.md"
-	tableBegin = "<!-- begin of the table that go test ./wrap -update writes -->\n"
+	tableFile  = "../../docs/failures.md"
+	tableBegin = "<!-- begin of the table that go test ./wrap/exits -update writes -->\n"
 	tableEnd   = "<!-- end of the table -->\n"
 )
 
@@ -106,7 +106,7 @@ func TestConfusionTable(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if !bytes.Equal(page, want) {
-		t.Errorf("%s is out of date: go test ./wrap -run TestConfusionTable -update", tableFile)
+		t.Errorf("%s is out of date: go test ./wrap/exits -run TestConfusionTable -update", tableFile)
 	}
 }
 

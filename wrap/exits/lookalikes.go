@@ -1,4 +1,4 @@
-package wrap
+package exits
 
 // ambiguousTexts are error texts that indicate an out-of-memory failure only if little of
 // a GPU's memory was free: wrong driver versions, bad labels and unsupported shapes cause

@@ -1,4 +1,4 @@
-package wrap
+package exits
 
 import (
 	"fmt"
@@ -61,14 +61,14 @@ func TestHopelessInEvaluation(t *testing.T) {
 		requested memory.Bytes
 		want      string
 	}{
-		{"a batch that can be set", memory.PhaseEval, otherKnobs[memory.PhaseEval], 64, 2 * gib, ""},
-		{"larger than the device, but not for one sample", memory.PhaseEval, "x; " + otherKnobs[memory.PhaseEval], 64, 96 * gib, ""},
-		{"larger than the device for one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 3, 96 * gib, "3 samples: even one sample would need 32 GiB"},
-		{"no batch to set", memory.PhaseEval, otherKnobs[memory.PhaseEval], 0, 2 * gib, "set a smaller evaluation batch"},
-		{"one sample", memory.PhaseEval, otherKnobs[memory.PhaseEval], 1, 2 * gib, "set a smaller evaluation batch"},
+		{"a batch that can be set", memory.PhaseEval, OtherKnobs[memory.PhaseEval], 64, 2 * gib, ""},
+		{"larger than the device, but not for one sample", memory.PhaseEval, "x; " + OtherKnobs[memory.PhaseEval], 64, 96 * gib, ""},
+		{"larger than the device for one sample", memory.PhaseEval, OtherKnobs[memory.PhaseEval], 3, 96 * gib, "3 samples: even one sample would need 32 GiB"},
+		{"no batch to set", memory.PhaseEval, OtherKnobs[memory.PhaseEval], 0, 2 * gib, "set a smaller evaluation batch"},
+		{"one sample", memory.PhaseEval, OtherKnobs[memory.PhaseEval], 1, 2 * gib, "set a smaller evaluation batch"},
 		{"hopeless for another reason", memory.PhaseEval, "every batch size was tried", 64, 2 * gib, "every batch size was tried"},
-		{"generation", memory.PhaseGenerate, otherKnobs[memory.PhaseGenerate], 64, 2 * gib, "generate fewer samples"},
-		{"saving", memory.PhaseCheckpoint, otherKnobs[memory.PhaseCheckpoint], 64, 2 * gib, "saving gathers the weights"},
+		{"generation", memory.PhaseGenerate, OtherKnobs[memory.PhaseGenerate], 64, 2 * gib, "generate fewer samples"},
+		{"saving", memory.PhaseCheckpoint, OtherKnobs[memory.PhaseCheckpoint], 64, 2 * gib, "saving gathers the weights"},
 		{"a step", memory.PhaseForward, "", 0, 2 * gib, ""},
 	} {
 		o := Outcome{Kind: OutOfMemory, Hopeless: c.hopeless, Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{
@@ -230,6 +230,46 @@ func TestAllocatorsLastWords(t *testing.T) {
 		}
 		if c.want == OutOfMemory && (got.Evidence.Failure.Requested != 2*memory.GiB || got.Confidence != Likely) {
 			t.Errorf("%s: %s, %+v", name, got.Confidence, got.Evidence)
+		}
+	}
+}
+
+func TestInHostMemory(t *testing.T) {
+	const gib = memory.GiB
+	ranOut := func(p memory.Phase, requested memory.Bytes) Outcome {
+		return Outcome{Kind: OutOfHostMemory, Confidence: Certain, Hint: "x",
+			Evidence: &memory.Evidence{Host: true, Failure: memory.OutOfMemoryError{Requested: requested, Phase: p}}}
+	}
+	for _, c := range []struct {
+		name string
+		o    Outcome
+		gpus []command.GPU
+		most memory.Bytes
+		want Kind
+	}{
+		{"a tensor of a micro-batch", ranOut(memory.PhaseForward, gib), nil, 4 * gib, OutOfMemory},
+		{"beside a GPU it is not the training's", ranOut(memory.PhaseForward, gib), []command.GPU{{}}, 4 * gib, OutOfHostMemory},
+		{"an evaluation", ranOut(memory.PhaseEval, gib), nil, 4 * gib, OutOfMemory},
+		{"while saving", ranOut(memory.PhaseCheckpoint, gib), nil, 4 * gib, OutOfMemory},
+		{"while loading", ranOut(memory.PhaseLoad, gib), nil, 4 * gib, OutOfMemory},
+		{"killed, with no request known", ranOut(memory.PhaseForward, 0), nil, 4 * gib, OutOfHostMemory},
+		{"a machine of unknown size", ranOut(memory.PhaseForward, gib), nil, 0, OutOfHostMemory},
+		{"not about memory", Outcome{Kind: Failed}, nil, 4 * gib, Failed},
+	} {
+		got := c.o.InHostMemory(c.gpus, c.most)
+		if got.Kind != c.want || (c.want == OutOfMemory) != (got.Evidence != nil && !got.Evidence.Host) {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+		if got.Kind == OutOfMemory {
+			e := *got.Evidence
+			e.Failure.Micro = 8
+			cause := memory.Model
+			if e.Failure.Phase.SizedByMicro() {
+				cause = memory.Batch
+			}
+			if v := memory.Diagnose(e); v.Cause != cause || got.Hopeless != OtherKnobs[e.Failure.Phase] || got.Hint != "" {
+				t.Errorf("%s: %v, %q, %q", c.name, v, got.Hopeless, got.Hint)
+			}
 		}
 	}
 }

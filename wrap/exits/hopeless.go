@@ -1,4 +1,4 @@
-package wrap
+package exits
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 // decides once the batch is known.
 const Absurd = 64
 
-// otherKnobs maps each phase in which the memory needed does not depend on the
+// OtherKnobs maps each phase in which the memory needed does not depend on the
 // micro-batch to the advice for that phase.
-var otherKnobs = map[memory.Phase]string{
+var OtherKnobs = map[memory.Phase]string{
 	memory.PhaseLoad: "loading the model takes the same memory whatever the micro-batch: load it in a smaller type or quantized, " +
 		"shard it over more devices, or remove other models from the device",
 	memory.PhaseUpdate: "the optimizer's state does not depend on the micro-batch: shard it, keep it in 8 bits or on the host, or train fewer weights",
@@ -32,7 +32,7 @@ const hostSaves = "saving assembles the weights in host memory, whatever the mic
 // hopeless says why no smaller micro-batch will help, or returns "" if one may help.
 func hopeless(x fault, f memory.OutOfMemoryError) string {
 	message, there := strings.ToLower(x.message), f.Stats.Capacity
-	switch advice := otherKnobs[f.Phase]; {
+	switch advice := OtherKnobs[f.Phase]; {
 	case strings.Contains(message, "no executable batch size found"):
 		return "the command itself tried every batch size down to one"
 	case strings.Contains(message, "no available memory for the cache blocks"), strings.Contains(message, "is less than desired gpu memory"):
@@ -58,7 +58,7 @@ func (o Outcome) HopelessAt(plan recovery.Plan) string {
 		return o.Hopeless
 	}
 	f, batch := o.Evidence.Failure.Measured(), plan.Largest()
-	if advice := otherKnobs[memory.PhaseEval]; f.Phase == memory.PhaseEval && plan.Eval > 1 && strings.HasSuffix(o.Hopeless, advice) {
+	if advice := OtherKnobs[memory.PhaseEval]; f.Phase == memory.PhaseEval && plan.Eval > 1 && strings.HasSuffix(o.Hopeless, advice) {
 		batch = plan.Eval
 	} else if o.Hopeless != "" || batch < 1 {
 		return o.Hopeless
