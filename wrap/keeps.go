@@ -126,3 +126,17 @@ func (m *Match) has(keys []fileKey) bool {
 		return err == nil && slices.Contains(keys, keyOf(info))
 	})
 }
+
+// Place returns the folder in which the command keeps its checkpoints, without symbolic links. It
+// returns "" if that is not known.
+func (m *Match) Place() string {
+	root, err := m.root()
+	if err != nil || m.Profile.Checkpoints.Glob == "" {
+		return ""
+	}
+	folder, _ := path.Split(root + "/" + m.Profile.Checkpoints.Glob)
+	for strings.ContainsAny(folder, `*?[\`) {
+		folder, _ = path.Split(strings.TrimSuffix(folder, "/"))
+	}
+	return command.Resolved(m.Command.From(folder))
+}

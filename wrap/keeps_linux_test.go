@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"headroom/runs"
+	"headroom/wrap/command"
 )
 
 // keepsAt recognises a script that keeps its checkpoints at the pattern, seen from dir.
@@ -160,5 +161,22 @@ func TestJoined(t *testing.T) {
 	}
 	if _, err := w.Prepare(asked.Plan, s); err == nil || !strings.Contains(err.Error(), "cannot resume: s-3.json: perhaps written by another") {
 		t.Error(err)
+	}
+}
+
+// TestPlace checks where the checkpoints' folder is taken to be.
+func TestPlace(t *testing.T) {
+	dir := command.Resolved(t.TempDir())
+	for _, c := range []struct{ glob, want string }{
+		{"out/c.json", "out"}, {"out/step-*.json", "out"}, {"out/*/model.pt", "out"}, {"step-*.pt", ""}, {"a/b/c-?", "a/b"},
+	} {
+		m, err := Recognise(command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1,
+			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=" + c.glob}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimPrefix(strings.TrimPrefix(m.Place(), dir), "/"); got != c.want {
+			t.Errorf("%s: %q, want %q", c.glob, got, c.want)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"headroom/nvml"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/child"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
 )
@@ -66,22 +67,22 @@ type Wrapped struct {
 	// Inside may be nil.
 	Inside func(command.Line) (_ command.Line, ended func(exits.Outcome) exits.Outcome)
 
-	child   atomic.Pointer[Child]      // of the newest life
-	list    func() ([]nvml.GPU, error) // nvml.GPUs, if nil
-	mu      sync.Mutex                 // guards known, listed, listing and doubted
-	known   runs.Known                 // of the checkpoints
-	listed  bool                       // known.Before is complete
-	listing chan []runs.Mark           // receives known.Before when List has found it; nil if it has been received
-	skipped []string                   // why checkpoints that seem newer than the one from which the next life resumes are not used
-	lived   bool                       // a life of this run has ended, in this process or in an earlier one
-	doubted []runs.Mark                // the command could not resume from these, for whatever reason
-	ran     bool                       // the same, in this process
-	base    int                        // the step with which the newest life began; -1 if that is not known
-	writers *writers                   // who writes checkpoints, as far as it has been seen
-	seen    []runs.Mark                // the checkpoints that complete found last
-	aside   []Rename                   // of incomplete checkpoints that the next life would otherwise choose
-	decides bool                       // the newest life ended in a way after which another life may resume from a checkpoint
-	behind  behind                     // what lives have left running
+	child   atomic.Pointer[child.Child] // of the newest life
+	list    func() ([]nvml.GPU, error)  // nvml.GPUs, if nil
+	mu      sync.Mutex                  // guards known, listed, listing and doubted
+	known   runs.Known                  // of the checkpoints
+	listed  bool                        // known.Before is complete
+	listing chan []runs.Mark            // receives known.Before when List has found it; nil if it has been received
+	skipped []string                    // why checkpoints that seem newer than the one from which the next life resumes are not used
+	lived   bool                        // a life of this run has ended, in this process or in an earlier one
+	doubted []runs.Mark                 // the command could not resume from these, for whatever reason
+	ran     bool                        // the same, in this process
+	base    int                         // the step with which the newest life began; -1 if that is not known
+	writers *writers                    // who writes checkpoints, as far as it has been seen
+	seen    []runs.Mark                 // the checkpoints that complete found last
+	aside   []Rename                    // of incomplete checkpoints that the next life would otherwise choose
+	decides bool                        // the newest life ended in a way after which another life may resume from a checkpoint
+	behind  behind                      // what lives have left running
 }
 
 // UnprovenError says that a change keeps the training the same only under conditions
@@ -207,7 +208,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (exits.Outcome, command
 func (w *Wrapped) named(c command.Line, plan recovery.Plan) command.Line {
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_RUN="+w.Run, "HEADROOM_ATTEMPT="+strconv.Itoa(w.Number()))
 	if w.Folder != "" {
-		c.Env = append(c.Env, folderMark+command.Resolved(w.Folder))
+		c.Env = append(c.Env, child.FolderMark+command.Resolved(w.Folder))
 	}
 	if w.Match != nil {
 		c.Env = append(c.Env, "HEADROOM_MICRO="+strconv.Itoa(plan.Largest()))
@@ -268,7 +269,7 @@ func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer) (exi
 			w.writers = watchWriters(root, glob)
 		}
 	}
-	child, err := Start(c, ChildOptions{Leave: true, Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted})
+	child, err := child.Start(c, child.Options{Leave: true, Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted})
 	if err != nil {
 		return command.Exit{}, nil, err
 	}
@@ -293,10 +294,10 @@ func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer) (exi
 
 // behind is what the lives of a command have left running.
 type behind struct {
-	newest   []Left    // what the newest life has left
-	earlier  []Left    // what earlier lives have left, and headroom has left alone
-	training []int     // PIDs of the processes of the newest life that are still training
-	trace    *gpuTrace // of the newest life
+	newest   []child.Left // what the newest life has left
+	earlier  []child.Left // what earlier lives have left, and headroom has left alone
+	training []int        // PIDs of the processes of the newest life that are still training
+	trace    *gpuTrace    // of the newest life
 }
 
 // Clear makes room for another life: it ends what the newest life has left running and still
@@ -304,24 +305,24 @@ type behind struct {
 // free again. It leaves everything else alone. It returns a sentence about what it has ended, or
 // "".
 func (w *Wrapped) Clear(ctx context.Context) string {
-	var inTheWay []Left
+	var inTheWay []child.Left
 	var what string
 	if len(w.behind.newest) > 0 { // looking for checkpoints reads the disk
 		gpus, places := w.behind.trace.holders(), w.places()
-		inTheWay, w.behind.newest, what = split(w.behind.newest, func(l Left) string {
+		inTheWay, w.behind.newest, what = child.Split(w.behind.newest, func(l child.Left) string {
 			switch {
 			case slices.Contains(gpus, l.PID):
 				return "a GPU"
 			case slices.Contains(w.behind.training, l.PID):
 				return "the training, which it went on with"
 			}
-			return l.holds(places)
+			return l.Holds(places)
 		})
 	}
 	text := ""
 	if len(inTheWay) > 0 {
-		text = fmt.Sprintf("the command left %s running, and headroom ended it before the next start, since it held %s", LeftText(inTheWay), what)
-		end(inTheWay, ChildOptions{}.withDefaults().Grace, w.Trouble)
+		text = fmt.Sprintf("the command left %s running, and headroom ended it before the next start, since it held %s", child.LeftText(inTheWay), what)
+		child.End(inTheWay, child.Grace, w.Trouble)
 	}
 	if w.behind.trace != nil {
 		for _, holder := range w.behind.trace.drain(ctx, harness.Sleep) {
@@ -334,11 +335,11 @@ func (w *Wrapped) Clear(ctx context.Context) string {
 // LeftText returns a sentence that names the processes which the command has left running, and
 // which are still running, or "" if there are none.
 func (w *Wrapped) LeftText() string {
-	all := slices.DeleteFunc(slices.Concat(w.behind.earlier, w.behind.newest), func(l Left) bool { return !l.runs() })
+	all := slices.DeleteFunc(slices.Concat(w.behind.earlier, w.behind.newest), func(l child.Left) bool { return !l.Runs() })
 	if len(all) == 0 {
 		return ""
 	}
-	return LeftRunning(all)
+	return child.LeftRunning(all)
 }
 
 // places returns the paths of the run's files: its folder, and where the command keeps its
@@ -372,7 +373,7 @@ func byUs(kind exits.Kind, why string) *exits.Outcome {
 // whether memory would run out before the next checkpoint. In either case, attend ends
 // the child if w allows it. own is the outcome if attend ended the child, and nil
 // otherwise.
-func (w *Wrapped) attend(child *Child, hang *hangWatch, leak *leakWatch) (own *exits.Outcome) {
+func (w *Wrapped) attend(child *child.Child, hang *hangWatch, leak *leakWatch) (own *exits.Outcome) {
 	leaks := w.RunsOut != nil && w.Resumes()
 	every := hangEvery
 	if leaks {

@@ -636,3 +636,38 @@ func TestPerhapsAnotherRuns(t *testing.T) {
 		}
 	}
 }
+
+// TestClearBetweenLives checks that Run clears the way before each life after the first, and
+// before it waits for memory, and asks once, in the end, what is left running.
+func TestClearBetweenLives(t *testing.T) {
+	foreign := func(life int) memory.Bytes {
+		if life < 3 {
+			return 20 * memory.GiB
+		}
+		return 0
+	}
+	c := &toyCommand{steps: 20, every: 4, foreign: foreign}
+	c.fits = func(int) int {
+		if c.lives < 3 {
+			return 0
+		}
+		return 64
+	}
+	plan := recovery.Plan{Effective: 1, World: 1, Micro: 1, Uniform: true}
+	trace, code, err := wrapped(t, c, plan, recovery.Policy{Relaunches: 3, Waits: 3}, func(o *RunOptions) {
+		o.Clear = func(context.Context) string { c.trace = append(c.trace, "clear"); return "" }
+		o.Left = func() string {
+			c.trace = append(c.trace, "left")
+			return "the command left a process running: a (pid 1)"
+		}
+		o.Sleep = func(_ context.Context, d time.Duration) error {
+			if d == waitBetween {
+				c.trace = append(c.trace, "wait")
+			}
+			return nil
+		}
+	})
+	if want := "1×1@0! clear wait 1×1@0! clear wait 1×1@0 left"; trace != want || code != 0 || err != nil {
+		t.Errorf("%s, %d, %v; want %s", strings.TrimSpace(trace), code, err, want)
+	}
+}

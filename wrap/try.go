@@ -13,6 +13,7 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/wrap/child"
 	"headroom/wrap/command"
 )
 
@@ -105,7 +106,7 @@ func (t *Trials) live(ctx context.Context, c command.Line) (exit command.Exit, s
 		return command.Exit{}, false, err
 	}
 	defer func() { err = errors.Join(err, null.Close()) }()
-	child, err := Start(c, ChildOptions{Stdin: null, Stdout: null, Stderr: null, Patience: goodbye, Trouble: t.Trouble})
+	child, err := child.Start(c, child.Options{Stdin: null, Stdout: null, Stderr: null, Patience: goodbye, Trouble: t.Trouble})
 	if err != nil {
 		return command.Exit{}, false, err
 	}
@@ -129,7 +130,7 @@ func (t *Trials) live(ctx context.Context, c command.Line) (exit command.Exit, s
 // long enough by the time unsettled was over. When ctx is cancelled, the child has
 // received the user's signal as well, so watch gives it some time before it ends the
 // child.
-func (t *Trials) watch(ctx context.Context, child *Child, trace *gpuTrace) (stayed, late bool) {
+func (t *Trials) watch(ctx context.Context, child *child.Child, trace *gpuTrace) (stayed, late bool) {
 	var samples []sample
 	begun, limited := time.Now(), t.Match.Profile.Trial.Steps > 0
 	tick := time.NewTicker(sampleEvery)

@@ -12,6 +12,7 @@ import (
 
 	"headroom/runs"
 	"headroom/wrap/command"
+	"headroom/wrap/wraptest"
 )
 
 // writer is a process that holds a file open for writing until it is told to go on.
@@ -83,7 +84,7 @@ func TestWriters(t *testing.T) {
 			return w.of(keyOf(info))
 		}
 		stranger := holds(t, at, by)
-		eventually(t, "the writer is found", func() bool { own, other := of(first); return !own && other == stranger.Process.Pid })
+		wraptest.Eventually(t, "the writer is found", func() bool { own, other := of(first); return !own && other == stranger.Process.Pid })
 		stranger.end(t)
 		if own, other := of(at); own || other != stranger.Process.Pid {
 			t.Errorf("%s: after its end: %v, %d", c.file, own, other)
@@ -99,7 +100,7 @@ func TestOwnWriter(t *testing.T) {
 	defer w.close()
 	w.follow(func(int) bool { return true })
 	own := holds(t, filepath.Join(dir, "s-1"), "")
-	eventually(t, "the writer is found", func() bool {
+	wraptest.Eventually(t, "the writer is found", func() bool {
 		info, err := os.Stat(filepath.Join(dir, "s-1"))
 		if err != nil {
 			return false
@@ -114,7 +115,7 @@ func TestOwnWriter(t *testing.T) {
 func TestOpenForWriting(t *testing.T) {
 	dir := t.TempDir()
 	slow := holds(t, filepath.Join(dir, "out/s-2.txt"), "")
-	eventually(t, "the file is there", func() bool { _, err := os.Stat(filepath.Join(dir, "out/s-2.txt")); return err == nil })
+	wraptest.Eventually(t, "the file is there", func() bool { _, err := os.Stat(filepath.Join(dir, "out/s-2.txt")); return err == nil })
 	m := scriptMatch(t, os.DirFS("/"), dir, "out/s-*.txt")
 	found, err := m.Checkpoints(time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
 	if err != nil || len(found.All) != 1 || found.All[0].Problem != fmt.Sprintf("process %d has it open for writing", slow.Process.Pid) {

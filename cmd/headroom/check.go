@@ -14,7 +14,7 @@ import (
 	"headroom/harness"
 	"headroom/runs"
 	"headroom/worker"
-	"headroom/wrap"
+	"headroom/wrap/child"
 	"headroom/wrap/command"
 )
 
@@ -111,7 +111,7 @@ func begunAndEnded(ctx context.Context, u *ui, line command.Line, enough <-chan 
 		return exit, err
 	}
 	defer func() { err = errors.Join(err, null.Close()) }()
-	child, err := wrap.Start(line, wrap.ChildOptions{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
+	child, err := child.Start(line, child.Options{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
 		Trouble: func(err error) { u.warn("%v", err) }})
 	if start := (*command.StartError)(nil); errors.As(err, &start) {
 		return exit, &usageError{err: err, hint: meant(line, start.Err)}

@@ -13,7 +13,7 @@ import (
 	"headroom/configs"
 	"headroom/recovery"
 	"headroom/runs"
-	"headroom/wrap"
+	"headroom/wrap/child"
 )
 
 func resumeCommand(u *ui) *cli.Command {
@@ -88,8 +88,8 @@ func alone(dir string, held bool) error {
 	if err != nil || status.State == runs.StateRunning && !held {
 		return nil // nothing is recorded of its command, or its headroom runs
 	}
-	if living := wrap.Living(dir, status); living != nil {
-		return usagef(fmt.Sprintf("wait until it has ended, or end it: kill %d", living.PID), "the command of %s is still running, although its headroom was killed: %s", dir, wrap.LeftText([]wrap.Left{*living}))
+	if living := child.Living(dir, status); living != nil {
+		return usagef(fmt.Sprintf("wait until it has ended, or end it: kill %d", living.PID), "the command of %s is still running, although its headroom was killed: %s", dir, child.LeftText([]child.Left{*living}))
 	}
 	return nil
 }

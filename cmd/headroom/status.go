@@ -10,7 +10,7 @@ import (
 
 	"headroom/configs"
 	"headroom/runs"
-	"headroom/wrap"
+	"headroom/wrap/child"
 )
 
 func statusCommand(u *ui) *cli.Command {
@@ -57,7 +57,7 @@ type standing struct {
 	runs.Status
 	Seen  *runs.ProcessStep `json:"seen,omitempty"`  // the newest step of a wrapped command's newest attempt, if a worker saw one
 	Crash *crash            `json:"crash,omitempty"` // how the process of a stale run crashed, if it did
-	Lives *wrap.Left        `json:"lives,omitempty"` // a process of a stale run's command, which goes on without headroom
+	Lives *child.Left       `json:"lives,omitempty"` // a process of a stale run's command, which goes on without headroom
 }
 
 // standingOf returns the state of the run in dir. A run that was killed before it
@@ -75,7 +75,7 @@ func standingOf(dir string) (standing, error) {
 		at.Seen = seen
 	}
 	if s.State == runs.StateStale {
-		at.Crash, at.Lives = crashOf(dir), wrap.Living(dir, s)
+		at.Crash, at.Lives = crashOf(dir), child.Living(dir, s)
 	}
 	return at, nil
 }

@@ -39,6 +39,7 @@ import (
 	"headroom/report"
 	"headroom/runs"
 	"headroom/wrap"
+	"headroom/wrap/child"
 	"headroom/wrap/command"
 )
 
@@ -383,7 +384,7 @@ func (s standing) goesOn() string {
 func staleHint(all []standing) string {
 	for _, s := range all {
 		if s.Lives != nil {
-			return fmt.Sprintf("%s is stale: its headroom was killed, but its command is still running: %s; headroom resume %s continues once it has ended", s.Name, wrap.LeftText([]wrap.Left{*s.Lives}), s.word())
+			return fmt.Sprintf("%s is stale: its headroom was killed, but its command is still running: %s; headroom resume %s continues once it has ended", s.Name, child.LeftText([]child.Left{*s.Lives}), s.word())
 		}
 	}
 	for _, s := range all {

@@ -24,6 +24,7 @@ import (
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/child"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
 )
@@ -237,8 +238,8 @@ func inUse(dir string) string {
 	case s.State == runs.StateRunning:
 		return fmt.Sprintf(", and process %d is working in it", s.PID)
 	}
-	if living := wrap.Living(dir, s); living != nil {
-		return ", and its command is still running: " + wrap.LeftText([]wrap.Left{*living})
+	if living := child.Living(dir, s); living != nil {
+		return ", and its command is still running: " + child.LeftText([]child.Left{*living})
 	}
 	return ""
 }
@@ -259,8 +260,8 @@ func rival(dir, place string) error {
 		if err != nil || s.State != runs.StateStale || s.Place != place {
 			continue
 		}
-		if living := wrap.Living(other, s); living != nil {
-			return fmt.Errorf("the command of run %s, whose headroom was killed, still runs and keeps its checkpoints in %s, too: %s", name, place, wrap.LeftText([]wrap.Left{*living}))
+		if living := child.Living(other, s); living != nil {
+			return fmt.Errorf("the command of run %s, whose headroom was killed, still runs and keeps its checkpoints in %s, too: %s", name, place, child.LeftText([]child.Left{*living}))
 		}
 	}
 	return nil

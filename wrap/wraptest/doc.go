@@ -1,0 +1,2 @@
+// Package wraptest has what the tests of several packages below wrap need.
+package wraptest
