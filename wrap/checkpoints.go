@@ -15,6 +15,7 @@ import (
 	"headroom/runs"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // Checkpoint is one checkpoint on disk.
@@ -53,11 +54,11 @@ type Checkpoints struct {
 // second.
 const settled = 2 * time.Second
 
-// Checkpoints finds the checkpoints that the command has left on disk. now is the current
+// findCheckpoints finds the checkpoints that the command has left on disk. now is the current
 // time. past tells which of them belong to this run.
-func (m *Match) Checkpoints(now time.Time, past Past) (Checkpoints, error) {
+func findCheckpoints(m *rewrite.Match, now time.Time, past Past) (Checkpoints, error) {
 	layout := m.Profile.Checkpoints
-	found, files, names, err := m.candidates(layout)
+	found, files, names, err := candidates(m, layout)
 	if err != nil || files == nil {
 		return found, err
 	}
@@ -89,18 +90,18 @@ func (m *Match) Checkpoints(now time.Time, past Past) (Checkpoints, error) {
 
 // candidates returns the names in the folder of the checkpoints, files, that match the
 // pattern of checkpoints. files is nil if no files can be read.
-func (m *Match) candidates(layout profile.Layout) (found Checkpoints, files fs.FS, names []string, err error) {
+func candidates(m *rewrite.Match, layout profile.Layout) (found Checkpoints, files fs.FS, names []string, err error) {
 	if layout.Glob == "" {
-		return found, nil, nil, &ResumeError{m.Profile.Name + " does not say where checkpoints are; name them with --knob checkpoints=GLOB"}
+		return found, nil, nil, &rewrite.ResumeError{Reason: m.Profile.Name + " does not say where checkpoints are; name them with --knob checkpoints=GLOB"}
 	}
-	if found.Root, err = m.root(); err != nil {
+	if found.Root, err = rewrite.Root(m); err != nil {
 		return found, nil, nil, err
 	}
 	found.auto = m.Profile.Resume.Mode == "auto"
-	if m.given.Files == nil {
+	if m.Given.Files == nil {
 		return found, nil, nil, nil
 	}
-	files = folder{m.given.Files, m.Command.Abs(found.Root)}
+	files = folder{m.Given.Files, m.Command.Abs(found.Root)}
 	if names, err = fs.Glob(files, layout.Glob); err != nil {
 		return found, nil, nil, fmt.Errorf("look for checkpoints: %w", err)
 	}
@@ -108,37 +109,14 @@ func (m *Match) candidates(layout profile.Layout) (found Checkpoints, files fs.F
 	return found, files, names, nil
 }
 
-// Where returns the pattern of the paths at which headroom looks for the command's
+// WhereSaved returns the pattern of the paths at which headroom looks for the command's
 // checkpoints, or "" if it is not known.
-func (m *Match) Where() string {
-	root, err := m.root()
+func WhereSaved(m *rewrite.Match) string {
+	root, err := rewrite.Root(m)
 	if err != nil || m.Profile.Checkpoints.Glob == "" {
 		return ""
 	}
 	return m.Command.From(path.Join(root, m.Profile.Checkpoints.Glob))
-}
-
-// root returns the folder that holds the checkpoints, spelled as in the command.
-func (m *Match) root() (string, error) {
-	var failed error
-	root := profile.Braces.ReplaceAllStringFunc(m.Profile.Checkpoints.Root, func(name string) string {
-		name = strings.Trim(name, "{}")
-		value, err := m.text(name)
-		if err == nil && value == "" {
-			err = &KnobError{name, m.places(name), "", "not given, but the checkpoints are stored under it; give it"}
-		}
-		if err != nil {
-			failed = err
-		}
-		return value
-	})
-	if failed == nil && strings.Contains(root, "$") {
-		failed = &KnobError{"checkpoints", "", root, "interpolations are not resolved; give the folder"}
-	}
-	if root == "" {
-		root = "."
-	}
-	return root, failed
 }
 
 // sort orders the checkpoints from newest to oldest and finds the newest complete one.

@@ -11,6 +11,7 @@ import (
 
 	"headroom/runs"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // TestOfThisRun checks which checkpoints count as those of the run, in which order they are
@@ -48,7 +49,7 @@ func TestOfThisRun(t *testing.T) {
 			files["work/out/"+name+".json"] = &fstest.MapFile{Data: []byte("{}"), ModTime: start.Add(after)}
 		}
 		c.past.Begun, c.past.over = start, true
-		found, err := scriptMatch(t, files, "/work", "out/*.json").Checkpoints(now, c.past)
+		found, err := findCheckpoints(scriptMatch(t, files, "/work", "out/*.json"), now, c.past)
 		if err != nil {
 			t.Fatal(c.name, err)
 		}
@@ -78,7 +79,7 @@ func TestNameOfTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found, err := scriptMatch(t, os.DirFS("/"), dir, "out/*.json").Checkpoints(time.Now(), Past{over: true, Begun: time.Now().Add(-time.Hour), Listed: true})
+	found, err := findCheckpoints(scriptMatch(t, os.DirFS("/"), dir, "out/*.json"), time.Now(), Past{over: true, Begun: time.Now().Add(-time.Hour), Listed: true})
 	var got []string
 	for _, c := range found.All {
 		if c.Problem == "" {
@@ -176,7 +177,7 @@ func TestCommandMayChooseAnother(t *testing.T) {
 			"work/out/ck-7.json": {Data: []byte("{}"), ModTime: start.Add(time.Hour)},
 		}
 		past := Past{Begun: start, Listed: true, Known: runs.Known{Before: []runs.Mark{{Path: "out/" + c.old, Size: 2, Time: start.Add(-time.Hour)}}}}
-		found, err := scriptMatch(t, files, "/work", "out/ck-*.json").Checkpoints(now, past)
+		found, err := findCheckpoints(scriptMatch(t, files, "/work", "out/ck-*.json"), now, past)
 		if err != nil || found.Newest == nil || found.Newest.Path != "out/ck-7.json" || found.Newest.Problem != c.want {
 			t.Errorf("%s: %+v, %v", c.old, found.Newest, err)
 		}
@@ -210,12 +211,12 @@ func TestMost(t *testing.T) {
 		{"samples are counted", profile.Samples, 0, 10, 0},
 		{"the unit is not known", "", 0, 10, 0},
 	} {
-		w := Wrapped{Match: &Match{Profile: profile.Profile{Unit: c.unit}}, base: c.base, Made: func() int { return c.made }}
+		w := Wrapped{Match: &rewrite.Match{Profile: profile.Profile{Unit: c.unit}}, base: c.base, Made: func() int { return c.made }}
 		if got := w.most(); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
-	if got := (&Wrapped{Match: &Match{Profile: profile.Profile{Unit: profile.Steps}}}).most(); got != 0 {
+	if got := (&Wrapped{Match: &rewrite.Match{Profile: profile.Profile{Unit: profile.Steps}}}).most(); got != 0 {
 		t.Errorf("nobody tells: %d", got)
 	}
 }

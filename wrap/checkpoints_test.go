@@ -15,6 +15,7 @@ import (
 
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // tensors returns a safetensors file whose header states that there are said bytes of
@@ -35,10 +36,10 @@ const (
 )
 
 // matched recognises a Transformers command with the given files and further arguments.
-func matched(t *testing.T, files fstest.MapFS, args ...string) *Match {
+func matched(t *testing.T, files fstest.MapFS, args ...string) *rewrite.Match {
 	t.Helper()
 	c := command.Line{Args: append([]string{"torchrun", "--nproc_per_node=2", "run_clm.py", "--output_dir=out"}, args...), Dir: "/work"}
-	m, err := Recognise(c, profile.Builtin(), Given{Files: files, Profile: "transformers"})
+	m, err := rewrite.Recognise(c, profile.Builtin(), rewrite.Given{Files: files, Profile: "transformers"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestNewestCompleteCheckpoint(t *testing.T) {
 		files := fstest.MapFS{}
 		checkpoint(files, "checkpoint-900", start.Add(time.Hour), nil)
 		checkpoint(files, "checkpoint-1000", c.at, c.change)
-		found, err := matched(t, files).Checkpoints(now, Past{Begun: start})
+		found, err := findCheckpoints(matched(t, files), now, Past{Begun: start})
 		if err != nil || len(found.All) != 2 || found.Newest == nil {
 			t.Fatalf("%s: %+v, %v", c.name, found, err)
 		}
@@ -100,7 +101,7 @@ func TestNewestCompleteCheckpoint(t *testing.T) {
 func TestCheckpointsOfAnotherRunAreNotTaken(t *testing.T) {
 	files := fstest.MapFS{}
 	checkpoint(files, "checkpoint-5000", start.Add(-time.Hour), nil)
-	found, err := matched(t, files).Checkpoints(now, Past{Begun: start})
+	found, err := findCheckpoints(matched(t, files), now, Past{Begun: start})
 	if err != nil || found.Newest != nil || len(found.All) != 0 {
 		t.Errorf("%+v, %v", found, err)
 	}
@@ -113,12 +114,12 @@ func TestCheckpointsNeedTheirFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := Recognise(command.Line{Args: []string{"pretrain.py", "--micro-batch-size", "4"}, Dir: "/"}, []profile.Profile{p}, Given{Profile: "pointing"})
+	m, err := rewrite.Recognise(command.Line{Args: []string{"pretrain.py", "--micro-batch-size", "4"}, Dir: "/"}, []profile.Profile{p}, rewrite.Given{Profile: "pointing"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var missing *KnobError
-	if _, err := m.Checkpoints(now, Past{Begun: start}); !errors.As(err, &missing) || missing.Knob != "save" {
+	var missing *rewrite.KnobError
+	if _, err := findCheckpoints(m, now, Past{Begun: start}); !errors.As(err, &missing) || missing.Knob != "save" {
 		t.Errorf("%v", err)
 	}
 	w := Wrapped{Match: m}
@@ -158,25 +159,25 @@ func pointsAt(t *testing.T, p profile.Profile, pointer string) {
 	for _, name := range []string{"iter_0000100", "iter_0000200", "iter_0000300"} {
 		files["work/ck/"+name+"/w.pt"] = &fstest.MapFile{Data: []byte(wholeZip), ModTime: start.Add(time.Hour)}
 	}
-	m, err := Recognise(command.Line{Args: []string{"torchrun", "--nproc-per-node=2", "pretrain.py", "--micro-batch-size", "4", "--save", "ck"}, Dir: "/work"}, []profile.Profile{p}, Given{Files: files, Profile: "pointing"})
+	m, err := rewrite.Recognise(command.Line{Args: []string{"torchrun", "--nproc-per-node=2", "pretrain.py", "--micro-batch-size", "4", "--save", "ck"}, Dir: "/work"}, []profile.Profile{p}, rewrite.Given{Files: files, Profile: "pointing"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := m.Checkpoints(now, Past{Begun: start})
+	found, err := findCheckpoints(m, now, Past{Begun: start})
 	if err != nil || found.Newest == nil || found.Newest.Path != "ck/iter_0000200" {
 		t.Fatalf("%+v, %v", found, err)
 	}
 	if want := []Rename{{"ck/iter_0000300", "ck/.headroom-incomplete-iter_0000300"}}; !slices.Equal(found.Aside(), want) {
 		t.Errorf("aside %v, want %v", found.Aside(), want)
 	}
-	if w := m.Warnings(); len(w) != 1 || !strings.Contains(w[0].Text, "saves no checkpoint unless it is told to") {
+	if w := rewrite.Warnings(m); len(w) != 1 || !strings.Contains(w[0].Text, "saves no checkpoint unless it is told to") {
 		t.Errorf("warnings %+v", w)
 	}
-	asked, err := m.Plan()
+	asked, err := rewrite.Asks(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.Rewrite(asked.Plan.WithMicro(2), Resume{Checkpoint: found.Newest})
+	out, err := rewrite.To(m, asked.Plan.WithMicro(2), rewrite.Resume{From: found.Newest.Path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,11 +199,11 @@ func TestWriteAndSetAside(t *testing.T) {
 		}
 	}
 	m := matched(t, files)
-	asked, err := m.Plan()
+	asked, err := rewrite.Asks(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.Rewrite(asked.Plan.WithMicro(2), Resume{Checkpoint: &Checkpoint{Path: "out/checkpoint-9"}})
+	out, err := rewrite.To(m, asked.Plan.WithMicro(2), rewrite.Resume{From: "out/checkpoint-9"})
 	if err != nil || out.Clone == nil {
 		t.Fatal(out, err)
 	}
@@ -244,7 +245,7 @@ func TestCopiesKeepTheirReaders(t *testing.T) {
 		if err := errors.Join(os.WriteFile(from, []byte("api_key: abc\n"), 0o600), os.Chmod(from, mode)); err != nil {
 			t.Fatal(err)
 		}
-		r := Rewritten{Command: command.Line{Dir: dir}, Copies: []Copy{{Path: "." + name, From: name, Content: []byte("api_key: abc\n")}}}
+		r := rewrite.Result{Command: command.Line{Dir: dir}, Copies: []rewrite.Copy{{Path: "." + name, From: name, Content: []byte("api_key: abc\n")}}}
 		if err := r.Write(); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"headroom/wrap/command"
+	"headroom/wrap/rewrite"
 )
 
 // array returns a .npy file of 4-byte numbers. said is how many its header says there are, and
@@ -100,10 +101,10 @@ func TestWholeFiles(t *testing.T) {
 }
 
 // scriptMatch recognises a script that keeps its checkpoints in files that match the pattern.
-func scriptMatch(t *testing.T, files fs.FS, dir, pattern string) *Match {
+func scriptMatch(t *testing.T, files fs.FS, dir, pattern string) *rewrite.Match {
 	t.Helper()
 	c := command.Line{Args: []string{"python", "t.py", "--bs", "8", "--acc", "1"}, Dir: dir}
-	m, err := Recognise(c, nil, Given{Files: files, World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=" + pattern}})
+	m, err := rewrite.Recognise(c, nil, rewrite.Given{Files: files, World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=" + pattern}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestPlainFolders(t *testing.T) {
 		for name, text := range c.newest {
 			files["work/out/step-5/"+name] = &fstest.MapFile{Data: []byte(text), ModTime: start.Add(2 * time.Hour)}
 		}
-		found, err := scriptMatch(t, files, "/work", "out/step-*").Checkpoints(now, Past{Begun: start})
+		found, err := findCheckpoints(scriptMatch(t, files, "/work", "out/step-*"), now, Past{Begun: start})
 		if err != nil || len(found.All) != 2 || found.Newest == nil {
 			t.Fatalf("%s: %+v, %v", c.name, found, err)
 		}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"headroom/wrap/rewrite"
 )
 
 // Claim announces to other headroom processes on this machine where a run keeps its
@@ -15,7 +17,7 @@ import (
 // place to whoever connects.
 type Claim struct {
 	own      keeps
-	match    *Match
+	match    *rewrite.Match
 	mu       sync.Mutex // held while joined runs
 	joined   func(who string)
 	listener net.Listener
@@ -30,7 +32,7 @@ const claims = 32
 // is how long it may take to note that this process comes.
 const claimWait, joinWait = 300 * time.Millisecond, 10 * time.Second
 
-// Claim claims the place of m's checkpoints for the run with the given name. The claim is nil
+// ClaimPlace claims the place of m's checkpoints for the run with the given name. The claim is nil
 // if m has no checkpoints, if their place is not known, or if this system does not support
 // claims. If a process that claimed its place earlier keeps its checkpoints in the same place,
 // the error is a *[KeptElsewhereError]; the claim is then kept as well, since this run
@@ -39,8 +41,8 @@ const claimWait, joinWait = 300 * time.Millisecond, 10 * time.Second
 // joined is called with a description of each run that comes later and will write its
 // checkpoints to the same place. The other run starts its command only after joined has
 // returned. Calls may come from any goroutine, one at a time.
-func (m *Match) Claim(run string, joined func(who string)) (*Claim, error) {
-	own, ok := m.claimed()
+func ClaimPlace(m *rewrite.Match, run string, joined func(who string)) (*Claim, error) {
+	own, ok := claimed(m)
 	if !ok {
 		return nil, nil
 	}
@@ -63,7 +65,7 @@ func (m *Match) Claim(run string, joined func(who string)) (*Claim, error) {
 			continue
 		}
 		if other, meets := c.ask(slot); meets && other.Since < c.own.Since {
-			root, _ := m.root()
+			root, _ := rewrite.Root(m)
 			return c, &KeptElsewhereError{root, other.who()}
 		}
 	}
@@ -84,7 +86,9 @@ func (c *Claim) Close() error {
 	return err
 }
 
-func (c *Claim) meets(other keeps) bool { return c.own.meet(other, c.match.has) }
+func (c *Claim) meets(other keeps) bool {
+	return c.own.meet(other, func(keys []fileKey) bool { return hasOne(c.match, keys) })
+}
 
 // greeting is what a process says to another one.
 type greeting struct {

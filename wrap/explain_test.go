@@ -14,17 +14,19 @@ import (
 	"headroom/memory"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
+	"headroom/wrap/wraptest"
 )
 
 // explained returns the explanation of a command with the given files, run in /work.
-func explained(t *testing.T, line string, files fstest.MapFS, g Given, trust bool) Explanation {
+func explained(t *testing.T, line string, files fstest.MapFS, g rewrite.Given, trust bool) Explanation {
 	t.Helper()
 	g.Files = files
 	w := &Wrapped{Command: command.Line{Args: strings.Fields(line), Dir: "/work"}, Trust: trust}
-	m, why := Recognise(w.Command, profile.Builtin(), g)
+	m, why := rewrite.Recognise(w.Command, profile.Builtin(), g)
 	if why == nil {
-		var asked Asked
-		if asked, why = m.Plan(); why == nil {
+		var asked rewrite.Asked
+		if asked, why = rewrite.Asks(m); why == nil {
 			w.Match, w.Asked = m, asked.Plan
 		}
 	}
@@ -44,14 +46,14 @@ func TestExplain(t *testing.T) {
 		"work/ds.json":    {Data: []byte(`{"train_micro_batch_size_per_gpu": "auto"}`)},
 		"work/out/checkpoint-5/trainer_state.json": {Data: []byte("{}"), ModTime: start},
 	}
-	e := explained(t, "torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 12 --output_dir out --deepspeed ds.json", files, Given{}, false)
+	e := explained(t, "torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 12 --output_dir out --deepspeed ds.json", files, rewrite.Given{}, false)
 	if e.Profile != "transformers" || e.Launch.Program != "run_clm.py" || fmt.Sprint(e.Launch.By, e.Launch.Layers, e.Launch.Ranks) != "[torchrun] [deepspeed] 2" {
 		t.Errorf("recognised %s, %+v", e.Profile, e.Launch)
 	}
 	if best := e.Scores[0]; best.Profile != "transformers" || best.Points != 7 || strings.Join(best.Reasons, "; ") != "+3 run_clm.py; +2 --per_device_train_batch_size; +2 run_clm.py imports HfArgumentParser" {
 		t.Errorf("scores %+v", e.Scores)
 	}
-	want := []KnobAt{{"micro", "12", "argument", "--per_device_train_batch_size"}, {"accumulation", "1", "default", "the default"}, {"eval", "8", "default", "the default"}, {"steps", "", "absent", "--max_steps"}}
+	want := []rewrite.KnobAt{{Name: "micro", Value: "12", Kind: "argument", Where: "--per_device_train_batch_size"}, {Name: "accumulation", Value: "1", Kind: "default", Where: "the default"}, {Name: "eval", Value: "8", Kind: "default", Where: "the default"}, {Name: "steps", Value: "", Kind: "absent", Where: "--max_steps"}}
 	if !slices.Equal(e.Knobs[:4], want) {
 		t.Errorf("knobs %+v", e.Knobs)
 	}
@@ -61,14 +63,14 @@ func TestExplain(t *testing.T) {
 	if s := e.Saved; s == nil || s.Where != "out/checkpoint-*" || len(s.All) != 1 || s.All[0].Problem != "no model.safetensors or model.safetensors.index.json or pytorch_model.bin or pytorch_model.bin.index.json or adapter_model.safetensors or adapter_model.bin or pytorch_model_fsdp_0 or global_step*" || s.Newest != nil || !slices.Equal(s.Set, []string{"--resume_from_checkpoint {checkpoint}"}) {
 		t.Errorf("checkpoints %+v", s)
 	}
-	warned(t, "torchrun", e.Warnings, "disk: only 1 MiB is free on the disk that holds out", "allocator, advice: expandable")
+	wraptest.Warned(t, "torchrun", e.Warnings, "disk: only 1 MiB is free on the disk that holds out", "allocator, advice: expandable")
 }
 
 // TestExplainGoesOn checks that an explanation shows how the command would resume from a
 // checkpoint.
 func TestExplainGoesOn(t *testing.T) {
 	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(wholeZip), ModTime: start}}
-	g := Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
+	g := rewrite.Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
 	e := explained(t, "python t.py --bs 8 --acc 1", files, g, true)
 	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(wholeZip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
 		t.Errorf("checkpoints %+v", s)
@@ -96,12 +98,12 @@ func TestExplainUnknown(t *testing.T) {
 		{"python nothere.py --lr 3", "not recognised: no profile fits well enough", "nothere.py", ""},
 		{"bash train.sh --batch 3", "cannot see the training command inside bash", "", ""},
 	} {
-		e := explained(t, c.command, files, Given{}, false)
+		e := explained(t, c.command, files, rewrite.Given{}, false)
 		if !strings.HasPrefix(e.Why, c.why) || e.Launch.Program != c.program || strings.Join(e.Suggest, " ") != c.suggest || e.Plan != nil || e.Smaller != nil || e.Profile != "" {
 			t.Errorf("%s: %+v", c.command, e)
 		}
 	}
-	e := explained(t, "python run_clm.py --per_device_train_batch_size x --output_dir out", fstest.MapFS{}, Given{}, false)
+	e := explained(t, "python run_clm.py --per_device_train_batch_size x --output_dir out", fstest.MapFS{}, rewrite.Given{}, false)
 	if e.Profile != "transformers" || !strings.Contains(e.Why, "is not an integer expression") && !strings.Contains(e.Why, "is not known") || e.Plan != nil || e.Knobs[0].Value != "x" || len(e.Suggest) > 0 {
 		t.Errorf("a plan that cannot be determined: %+v", e)
 	}
@@ -121,10 +123,10 @@ func TestExplainEveryCommand(t *testing.T) {
 		}
 		s := readScenario(t, archive)
 		w := &Wrapped{Command: s.command}
-		m, why := Recognise(s.command, profile.Builtin(), s.given)
+		m, why := rewrite.Recognise(s.command, profile.Builtin(), s.given)
 		if why == nil {
-			var asked Asked
-			if asked, why = m.Plan(); why == nil {
+			var asked rewrite.Asked
+			if asked, why = rewrite.Asks(m); why == nil {
 				w.Match, w.Asked = m, asked.Plan
 			}
 		}
@@ -139,5 +141,20 @@ func TestExplainEveryCommand(t *testing.T) {
 		if e.Profile != "" && (len(e.Knobs) == 0 || e.Saved == nil || e.Saved.Where == "" && e.Saved.Refused == "") {
 			t.Errorf("%s: knobs %v, checkpoints %+v", name, e.Knobs, e.Saved)
 		}
+	}
+}
+
+func TestRoomForCheckpoints(t *testing.T) {
+	for _, c := range []struct {
+		free, each memory.Bytes
+		want       []string
+	}{
+		{2 * memory.GiB, 0, nil},
+		{memory.GiB - 1, 0, []string{"disk: "}},
+		{8 * memory.GiB, 4 * memory.GiB, nil},
+		{8*memory.GiB - 1, 4 * memory.GiB, []string{"disk: a checkpoint takes 4 GiB, and "}},
+		{memory.MiB, memory.KiB, nil},
+	} {
+		wraptest.Warned(t, fmt.Sprint(c.free, c.each), room("out", c.free, c.each), c.want...)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"headroom/recovery"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // TestFindWithinALimit checks the result for a command whose allocator may hold only a
@@ -82,7 +83,7 @@ func TestJudgeWithinALimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		trials := &Trials{Match: &Match{Command: line, Launch: launch, Profile: profile.Profile{Trial: profile.Rehearsal{Steps: 3}}}, Memory: c.pretended}
+		trials := &Trials{Match: &rewrite.Match{Command: line, Launch: launch, Profile: profile.Profile{Trial: profile.Rehearsal{Steps: 3}}}, Memory: c.pretended}
 		exit := command.Exit{Code: c.code, GPUs: []command.GPU{{Total: 80 * gib, Peak: c.held}}}
 		if c.code != 0 {
 			exit.Tail = []byte(full)

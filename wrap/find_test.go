@@ -16,6 +16,7 @@ import (
 	"headroom/recovery"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // fitting returns a function that simulates trials. Sizes up to limit fit. each is the
@@ -220,7 +221,7 @@ func TestJudge(t *testing.T) {
 		{"an old PyTorch", command.Exit{Code: 1, Tail: []byte("RuntimeError: Unrecognized CachingAllocator option: per_process_memory_fraction\n")}, false, gib, "ERROR this PyTorch does not support", 0, 0, 0},
 		{"while loading", command.Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)\n", "    model.cuda()\n"+"  File \"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py\", line 12, in _apply\n    param_applied = fn(param)\n", 1))}, false, 0, "ERROR micro-batch 4 does not fit, and no smaller one will: loading the model", 0, 0, 0},
 	} {
-		trials := &Trials{Match: &Match{Profile: profile.Profile{Trial: profile.Rehearsal{Steps: 3}}}, Memory: c.memory, FlatFor: time.Minute}
+		trials := &Trials{Match: &rewrite.Match{Profile: profile.Profile{Trial: profile.Rehearsal{Steps: 3}}}, Memory: c.memory, FlatFor: time.Minute}
 		got, err := trials.judge(recovery.Plan{Effective: 4, World: 1, Micro: 4}, c.exit, c.stayed, gib)
 		text := got.Text
 		if err != nil {

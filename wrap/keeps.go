@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"headroom/wrap/command"
+	"headroom/wrap/rewrite"
 )
 
 // KeptElsewhereError says that another headroom process runs a command that keeps its
@@ -64,24 +65,24 @@ func (k keeps) who() string {
 }
 
 // claimed returns where m's checkpoints are. It returns false if that is not known.
-func (m *Match) claimed() (k keeps, ok bool) {
+func claimed(m *rewrite.Match) (k keeps, ok bool) {
 	layout := m.Profile.Checkpoints
-	root, err := m.root()
-	if layout.Glob == "" || err != nil || m.given.Files == nil {
+	root, err := rewrite.Root(m)
+	if layout.Glob == "" || err != nil || m.Given.Files == nil {
 		return k, false
 	}
 	folder, pattern := m.Command.Abs(root), layout.Glob
-	k.In = m.above(folder, pattern)
+	k.In = above(m, folder, pattern)
 	if strings.ContainsAny(pattern, `*?[\`) {
 		return k, len(k.In) > 0
 	}
 	whole := path.Join(folder, pattern)
-	if info, err := fs.Stat(m.given.Files, whole); err == nil {
+	if info, err := fs.Stat(m.Given.Files, whole); err == nil {
 		if key := keyOf(info); key.Inode > 0 {
 			k.File = []fileKey{key}
 		}
 		if found, err := filepath.EvalSymlinks("/" + whole); err == nil { // it may be a link into another folder
-			k.In = append(k.In, m.above(strings.TrimPrefix(path.Dir(found), "/"), escaped(path.Base(found)))...)
+			k.In = append(k.In, above(m, strings.TrimPrefix(path.Dir(found), "/"), escaped(path.Base(found)))...)
 		}
 	}
 	return k, len(k.In) > 0
@@ -89,10 +90,10 @@ func (m *Match) claimed() (k keeps, ok bool) {
 
 // above returns the folders from the one that has the checkpoints up to the root. A folder
 // that does not exist yet is left out: the command will make it.
-func (m *Match) above(folder, pattern string) (all []placed) {
+func above(m *rewrite.Match, folder, pattern string) (all []placed) {
 	at := command.Resolved("/" + folder)
 	for {
-		if info, err := fs.Stat(m.given.Files, cmp.Or(strings.TrimPrefix(at, "/"), ".")); err == nil && info.IsDir() {
+		if info, err := fs.Stat(m.Given.Files, cmp.Or(strings.TrimPrefix(at, "/"), ".")); err == nil && info.IsDir() {
 			if key := keyOf(info); key.Inode > 0 {
 				all = append(all, placed{key, pattern})
 			}
@@ -115,9 +116,9 @@ func keyOf(info fs.FileInfo) fileKey {
 	return fileKey{device, inode}
 }
 
-// has reports whether one of m's checkpoints is one of the files.
-func (m *Match) has(keys []fileKey) bool {
-	_, files, names, err := m.candidates(m.Profile.Checkpoints)
+// hasOne reports whether one of m's checkpoints is one of the files.
+func hasOne(m *rewrite.Match, keys []fileKey) bool {
+	_, files, names, err := candidates(m, m.Profile.Checkpoints)
 	if err != nil || files == nil {
 		return false
 	}
@@ -127,10 +128,10 @@ func (m *Match) has(keys []fileKey) bool {
 	})
 }
 
-// Place returns the folder in which the command keeps its checkpoints, without symbolic links. It
+// PlaceOf returns the folder in which the command keeps its checkpoints, without symbolic links. It
 // returns "" if that is not known.
-func (m *Match) Place() string {
-	root, err := m.root()
+func PlaceOf(m *rewrite.Match) string {
+	root, err := rewrite.Root(m)
 	if err != nil || m.Profile.Checkpoints.Glob == "" {
 		return ""
 	}

@@ -10,10 +10,11 @@ import (
 
 	"headroom/runs"
 	"headroom/wrap/command"
+	"headroom/wrap/rewrite"
 )
 
 // keepsAt recognises a script that keeps its checkpoints at the pattern, seen from dir.
-func keepsAt(t *testing.T, dir, pattern string) *Match {
+func keepsAt(t *testing.T, dir, pattern string) *rewrite.Match {
 	t.Helper()
 	return scriptMatch(t, os.DirFS("/"), dir, pattern)
 }
@@ -71,11 +72,11 @@ func TestClaim(t *testing.T) {
 				one, two = two, one
 			}
 			var heard []string
-			first, err := keepsAt(t, dir, one).Claim("runs/one", func(who string) { heard = append(heard, who) })
+			first, err := ClaimPlace(keepsAt(t, dir, one), "runs/one", func(who string) { heard = append(heard, who) })
 			if err != nil || first == nil {
 				t.Fatal(c.name, first, err)
 			}
-			second, err := keepsAt(t, dir, two).Claim("runs/two", nil)
+			second, err := ClaimPlace(keepsAt(t, dir, two), "runs/two", nil)
 			if taken := (*KeptElsewhereError)(nil); errors.As(err, &taken) != c.meet || second == nil || c.meet && !strings.HasPrefix(err.Error(), "another headroom run (runs/one, process ") {
 				t.Errorf("%s (%v): %v", c.name, turned, err)
 			}
@@ -85,7 +86,7 @@ func TestClaim(t *testing.T) {
 			if (len(heard) == 1 && strings.HasPrefix(heard[0], "another headroom run (runs/two, process ")) != c.meet {
 				t.Errorf("%s (%v): the first has heard %q", c.name, turned, heard)
 			}
-			again, err := keepsAt(t, dir, one).Claim("runs/one", nil)
+			again, err := ClaimPlace(keepsAt(t, dir, one), "runs/one", nil)
 			if err := errors.Join(err, again.Close()); err != nil {
 				t.Errorf("%s: it is free again: %v", c.name, err)
 			}
@@ -97,7 +98,7 @@ func TestClaim(t *testing.T) {
 // command makes its folder.
 func TestClaimOfAFolderThatIsMadeMeanwhile(t *testing.T) {
 	dir := t.TempDir()
-	first, err := keepsAt(t, dir, "a/new/*.json").Claim("runs/one", nil)
+	first, err := ClaimPlace(keepsAt(t, dir, "a/new/*.json"), "runs/one", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func TestClaimOfAFolderThatIsMadeMeanwhile(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/new"), 0o755), os.Symlink("a/new", filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)
 	}
-	second, err := keepsAt(t, dir, "link/*.json").Claim("runs/two", nil)
+	second, err := ClaimPlace(keepsAt(t, dir, "link/*.json"), "runs/two", nil)
 	if !errors.As(err, new(*KeptElsewhereError)) {
 		t.Error(err)
 	}
@@ -155,7 +156,7 @@ func TestJoined(t *testing.T) {
 	if err != nil || s == nil || !s.Perhaps {
 		t.Fatalf("no other is left: %+v, %v", s, err)
 	}
-	asked, err := m.Plan()
+	asked, err := rewrite.Asks(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,12 +171,12 @@ func TestPlace(t *testing.T) {
 	for _, c := range []struct{ glob, want string }{
 		{"out/c.json", "out"}, {"out/step-*.json", "out"}, {"out/*/model.pt", "out"}, {"step-*.pt", ""}, {"a/b/c-?", "a/b"},
 	} {
-		m, err := Recognise(command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1,
+		m, err := rewrite.Recognise(command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, rewrite.Given{Files: os.DirFS("/"), World: 1,
 			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=" + c.glob}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.TrimPrefix(strings.TrimPrefix(m.Place(), dir), "/"); got != c.want {
+		if got := strings.TrimPrefix(strings.TrimPrefix(PlaceOf(m), dir), "/"); got != c.want {
 			t.Errorf("%s: %q, want %q", c.glob, got, c.want)
 		}
 	}

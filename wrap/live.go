@@ -23,19 +23,20 @@ import (
 	"headroom/wrap/child"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
+	"headroom/wrap/rewrite"
 )
 
 // Wrapped is a command that is ready to run, together with what is known about it. Its
 // methods provide the functions that [RunOptions] needs.
 type Wrapped struct {
 	Command command.Line
-	Match   *Match        // if nil, nothing is known about the command, and it is never changed
-	Asked   recovery.Plan // the plan that the command asks for, according to Match
-	Trust   bool          // the user vouches for the conditions in an UnprovenError
-	Mixed   string        // how the result was seen to depend on which rows are in a batch together, or ""; see MixedError
-	Run     string        // name of the run, which the command finds in HEADROOM_RUN
-	Folder  string        // the run's folder
-	Begun   time.Time     // when the run began: older checkpoints belong to another training run
+	Match   *rewrite.Match // if nil, nothing is known about the command, and it is never changed
+	Asked   recovery.Plan  // the plan that the command asks for, according to Match
+	Trust   bool           // the user vouches for the conditions in an UnprovenError
+	Mixed   string         // how the result was seen to depend on which rows are in a batch together, or ""; see MixedError
+	Run     string         // name of the run, which the command finds in HEADROOM_RUN
+	Folder  string         // the run's folder
+	Begun   time.Time      // when the run began: older checkpoints belong to another training run
 
 	Free    memory.Bytes  // memory that each of its GPUs must have free before a life begins; 0 means no check
 	Hang    time.Duration // time without a sign of life after which the command counts as hanging; 0 means no check
@@ -51,7 +52,7 @@ type Wrapped struct {
 	Log     func(attempt int) (io.WriteCloser, error) // opens the log of an attempt's output; if nil, there is no log
 	Number  func() int                                // returns the number of the current attempt
 	Trouble func(error)                               // receives problems around the command, and warnings that it may hang or leak
-	Said    func(Rewritten)                           // receives each changed command before its start; may be nil
+	Said    func(rewrite.Result)                      // receives each changed command before its start; may be nil
 	Started func(runs.Process)                        // called after each start, when the command is already running; may be nil
 	Skipped func(string)                              // receives, before a later life begins, why newer checkpoints are not used; may be nil
 	Keep    func(runs.Known)                          // receives what is known of the checkpoints when that has changed; may be nil
@@ -118,18 +119,18 @@ func (w *Wrapped) Chooses() bool { return w.Match != nil && w.Match.Profile.Resu
 // nil, from the beginning. If nothing has to change, that is the user's own command. An
 // [*UnprovenError] says that w.Trust is needed; a [*MixedError], that the plan would change the
 // training.
-func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) (Rewritten, error) {
+func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) (rewrite.Result, error) {
 	if w.Match == nil || plan == w.Asked && from == nil && len(fallbacks) == 0 {
-		return Rewritten{Command: w.Command, Plan: plan}, nil
+		return rewrite.Result{Command: w.Command, Plan: plan}, nil
 	}
 	if w.Mixed != "" && plan.Largest() < w.Asked.Largest() {
-		return Rewritten{}, &MixedError{w.Mixed}
+		return rewrite.Result{}, &MixedError{w.Mixed}
 	}
-	resume := Resume{}
+	resume := rewrite.Resume{}
 	if from != nil {
-		resume.Checkpoint, resume.Micro, resume.Versions = from.checkpoint, from.Micro, w.Match.versions()
+		resume = rewrite.Resume{From: from.checkpoint.Path, Problem: from.checkpoint.Problem, Micro: from.Micro, Versions: rewrite.Versions(w.Match)}
 	}
-	next, err := w.Match.Rewrite(plan, resume, fallbacks...)
+	next, err := rewrite.To(w.Match, plan, resume, fallbacks...)
 	if err != nil {
 		return next, err
 	}
@@ -162,7 +163,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (exits.Outcome, command
 			w.Skipped(why)
 		}
 	}
-	w.lived, w.ran, w.base = true, true, w.Match.baseOf(b.From)
+	w.lived, w.ran, w.base = true, true, baseOf(w.Match, b.From)
 	if w.Said != nil && len(next.Changes) > 0 {
 		w.Said(next)
 	}
@@ -265,7 +266,7 @@ func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer) (exi
 		return nil
 	}
 	if w.Resumes() && w.writers == nil {
-		if root, glob := w.Match.absolute(); glob != "" {
+		if root, glob := absolute(w.Match); glob != "" {
 			w.writers = watchWriters(root, glob)
 		}
 	}
@@ -351,10 +352,10 @@ func (w *Wrapped) places() (all []string) {
 	if w.Match == nil {
 		return all
 	}
-	if place := w.Match.Place(); place != "" && place != command.Resolved(w.Command.Dir) {
+	if place := PlaceOf(w.Match); place != "" && place != command.Resolved(w.Command.Dir) {
 		return append(all, place)
 	}
-	found, err := w.Match.Checkpoints(time.Now(), w.past())
+	found, err := findCheckpoints(w.Match, time.Now(), w.past())
 	if err != nil {
 		return all // it is not known where they are
 	}
@@ -447,7 +448,7 @@ func (w *Wrapped) lastSaved() time.Time {
 	if w.Match == nil {
 		return time.Time{}
 	}
-	found, err := w.Match.Checkpoints(time.Now(), w.past())
+	found, err := findCheckpoints(w.Match, time.Now(), w.past())
 	if err != nil || len(found.All) == 0 {
 		return time.Time{}
 	}
@@ -458,7 +459,7 @@ func (w *Wrapped) lastSaved() time.Time {
 func (w *Wrapped) complete() (all []time.Time) {
 	past := w.past()
 	past.still = w.seen
-	found, err := w.Match.Checkpoints(time.Now(), past)
+	found, err := findCheckpoints(w.Match, time.Now(), past)
 	if err != nil {
 		return nil
 	}

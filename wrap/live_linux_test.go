@@ -17,6 +17,7 @@ import (
 	"headroom/nvml"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
+	"headroom/wrap/rewrite"
 	"headroom/wrap/wraptest"
 )
 
@@ -47,7 +48,7 @@ func TestOnlyARestartWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}
-	m, err := Recognise(c, nil, Given{Files: os.DirFS("/"), World: 1,
+	m, err := rewrite.Recognise(c, nil, rewrite.Given{Files: os.DirFS("/"), World: 1,
 		Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.json"}})
 	if err != nil {
 		t.Fatal(err)
@@ -108,12 +109,12 @@ func TestLeakIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := command.Line{Args: []string{train, "--bs", "4", "--acc", "1"}, Env: os.Environ(), Dir: dir}
-		m, err := Recognise(c, nil, Given{Files: os.DirFS("/"), World: 1,
+		m, err := rewrite.Recognise(c, nil, rewrite.Given{Files: os.DirFS("/"), World: 1,
 			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.json"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked, err := m.Plan()
+		asked, err := rewrite.Asks(m)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +157,7 @@ setsid sh -c 'echo $$ >logs; exec >out/upload.log 2>&1; exec sleep 1000' &
 sh -c 'echo $$ >group; '"$quiet" &
 for name in gpu writer parent child trains reader logs group; do while ! [ -s $name ]; do sleep 0.01; done; done; exit 1`
 	c := command.Line{Args: []string{"sh", "-c", script}, Env: os.Environ(), Dir: dir}
-	m, err := Recognise(command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, Given{Files: os.DirFS("/"), World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=out/step-*.json"}})
+	m, err := rewrite.Recognise(command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, rewrite.Given{Files: os.DirFS("/"), World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=out/step-*.json"}})
 	if err != nil {
 		t.Fatal(err)
 	}

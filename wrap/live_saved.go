@@ -10,6 +10,7 @@ import (
 	"headroom/runs"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // List records which checkpoints there are before the command is started for the first time:
@@ -19,7 +20,7 @@ func (w *Wrapped) List() {
 	if w.Match == nil || w.Match.Profile.Checkpoints.Glob == "" {
 		return
 	}
-	found, files, names, err := w.Match.candidates(w.Match.Profile.Checkpoints)
+	found, files, names, err := candidates(w.Match, w.Match.Profile.Checkpoints)
 	if err != nil || files == nil {
 		return // then their times decide
 	}
@@ -45,7 +46,7 @@ func (w *Wrapped) Recall(known *runs.Known) {
 	}
 	w.known, w.listed = *known, true
 	if known.Shared != "" && w.Match != nil { // what comes from now on is not that run's, or Joined is called again
-		for _, m := range w.Match.present() {
+		for _, m := range present(w.Match) {
 			if !slices.ContainsFunc(known.Certain, m.Same) {
 				w.known.Strange = append(w.known.Strange, m)
 			}
@@ -57,19 +58,19 @@ func (w *Wrapped) Recall(known *runs.Known) {
 // Joined records that another run has come that keeps its checkpoints in the same place as m,
 // the match of this run: what is written from now on may be that run's. It is called before
 // that run starts its command, and may be called from any goroutine.
-func (w *Wrapped) Joined(m *Match, who string) {
+func (w *Wrapped) Joined(m *rewrite.Match, who string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.awaitList(); w.known.Shared != "" {
 		return
 	}
-	w.known.Shared, w.known.Certain = who, m.present()
+	w.known.Shared, w.known.Certain = who, present(m)
 	w.keep()
 }
 
 // present returns what all the checkpoints look like that are there.
-func (m *Match) present() (all []runs.Mark) {
-	found, files, names, err := m.candidates(m.Profile.Checkpoints)
+func present(m *rewrite.Match) (all []runs.Mark) {
+	found, files, names, err := candidates(m, m.Profile.Checkpoints)
 	if err != nil || files == nil {
 		return nil
 	}
@@ -117,8 +118,8 @@ func (w *Wrapped) past() Past {
 func (w *Wrapped) Unwatch() { w.writers.close() }
 
 // absolute returns the folder of the checkpoints, as an absolute path, and their pattern in it.
-func (m *Match) absolute() (root, glob string) {
-	root, err := m.root()
+func absolute(m *rewrite.Match) (root, glob string) {
+	root, err := rewrite.Root(m)
 	if err != nil {
 		return "", ""
 	}
@@ -139,7 +140,7 @@ func (w *Wrapped) most() int64 {
 
 // baseOf returns the step with which a life begins that resumes from the given checkpoint, or
 // -1 if that is not known.
-func (m *Match) baseOf(from *Saved) int {
+func baseOf(m *rewrite.Match, from *Saved) int {
 	if from != nil && from.Step > 0 {
 		return from.Step
 	}
@@ -147,7 +148,7 @@ func (m *Match) baseOf(from *Saved) int {
 		return -1
 	}
 	for knob := range m.Profile.Resume.Set {
-		if given, err := m.givenOwn(knob); given || err != nil { // the user's own command resumes from somewhere
+		if given, err := m.Sets(knob); given || err != nil { // the user's own command resumes from somewhere
 			return -1
 		}
 	}
@@ -161,18 +162,18 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	}
 	past := w.past()
 	if w.decides {
-		if root, glob := w.Match.absolute(); glob != "" {
+		if root, glob := absolute(w.Match); glob != "" {
 			past.open = openFor(command.Resolved(root))
 		}
 	}
 	past.over = !w.decides // if the result is only reported, it is not worth waiting for
-	found, err := w.Match.Checkpoints(time.Now(), past)
+	found, err := findCheckpoints(w.Match, time.Now(), past)
 	if err == nil && slices.ContainsFunc(found.All, func(c Checkpoint) bool { return c.settles }) {
 		past.still = found.marks()
 		time.Sleep(settled) // the writer is dead, so nothing changes the checkpoint meanwhile
-		found, err = w.Match.Checkpoints(time.Now(), past)
+		found, err = findCheckpoints(w.Match, time.Now(), past)
 	}
-	if errors.As(err, new(*ResumeError)) || errors.As(err, new(*KnobError)) {
+	if errors.As(err, new(*rewrite.ResumeError)) || errors.As(err, new(*rewrite.KnobError)) {
 		return nil, nil // it is not known where checkpoints are, which must not keep the command from being run
 	}
 	w.aside, w.skipped = found.Aside(), found.skipped()

@@ -16,17 +16,18 @@ import (
 	"headroom/recovery"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // plainMatch returns the Wrapped of a plain script whose flags the user named.
 func plainMatch(t *testing.T, knobs ...string) Wrapped {
 	t.Helper()
 	c := command.Line{Args: strings.Fields("python mine.py --bs 32 --acc 1"), Env: []string{"A=b"}, Dir: "/home/me"}
-	m, err := Recognise(c, profile.Builtin(), Given{Knobs: append([]string{"micro=--bs", "accumulation=--acc"}, knobs...)})
+	m, err := rewrite.Recognise(c, profile.Builtin(), rewrite.Given{Knobs: append([]string{"micro=--bs", "accumulation=--acc"}, knobs...)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, err := m.Plan()
+	asked, err := rewrite.Asks(m)
 	if err != nil {
 		t.Fatal(err)
 	}

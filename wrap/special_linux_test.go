@@ -56,7 +56,7 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 	} {
 		m := scriptMatch(t, files, dir, pattern)
 		unblocked(t, pattern, func() {
-			found, err := m.Checkpoints(time.Now().Add(time.Hour), Past{})
+			found, err := findCheckpoints(m, time.Now().Add(time.Hour), Past{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -69,7 +69,7 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 			if got := strings.Join(all, "; "); got != problems {
 				t.Errorf("%s: %s", pattern, got)
 			}
-			if claim, err := m.Claim("run", nil); err != nil {
+			if claim, err := ClaimPlace(m, "run", nil); err != nil {
 				t.Error(err)
 			} else if claim != nil {
 				_ = claim.Close()
@@ -81,7 +81,7 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 	}
 	unblocked(t, "a configuration", func() {
 		m := scriptMatch(t, files, dir, "out/*")
-		if _, err := m.read("config.yaml"); err == nil || !strings.Contains(err.Error(), "is a named pipe") {
+		if _, err := m.Read("config.yaml"); err == nil || !strings.Contains(err.Error(), "is a named pipe") {
 			t.Error(err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"headroom/recovery"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
+	"headroom/wrap/rewrite"
 )
 
 // Tried is how a trial ended.
@@ -48,7 +49,7 @@ func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most mem
 	rule := t.Match.Profile.Trial
 	tried := Tried{Micro: p.Largest(), Accumulation: p.Accumulation(), Seconds: exit.Seconds, PerSecond: rule.SpeedIn(exit.Tail)}
 	tried.Peak, tried.Room = held(exit.GPUs)
-	tried.Limit = t.Match.allowed(exit.GPUs)
+	tried.Limit = allowedBy(t.Match, exit.GPUs)
 	if t.Memory > 0 {
 		tried.Room = min(t.Memory, cmp.Or(tried.Room, t.Memory))
 	}
@@ -102,16 +103,16 @@ func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most mem
 func (t *Trials) failed(tried Tried, o exits.Outcome, exit command.Exit) error {
 	said := string(exit.Tail)
 	if t.Memory > 0 && strings.Contains(said, fraction) && strings.Contains(said, "Unrecognized") {
-		return &UntriableError{"this PyTorch does not support " + fraction + ", which is needed to simulate less memory",
-			"PyTorch 2.10 and later support it; without --memory the search uses what the GPU really has"}
+		return &rewrite.UntriableError{Reason: "this PyTorch does not support " + fraction + ", which is needed to simulate less memory",
+			Hint: "PyTorch 2.10 and later support it; without --memory the search uses what the GPU really has"}
 	}
 	return &TrialError{tried.Micro, exit.Code, exits.Describe(o, exit), lastLines(said, 15)}
 }
 
-// allowed returns the memory limit that the command's settings give PyTorch's allocator on
+// allowedBy returns the memory limit that the command's settings give PyTorch's allocator on
 // the GPU on which the command's peak was highest. It returns 0 if the settings contain no
 // limit, or if the command held more, which shows that the settings are not in force.
-func (m *Match) allowed(gpus []command.GPU) memory.Bytes {
+func allowedBy(m *rewrite.Match, gpus []command.GPU) memory.Bytes {
 	const context = 2 * memory.GiB // what a process may hold outside the allocator
 	peak, total := memory.Bytes(0), memory.Bytes(0)
 	for _, g := range gpus {
@@ -164,21 +165,21 @@ const fraction = "per_process_memory_fraction"
 // [*UntriableError].
 func capped(c command.Line, most, total memory.Bytes) (command.Line, error) {
 	if most > total {
-		return c, &UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}
+		return c, &rewrite.UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}
 	}
 	names := []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
 	var own []string
 	for _, name := range names {
 		value, set := c.Getenv(name)
 		if strings.Contains(value, fraction) {
-			return c, &UntriableError{fmt.Sprintf("%s already sets %s", name, fraction), "remove it, or leave out --memory"}
+			return c, &rewrite.UntriableError{Reason: fmt.Sprintf("%s already sets %s", name, fraction), Hint: "remove it, or leave out --memory"}
 		}
 		if set && value != "" && !slices.Contains(own, value) {
 			own = append(own, value)
 		}
 	}
 	if len(own) > 1 {
-		return c, &UntriableError{strings.Join(names, " and ") + " differ, but --memory has to put the same setting into both", "set both to the same value"}
+		return c, &rewrite.UntriableError{Reason: strings.Join(names, " and ") + " differ, but --memory has to put the same setting into both", Hint: "set both to the same value"}
 	}
 	value := strings.Join(append(own, fmt.Sprintf("%s:%.4f", fraction, float64(most)/float64(total))), ",")
 	c.Env = c.Env[:len(c.Env):len(c.Env)]

@@ -15,6 +15,7 @@ import (
 	"headroom/recovery"
 	"headroom/wrap/child"
 	"headroom/wrap/command"
+	"headroom/wrap/rewrite"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 
 // Trials runs trials of a command: short runs that leave nothing behind.
 type Trials struct {
-	Match   *Match
+	Match   *rewrite.Match
 	FlatFor time.Duration // how long memory has to stay flat before a trial without a step limit is ended
 	Memory  memory.Bytes  // memory of the GPU to simulate; 0 means that of the real GPU
 	Trouble func(error)   // receives what went wrong around the command
@@ -52,14 +53,14 @@ func (t *Trials) list() ([]nvml.GPU, error) {
 //
 // The error is a *[TrialError] if the trial failed for a reason other than memory, a
 // *[harness.GaveUpError] if no smaller micro-batch could help, an *[UntriableError] if
-// the trial is not possible, an error of [Match.Rewrite], or [harness.ErrInterrupted].
+// the trial is not possible, an error of [rewrite.Rehearse], or [harness.ErrInterrupted].
 func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) {
 	folder, err := os.MkdirTemp("", "headroom-trial-")
 	if err != nil {
 		return Tried{}, fmt.Errorf("create a folder for a trial: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	next, err := t.Match.Rehearse(p, folder)
+	next, err := rewrite.Rehearse(t.Match, p, folder)
 	if err != nil {
 		return Tried{}, err
 	}
@@ -90,7 +91,7 @@ func (t *Trials) environment(c command.Line, p recovery.Plan) (command.Line, err
 	}
 	all, err := t.list()
 	if err != nil {
-		return c, &UntriableError{Reason: fmt.Sprintf("less memory can be simulated only on a GPU: %v", err)}
+		return c, &rewrite.UntriableError{Reason: fmt.Sprintf("less memory can be simulated only on a GPU: %v", err)}
 	}
 	total := memory.Bytes(0)
 	for _, g := range c.GPUs(all) {
@@ -118,8 +119,8 @@ func (t *Trials) live(ctx context.Context, c command.Line) (exit command.Exit, s
 		t.Trouble(fmt.Errorf("%s still holds memory %v after a trial ended", holder, drainPatience))
 	}
 	if late {
-		err = &UntriableError{fmt.Sprintf("in %v, the trial's memory use never stayed flat for %v with a GPU busy", unsettled, t.FlatFor),
-			"name the flag that sets the training's length in optimizer steps, with --knob steps=FLAG, or give a shorter --flat-for"}
+		err = &rewrite.UntriableError{Reason: fmt.Sprintf("in %v, the trial's memory use never stayed flat for %v with a GPU busy", unsettled, t.FlatFor),
+			Hint: "name the flag that sets the training's length in optimizer steps, with --knob steps=FLAG, or give a shorter --flat-for"}
 	}
 	return exit, stayed, err
 }

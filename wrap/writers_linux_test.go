@@ -117,12 +117,12 @@ func TestOpenForWriting(t *testing.T) {
 	slow := holds(t, filepath.Join(dir, "out/s-2.txt"), "")
 	wraptest.Eventually(t, "the file is there", func() bool { _, err := os.Stat(filepath.Join(dir, "out/s-2.txt")); return err == nil })
 	m := scriptMatch(t, os.DirFS("/"), dir, "out/s-*.txt")
-	found, err := m.Checkpoints(time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
+	found, err := findCheckpoints(m, time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
 	if err != nil || len(found.All) != 1 || found.All[0].Problem != fmt.Sprintf("process %d has it open for writing", slow.Process.Pid) {
 		t.Errorf("%+v, %v", found.All, err)
 	}
 	slow.end(t)
-	found, err = m.Checkpoints(time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
+	found, err = findCheckpoints(m, time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
 	if err != nil || found.Newest == nil {
 		t.Errorf("%+v, %v", found.All, err)
 	}
@@ -194,7 +194,7 @@ func TestTwoTrainings(t *testing.T) {
 			}
 			return writers[key] == own, 0
 		}
-		found, err := scriptMatch(t, os.DirFS("/"), dir, pattern).Checkpoints(time.Now(), past)
+		found, err := findCheckpoints(scriptMatch(t, os.DirFS("/"), dir, pattern), time.Now(), past)
 		if err != nil || found.Newest == nil {
 			t.Fatalf("%s: %+v, %v", c.name, found, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"headroom/worker"
 	"headroom/wrap"
 	"headroom/wrap/command"
+	"headroom/wrap/rewrite"
 )
 
 func explainCommand(u *ui) *cli.Command {
@@ -246,7 +247,7 @@ func (e explanation) tonight(b *strings.Builder, prefix string, advice bool) {
 }
 
 // placeOf says where a knob of the command is set.
-func placeOf(k wrap.KnobAt) string {
+func placeOf(k rewrite.KnobAt) string {
 	if k.Kind == "absent" {
 		return "not given: " + k.Where
 	}

@@ -16,6 +16,7 @@ import (
 	"headroom/wrap"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // trialHeadroom is the share of the memory that a recommended micro-batch leaves
@@ -102,14 +103,14 @@ func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
 		return nil
 	case err != nil && (!errors.As(err, &problem) || problem.Key != "micro" || problem.Value != ""):
 		return nil
-	case err == nil && w.Match == nil && !errors.As(w.why, new(*wrap.NotRecognisedError)):
+	case err == nil && w.Match == nil && !errors.As(w.why, new(*rewrite.NotRecognisedError)):
 		return nil
 	case err == nil && w.Match != nil && w.Match.Profile.Name != "plain":
 		return nil
 	}
 	all, _ := nvml.GPUs() // without NVML there is no GPU to watch
 	command := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
-	names := wrap.TrialKnobs(r.Knobs, len(command.GPUs(all)) > 0, c.Bool("writes-nothing"))
+	names := rewrite.TrialKnobs(r.Knobs, len(command.GPUs(all)) > 0, c.Bool("writes-nothing"))
 	if !slices.Contains(names, "micro") && !slices.Contains(names, "accumulation") {
 		return nil
 	}
@@ -149,10 +150,10 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 			f.Device = strings.TrimPrefix(f.Device+", "+g.Name, ", ")
 		}
 	}
-	if err := w.Match.Triable(len(gpus) > 0, c.Bool("writes-nothing")); err != nil {
+	if err := rewrite.Triable(w.Match, len(gpus) > 0, c.Bool("writes-nothing")); err != nil {
 		return t, o, err
 	}
-	o.Sizes, err = w.Match.Sizes(w.Asked)
+	o.Sizes, err = rewrite.Sizes(w.Match, w.Asked)
 	if err == nil && len(o.Sizes) == 0 {
 		err = errors.New("no micro-batch size keeps the effective batch the same")
 	}
@@ -164,7 +165,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 
 // rewritten fills in the fields of f that describe the command with the recommended plan.
 func (f *foundMicro) rewritten(w *wrapped) error {
-	next, err := w.Match.Rewrite(f.Recommended, wrap.Resume{})
+	next, err := rewrite.To(w.Match, f.Recommended, rewrite.Resume{})
 	if err != nil {
 		return fmt.Errorf("find: the command for %v: %w", f.Recommended, err)
 	}

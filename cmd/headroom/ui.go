@@ -41,6 +41,7 @@ import (
 	"headroom/wrap"
 	"headroom/wrap/child"
 	"headroom/wrap/command"
+	"headroom/wrap/rewrite"
 )
 
 // ui is where a command's messages and answers go.
@@ -142,7 +143,7 @@ func hintFor(err error) string {
 	var lost *harness.DeviceGoneError
 	var gone *device.GoneError
 	var child *childError
-	var untriable *wrap.UntriableError
+	var untriable *rewrite.UntriableError
 	switch {
 	case errors.As(err, &child) && child.hint != "":
 		return child.hint

@@ -27,6 +27,7 @@ import (
 	"headroom/wrap/child"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
+	"headroom/wrap/rewrite"
 )
 
 // wrapAction runs the user's command. As long as nothing goes wrong it prints nothing:
@@ -70,10 +71,10 @@ type wrapped struct {
 	wrap.Wrapped
 	request request
 	policy  recovery.Policy
-	seen    *wrap.Match  // what the command was recognised as, even if Match is nil
-	why     error        // why Match is nil; nil if there is a Match
-	before  []runs.Entry // journal of the run's earlier processes
-	made    bool         // the run's folder is new
+	seen    *rewrite.Match // what the command was recognised as, even if Match is nil
+	why     error          // why Match is nil; nil if there is a Match
+	before  []runs.Entry   // journal of the run's earlier processes
+	made    bool           // the run's folder is new
 	verbose bool
 	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
 	again   bool                     // the attempt ended with the failure in refused, which has been reported
@@ -91,15 +92,15 @@ func recognised(r request) (*wrapped, error) {
 	if err != nil {
 		return nil, asUsage(err)
 	}
-	w.Match, w.why = wrap.Recognise(w.Command, profiles, wrap.Given{Files: os.DirFS("/"), Profile: name, Knobs: r.Knobs, World: r.World})
+	w.Match, w.why = rewrite.Recognise(w.Command, profiles, rewrite.Given{Files: os.DirFS("/"), Profile: name, Knobs: r.Knobs, World: r.World})
 	if w.seen = w.Match; r.WatchOnly {
 		w.Match, w.why = nil, errors.New("--watch-only was given")
 		return w, nil
 	}
 	_, fallbacks := r.allowances()
-	var asked wrap.Asked
+	var asked rewrite.Asked
 	if w.why == nil {
-		asked, w.why = w.Match.Plan()
+		asked, w.why = rewrite.Asks(w.Match)
 	}
 	if w.why != nil {
 		w.Match = nil
@@ -112,7 +113,7 @@ func recognised(r request) (*wrapped, error) {
 		return w, nil
 	}
 	w.Asked = asked.Plan
-	w.policy.Host, w.policy.Recompute, err = w.Match.Fallbacks(fallbacks)
+	w.policy.Host, w.policy.Recompute, err = rewrite.Fallbacks(w.Match, fallbacks)
 	w.policy.Able = recovery.Able{Recompute: w.policy.Recompute, Eval: w.Asked.Eval > 0}
 	if err != nil {
 		err = &usageError{err, workerAllowances()}
@@ -308,13 +309,13 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
 	w.Trouble = func(err error) { u.warn("%v", err) }
 	books := &books{Session: session}
-	w.Said = func(r wrap.Rewritten) {
+	w.Said = func(r rewrite.Result) {
 		books.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
 	w.Skipped = func(why string) { books.Note(runs.Entry{Kind: runs.KindWarning, Text: why}) }
 	place := ""
 	if w.seen != nil {
-		place = w.seen.Place()
+		place = wrap.PlaceOf(w.seen)
 	}
 	first := true
 	w.Started = func(p runs.Process) {
@@ -391,7 +392,7 @@ func (w *wrapped) claim(u *ui, run string) (release func(), err error) {
 	if match == nil {
 		return release, nil
 	}
-	held, err := match.Claim(run, func(who string) { w.Joined(match, who) })
+	held, err := wrap.ClaimPlace(match, run, func(who string) { w.Joined(match, who) })
 	release = func() { _ = held.Close() } // the claim ends with the process in any case
 	switch {
 	case err != nil && w.before != nil:
@@ -425,14 +426,14 @@ func (w *wrapped) recognisedText() string {
 	if w.seen.Profile.Name == "plain" {
 		text = "recognised by its --knob settings"
 	}
-	if where := w.seen.Where(); where != "" {
+	if where := wrap.WhereSaved(w.seen); where != "" {
 		return text + "; checkpoints: " + where
 	}
 	return text + "; it is not known where its checkpoints are"
 }
 
 // changesText lists how a rewritten command differs from the user's.
-func changesText(changes []wrap.Change) string {
+func changesText(changes []rewrite.Change) string {
 	texts := make([]string, len(changes))
 	for i, c := range changes {
 		switch {

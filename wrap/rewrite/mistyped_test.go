@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"strings"
@@ -6,6 +6,7 @@ import (
 	"testing/fstest"
 
 	"headroom/wrap/profile"
+	"headroom/wrap/wraptest"
 )
 
 // TestMistyped checks that a flag in --knob that the command does not know is compared with
@@ -32,13 +33,13 @@ func TestMistyped(t *testing.T) {
 		if c.script != "" {
 			files["t.py"] = &fstest.MapFile{Data: []byte(c.script)}
 		}
-		command := typed(c.command)
+		command := wraptest.Typed(c.command)
 		command.Dir = "/"
 		m, err := Recognise(command, profile.Builtin(), Given{Knobs: strings.Fields(c.knobs), Files: files})
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked, err := m.Plan()
+		asked, err := Asks(m)
 		got := ""
 		if err != nil {
 			got = err.Error()

@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"strings"
@@ -35,7 +35,7 @@ func TestVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := m.version("trl"); got != c.want {
+		if got := version(m, "trl"); got != c.want {
 			t.Errorf("%s with %s: %q, want %q", c.command, c.path, got, c.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ func (w *rewriter) cut(s, next step) error {
 		return err
 	}
 	for _, group := range law.Exclude {
-		if err := m.exclude(group); err != nil {
+		if err := exclude(m, group); err != nil {
 			return err
 		}
 	}
@@ -47,7 +47,7 @@ func (w *rewriter) cut(s, next step) error {
 	if err := w.length(); err != nil {
 		return err
 	}
-	holds := m.doubtful()
+	holds := doubtful(m)
 	if m.Profile.Name == "plain" && !slices.ContainsFunc(holds, func(h string) bool { return strings.HasPrefix(h, compared) }) {
 		w.prove(compared) // nothing is known about the script's loss
 	}
@@ -58,9 +58,9 @@ func (w *rewriter) cut(s, next step) error {
 // pin writes the effective batch, which the framework would otherwise compute from
 // the micro-batch that is about to change.
 func (w *rewriter) pin(s step) error {
-	m, total := w.m, w.m.total(s)
+	m, total := w.m, s.total()
 	if !slices.Contains(m.Profile.Law.Pin, profile.Global) {
-		return &KnobError{profile.Global, m.places(profile.Global), "", "not given, so it would change with the micro-batch; give it"}
+		return &KnobError{profile.Global, m.Where(profile.Global), "", "not given, so it would change with the micro-batch; give it"}
 	}
 	if m.Profile.Knobs[profile.Global].Scope != profile.Total {
 		total /= max(1, s.ranks)
@@ -77,11 +77,11 @@ func (w *rewriter) length() error {
 	if _, has := w.m.Profile.Knobs[profile.Length]; !has {
 		return nil
 	}
-	given, err := w.m.givenOwn(profile.Length)
+	given, err := w.m.Sets(profile.Length)
 	if err == nil && !given {
 		what := "an epoch has as many steps as before, which is the case if its number of samples is a multiple of the effective batch"
 		if !slices.Contains(w.m.Profile.Checkpoints.Within, profile.Length) {
-			what += fmt.Sprintf(", or if %s is given", w.m.places(profile.Length))
+			what += fmt.Sprintf(", or if %s is given", w.m.Where(profile.Length))
 		}
 		w.prove(what)
 	}
@@ -92,16 +92,16 @@ func (w *rewriter) prove(what string) { w.out.Prove = append(w.out.Prove, what) 
 
 // derived reports whether the framework computes the accumulation by itself for s.
 func (w *rewriter) derived(s step) (bool, error) {
-	given, err := w.m.givenOwn(profile.Accumulation)
+	given, err := w.m.Sets(profile.Accumulation)
 	return w.m.Profile.Law.Derive == profile.Accumulation && !given || s.global > 0 && !given, err
 }
 
 // exclude returns an error if the command gives all knobs of group, which must not be
 // given together.
-func (m *Match) exclude(group []string) error {
+func exclude(m *Match, group []string) error {
 	var given []string
 	for _, name := range group {
-		own, err := m.givenOwn(name)
+		own, err := m.Sets(name)
 		if err != nil {
 			return err
 		}
@@ -110,10 +110,10 @@ func (m *Match) exclude(group []string) error {
 		}
 	}
 	if len(given) == len(group) && len(group) == 1 {
-		return &KnobError{given[0], m.places(given[0]), "", "it counts micro-batches, so its meaning would change with the micro-batch size; remove it"}
+		return &KnobError{given[0], m.Where(given[0]), "", "it counts micro-batches, so its meaning would change with the micro-batch size; remove it"}
 	}
 	if len(given) == len(group) {
-		return &KnobError{given[0], m.places(given[0]), "", fmt.Sprintf("%s does not accept it together with %s", m.Profile.Name, strings.Join(given[1:], ", "))}
+		return &KnobError{given[0], m.Where(given[0]), "", fmt.Sprintf("%s does not accept it together with %s", m.Profile.Name, strings.Join(given[1:], ", "))}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"maps"
@@ -14,7 +14,7 @@ import (
 // Diff returns a unified diff from was, the command before the rewrite, to r. It covers
 // the command, with one option per line, and every file that is copied. It is empty if
 // nothing changes.
-func (r Rewritten) Diff(was command.Line) string {
+func (r Result) Diff(was command.Line) string {
 	parts := []string{unified("command", "command", lines(was, r.Command), lines(r.Command, was))}
 	for _, c := range r.Copies {
 		parts = append(parts, unified(c.From, c.Path, difflib.SplitLines(string(c.original)), difflib.SplitLines(string(c.Content))))

@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"strings"
@@ -44,7 +44,7 @@ func TestDoubts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := strings.Join(m.doubtful(), "\n")
+		got := strings.Join(doubtful(m), "\n")
 		if c.want == "" && got != "" {
 			t.Errorf("%s: doubted for %q", c.name, got)
 		}
@@ -53,11 +53,11 @@ func TestDoubts(t *testing.T) {
 				t.Errorf("%s: %q does not say %q", c.name, got, part)
 			}
 		}
-		asked, err := m.Plan()
+		asked, err := Asks(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		next, err := m.Rewrite(asked.Plan.WithMicro(1), Resume{})
+		next, err := To(m, asked.Plan.WithMicro(1), Resume{})
 		if all := strings.Join(next.Prove, "\n"); err != nil || strings.Count(all, compared) != 1 {
 			t.Errorf("%s: %v, to prove, once, that %s: %q", c.name, err, compared, all)
 		}

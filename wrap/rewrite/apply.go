@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ type rewriter struct {
 	gone   []int                // positions of arguments to remove
 	added  []string             // arguments to put after the training program's own
 	texts  map[*document][]byte // contents of the configurations that have changed
-	out    Rewritten
+	out    Result
 }
 
 // amount sets a knob that holds a number, in the notation of its present value.
@@ -164,11 +164,11 @@ func (w *rewriter) drop(name string) error {
 // that save host memory, in the order in which to try them. recompute reports whether
 // [Recompute] is one of the fallbacks found. The error is a [*KnobError] if the user allows
 // a name that the profile does not have.
-func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err error) {
+func Fallbacks(m *Match, allowed []string) (host []string, recompute bool, err error) {
 	var names []string
 	for _, f := range m.Profile.Fallbacks {
 		names = append(names, f.Name)
-		if !f.Exact && !slices.Contains(allowed, f.Name) || !m.changes(f) {
+		if !f.Exact && !slices.Contains(allowed, f.Name) || !changes(m, f) {
 			continue
 		}
 		if f.Host {
@@ -185,9 +185,9 @@ func (m *Match) Fallbacks(allowed []string) (host []string, recompute bool, err 
 }
 
 // changes reports whether a fallback sets a knob to a value that it does not have already.
-func (m *Match) changes(f profile.Fallback) bool {
+func changes(m *Match, f profile.Fallback) bool {
 	for knob, value := range f.Set {
-		if now, err := m.text(knob); err != nil || now != value {
+		if now, err := m.Text(knob); err != nil || now != value {
 			return true
 		}
 	}
@@ -226,7 +226,7 @@ func (w *rewriter) settings(asked, p recovery.Plan, fallbacks []string) error {
 // itself.
 func (w *rewriter) competing() error {
 	for _, knob := range slices.Sorted(maps.Keys(w.m.Profile.SwitchOff)) {
-		given, err := w.m.givenOwn(knob)
+		given, err := w.m.Sets(knob)
 		if err != nil {
 			return err
 		}
@@ -247,7 +247,7 @@ func (w *rewriter) competing() error {
 
 // text gives a knob of the profile a value, unless it has that value already.
 func (w *rewriter) text(name, value string) error {
-	now, err := w.m.text(name)
+	now, err := w.m.Text(name)
 	if err != nil || strings.EqualFold(now, value) {
 		return err
 	}
@@ -255,7 +255,7 @@ func (w *rewriter) text(name, value string) error {
 }
 
 // rewritten returns the command with all changes.
-func (w *rewriter) rewritten(p recovery.Plan) Rewritten {
+func (w *rewriter) rewritten(p recovery.Plan) Result {
 	for _, docs := range append([][]document{w.m.files}, w.m.under...) {
 		for i := range docs {
 			d := &docs[i]

@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"slices"
@@ -7,14 +7,14 @@ import (
 	"headroom/wrap/profile"
 )
 
-// suggestions returns guesses at the knobs of a command, in the form that --knob accepts.
+// Suggestions returns guesses at the knobs of a command, in the form that --knob accepts.
 // The guesses are based on the names of the command's and the script's options, and are
 // only shown to the user.
-func (m *Match) suggestions() []string {
+func Suggestions(m *Match) []string {
 	if m.Launch.Name() == "." {
 		return nil
 	}
-	names := m.options()
+	names := optionsOf(m)
 	var all []string
 	for _, k := range []struct {
 		knob       string

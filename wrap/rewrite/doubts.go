@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"fmt"
@@ -44,8 +44,8 @@ var optimizer = regexp.MustCompile(`^\s*((?:self\.)?\w+)\s*=\s*(?:torch\.)?(?:op
 // the command trains, each with the place that raises the doubt. It inspects only what it
 // can read: the script, the modules that the script imports from its own folder, the
 // configurations and the arguments.
-func (m *Match) doubtful() (holds []string) {
-	sources := m.sources()
+func doubtful(m *Match) (holds []string) {
+	sources := sourcesOf(m)
 	for _, d := range doubts {
 		for _, s := range sources {
 			if line, what := s.first(d.sign); what != "" {
@@ -104,7 +104,7 @@ func (s source) optimizers() (names []string) {
 // modules.
 const modulesMost = 32
 
-func (m *Match) sources() []source {
+func sourcesOf(m *Match) []source {
 	all := []source{{name: "the arguments", lines: []string{strings.Join(m.own(), " ")}}}
 	for _, d := range m.files {
 		if !d.script {
@@ -117,7 +117,7 @@ func (m *Match) sources() []source {
 	folder, names := path.Dir(m.Launch.Script), []string{m.Launch.Script}
 	read := 0
 	for i := 0; i < len(names) && read < modulesMost; i++ {
-		content, err := m.read(names[i])
+		content, err := m.Read(names[i])
 		if err != nil {
 			continue // not a module beside the script
 		}

@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"errors"
@@ -26,11 +26,11 @@ type document struct {
 	key string    // the key of in that names it
 }
 
-func (m *Match) read(name string) ([]byte, error) {
-	if m.given.Files == nil {
+func (m *Match) Read(name string) ([]byte, error) {
+	if m.Given.Files == nil {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
-	content, err := command.ReadFile(m.given.Files, m.Command.Abs(name), command.MaxDocument)
+	content, err := command.ReadFile(m.Given.Files, m.Command.Abs(name), command.MaxDocument)
 	if errors.Is(err, command.ErrTooLarge) {
 		return nil, fmt.Errorf("%s: larger than %d bytes: not a configuration", name, command.MaxDocument)
 	}
@@ -39,10 +39,10 @@ func (m *Match) read(name string) ([]byte, error) {
 
 // documents returns the configurations of the command, found as p.Config describes. They
 // are in order of precedence: each overrides those before it.
-func (m *Match) documents(p profile.Profile) []document {
+func documents(m *Match, p profile.Profile) []document {
 	var all []document
 	add := func(name string, at, cut int, script bool) {
-		content, err := m.read(name)
+		content, err := m.Read(name)
 		if err != nil && script {
 			return // the defaults in the script are then not known
 		}
@@ -57,9 +57,9 @@ func (m *Match) documents(p profile.Profile) []document {
 	if p.Config.Script && m.Launch.Script != "" {
 		add(m.Launch.Script, m.Launch.At, 0, true)
 	}
-	m.flagged(p, add)
+	flagged(m, p, add)
 	if p.Config.Positional {
-		m.positional(p, add)
+		positional(m, p, add)
 	}
 	for _, key := range p.Config.Keys {
 		at, err := inFiles(profile.Knob{Paths: []string{key}}, m.files, key)
@@ -74,7 +74,7 @@ func (m *Match) documents(p profile.Profile) []document {
 
 // flagged adds the configurations that options name, both the training program's and the
 // launcher's.
-func (m *Match) flagged(p profile.Profile, add func(name string, at, cut int, script bool)) {
+func flagged(m *Match, p profile.Profile, add func(name string, at, cut int, script bool)) {
 	for i := m.Launch.First; i < m.end(); i++ {
 		name, value, given := strings.Cut(m.Command.Args[i], "=")
 		switch {
@@ -93,7 +93,7 @@ func (m *Match) flagged(p profile.Profile, add func(name string, at, cut int, sc
 }
 
 // positional adds the positional arguments that are configurations.
-func (m *Match) positional(p profile.Profile, add func(name string, at, cut int, script bool)) {
+func positional(m *Match, p profile.Profile, add func(name string, at, cut int, script bool)) {
 	if p.Config.Sole && len(m.Command.Args) != m.Launch.First+1 {
 		return
 	}
@@ -136,3 +136,12 @@ func prefixed(name, prefix string) string {
 
 // copyName returns the name of the changed copy of a configuration.
 func (w *rewriter) copyName(name string) string { return prefixed(name, w.prefix) }
+
+// script returns the text of the command's script, or nil if it cannot be read.
+func (m *Match) script() []byte {
+	if m.Launch.Script == "" {
+		return nil
+	}
+	content, _ := m.Read(m.Launch.Script) // a script that cannot be read tells nothing
+	return content
+}

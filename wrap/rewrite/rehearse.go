@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"maps"
@@ -22,7 +22,7 @@ func (e *UntriableError) Error() string { return e.Reason }
 // files. A trial can be ended if it ends by itself after a few steps, or if there is a GPU
 // to watch (hasGPU). writesNothing means that, according to the user, the command writes no
 // files. The error is an [*UntriableError].
-func (m *Match) Triable(hasGPU, writesNothing bool) error {
+func Triable(m *Match, hasGPU, writesNothing bool) error {
 	var reasons, hints []string
 	t := m.Profile.Trial
 	if !t.Redirects() && !writesNothing {
@@ -41,7 +41,7 @@ func (m *Match) Triable(hasGPU, writesNothing bool) error {
 
 // TrialKnobs returns the names of the knobs without which no profile fits a trial of a command
 // that headroom does not recognise, and that are not among knobs. The other parameters are those
-// of [Match.Triable].
+// of [Triable].
 func TrialKnobs(knobs []string, hasGPU, writesNothing bool) (missing []string) {
 	named := func(name string) bool {
 		return slices.ContainsFunc(knobs, func(k string) bool { return strings.HasPrefix(k, name+"=") })
@@ -62,17 +62,17 @@ func TrialKnobs(knobs []string, hasGPU, writesNothing bool) (missing []string) {
 // output to folder. The command's own retries are turned off, since they would hide the
 // fact that something does not fit. The trial's copies of configurations have their own
 // names, so that they do not replace those of a training run in progress. The errors are
-// those of [Match.Rewrite].
-func (m *Match) Rehearse(p recovery.Plan, folder string) (Rewritten, error) {
-	return m.rewrite(p, nil, ".headroom-trial-", func(w *rewriter, _, _ step) error { return w.rehearse(p, folder) })
+// those of [To].
+func Rehearse(m *Match, p recovery.Plan, folder string) (Result, error) {
+	return changed(m, p, nil, ".headroom-trial-", func(w *rewriter, _, _ step) error { return w.rehearse(p, folder) })
 }
 
 // Sizes returns the micro-batches, smallest first, to which m can be rewritten without
 // changing the effective batch. asked is the plan that m's command asks for. If there are
-// fewer than two sizes because Rewrite refused others, the error says why it did.
-func (m *Match) Sizes(asked recovery.Plan) (sizes []int, err error) {
+// fewer than two sizes because To refused others, the error says why it did.
+func Sizes(m *Match, asked recovery.Plan) (sizes []int, err error) {
 	for n := asked.Below(asked.Share(0) + 1); n > 0; n = asked.Below(n) {
-		if _, refused := m.Rewrite(asked.WithMicro(n), Resume{}); refused != nil {
+		if _, refused := To(m, asked.WithMicro(n), Resume{}); refused != nil {
 			err = refused
 			continue
 		}
@@ -99,7 +99,7 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 		}
 	}
 	for _, knob := range slices.Sorted(maps.Keys(t.IfGiven)) {
-		given, err := w.m.givenOwn(knob)
+		given, err := w.m.Sets(knob)
 		if err == nil && given {
 			err = w.fill(knob, t.IfGiven[knob], folder, of)
 		}

@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"strings"
@@ -39,7 +39,7 @@ func TestConfigurationOfACommand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if asked, err := m.Plan(); (err != nil) != (c.want == 0) || asked.Plan.Micro != c.want {
+		if asked, err := Asks(m); (err != nil) != (c.want == 0) || asked.Plan.Micro != c.want {
 			t.Errorf("%s, %s: %v, %v, want micro-batch %d", c.config, c.command, asked.Plan, err, c.want)
 		}
 	}
@@ -58,8 +58,8 @@ func FuzzPlan(f *testing.F) {
 		}
 		m := Match{Command: c, Launch: l}
 		for _, p := range profile.Builtin() {
-			m.Profile, m.files = p, m.documents(p)
-			if asked, err := m.Plan(); err == nil {
+			m.Profile, m.files = p, documents(&m, p)
+			if asked, err := Asks(&m); err == nil {
 				if err := asked.Plan.Validate(); err != nil {
 					t.Fatalf("%q: %v", c.Args, err)
 				}

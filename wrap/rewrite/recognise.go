@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ type Match struct {
 	Layers  []profile.Profile // profiles of what runs between the launcher and the framework, such as DeepSpeed
 	Scores  []Score           // best first
 
-	given Given
+	Given Given
 	files []document   // configurations of Profile
 	under [][]document // configurations of each of Layers
 }
@@ -74,33 +74,33 @@ func Recognise(c command.Line, profiles []profile.Profile, g Given) (*Match, err
 	if err != nil {
 		return nil, err
 	}
-	m := &Match{Command: c, Launch: launch, given: g}
+	m := &Match{Command: c, Launch: launch, Given: g}
 	for _, p := range profiles {
 		if !p.Layer {
-			m.Scores = append(m.Scores, m.score(p))
+			m.Scores = append(m.Scores, score(m, p))
 		}
 	}
 	slices.SortStableFunc(m.Scores, func(a, b Score) int { return b.Points - a.Points })
-	name, err := m.choose(profiles)
+	name, err := choose(m, profiles)
 	if err != nil && (len(g.Knobs) == 0 || g.Profile != "") {
 		return nil, err
 	}
-	if m.Profile, err = m.named(name, profiles, err == nil); err != nil {
+	if m.Profile, err = named(m, name, profiles, err == nil); err != nil {
 		return nil, err
 	}
-	m.files = m.documents(m.Profile)
+	m.files = documents(m, m.Profile)
 	for _, p := range profiles {
-		if p.Layer && m.accompanies(p) {
+		if p.Layer && accompanies(m, p) {
 			m.Layers = append(m.Layers, p)
-			m.under = append(m.under, m.documents(p))
+			m.under = append(m.under, documents(m, p))
 		}
 	}
 	return m, nil
 }
 
 // choose returns the name of the profile to use.
-func (m *Match) choose(profiles []profile.Profile) (string, error) {
-	if name := m.given.Profile; name != "" {
+func choose(m *Match, profiles []profile.Profile) (string, error) {
+	if name := m.Given.Profile; name != "" {
 		if !slices.ContainsFunc(profiles, func(p profile.Profile) bool { return p.Name == name && !p.Layer }) {
 			var names []string
 			for _, p := range profiles {
@@ -125,21 +125,21 @@ func (m *Match) choose(profiles []profile.Profile) (string, error) {
 
 // named returns the profile called name, with the user's knobs in place of its own. If no
 // profile was recognised, the result has only the user's knobs.
-func (m *Match) named(name string, profiles []profile.Profile, recognised bool) (profile.Profile, error) {
+func named(m *Match, name string, profiles []profile.Profile, recognised bool) (profile.Profile, error) {
 	if !recognised {
-		return m.plain()
+		return plain(m)
 	}
 	at := slices.IndexFunc(profiles, func(p profile.Profile) bool { return p.Name == name })
-	return profiles[at].WithKnobs(m.given.Knobs)
+	return profiles[at].WithKnobs(m.Given.Knobs)
 }
 
 // plain returns a profile that has only the user's knobs. If the script declares the flag
 // for resuming as a switch, the flag gets no path: the script then looks for its newest
 // checkpoint by itself.
-func (m *Match) plain() (profile.Profile, error) {
-	p, err := profile.Plain(m.given.Knobs)
+func plain(m *Match) (profile.Profile, error) {
+	p, err := profile.Plain(m.Given.Knobs)
 	k, has := p.Knobs["resume"]
-	isSwitch := func(flag string) bool { return len(m.declared(flag, `action\s*=\s*["']store_true["']`)) > 0 }
+	isSwitch := func(flag string) bool { return len(declared(m, flag, `action\s*=\s*["']store_true["']`)) > 0 }
 	if err != nil || !has || !slices.ContainsFunc(k.Flags, isSwitch) {
 		return p, err
 	}
@@ -152,7 +152,7 @@ func (m *Match) plain() (profile.Profile, error) {
 }
 
 // score returns how well p fits the command: the sum of its signals' points.
-func (m *Match) score(p profile.Profile) Score {
+func score(m *Match, p profile.Profile) Score {
 	s := Score{Profile: p.Name}
 	add := func(points int, format string, args ...any) {
 		s.Points += points
@@ -167,7 +167,7 @@ func (m *Match) score(p profile.Profile) Score {
 			break
 		}
 	}
-	for _, d := range m.documents(p) {
+	for _, d := range documents(m, p) {
 		if key := d.first(p.Match.Forbid); key != "" {
 			s.Reasons = append(s.Reasons, fmt.Sprintf("%s has %s, so it is not this framework's configuration", d.name, key))
 			continue
@@ -177,7 +177,7 @@ func (m *Match) score(p profile.Profile) Score {
 			break
 		}
 	}
-	if word := m.imports(p.Match.Imports); word != "" {
+	if word := imports(m, p.Match.Imports); word != "" {
 		add(2, "%s imports %s", m.Launch.Script, word)
 	}
 	return s
@@ -217,8 +217,8 @@ func (m *Match) end() int {
 
 // accompanies reports whether the layer p is part of the command: whether the command
 // names a configuration of p or sets one of p's knobs.
-func (m *Match) accompanies(p profile.Profile) bool {
-	if len(m.documents(p)) > 0 {
+func accompanies(m *Match, p profile.Profile) bool {
+	if len(documents(m, p)) > 0 {
 		return true
 	}
 	for name := range p.Knobs {
@@ -231,11 +231,11 @@ func (m *Match) accompanies(p profile.Profile) bool {
 
 // imports returns the first of words that occurs in an import line of the script, or ""
 // if none does.
-func (m *Match) imports(words []string) string {
+func imports(m *Match, words []string) string {
 	if len(words) == 0 || m.Launch.Script == "" {
 		return ""
 	}
-	content, err := m.read(m.Launch.Script)
+	content, err := m.Read(m.Launch.Script)
 	if err != nil {
 		return ""
 	}

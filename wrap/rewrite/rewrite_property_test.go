@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"errors"
@@ -89,7 +89,7 @@ func draw(t *rapid.T) drawn {
 	return d
 }
 
-// TestRewriteIsExactOrRefused checks that, for any law and any scopes, Rewrite returns
+// TestRewriteIsExactOrRefused checks that, for any law and any scopes, To returns
 // either an error or a command that asks for exactly the plan. The test reads the command
 // back with its profile, and also computes the effective batch independently.
 func TestRewriteIsExactOrRefused(t *testing.T) {
@@ -100,7 +100,7 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked, err := m.Plan()
+		asked, err := Asks(m)
 		if err != nil {
 			if !typedError(err) {
 				t.Fatalf("%T: %v", err, err)
@@ -112,7 +112,7 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 		if !rapid.Bool().Draw(t, "uniform") {
 			want.Uniform, want.Common = false, 0
 		}
-		out, err := m.Rewrite(want, Resume{})
+		out, err := To(m, want, Resume{})
 		if err != nil {
 			if !typedError(err) {
 				t.Fatalf("%T: %v", err, err)
@@ -129,7 +129,7 @@ func TestRewriteIsExactOrRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := after.Plan()
+		got, err := Asks(after)
 		if err != nil {
 			t.Fatal(err)
 		}

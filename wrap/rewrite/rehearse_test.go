@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"headroom/recovery"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/wraptest"
 )
 
 // TestRehearse checks that a trial runs only a few steps, writes to a different place,
@@ -50,16 +51,16 @@ func TestRehearse(t *testing.T) {
 			for name, text := range c.files {
 				files["work/"+name] = &fstest.MapFile{Data: []byte(text)}
 			}
-			m, err := Recognise(typed(c.command), profile.Builtin(), Given{Files: files, Knobs: c.knobs})
+			m, err := Recognise(wraptest.Typed(c.command), profile.Builtin(), Given{Files: files, Knobs: c.knobs})
 			if err != nil {
 				t.Fatal(err)
 			}
-			asked, err := m.Plan()
+			asked, err := Asks(m)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got, copies string
-			out, err := m.Rehearse(asked.Plan.WithMicro(c.micro), "/tmp/t")
+			out, err := Rehearse(m, asked.Plan.WithMicro(c.micro), "/tmp/t")
 			if err != nil {
 				got = err.Error()
 			} else {
@@ -96,11 +97,11 @@ func TestTriable(t *testing.T) {
 		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, false, false, "there is no GPU whose memory could show", "--knob steps=FLAG"},
 		{"python mine.py --bs 8", []string{"micro=--bs", "output=--out"}, true, false, "", ""},
 	} {
-		m, err := Recognise(typed(c.command), profile.Builtin(), Given{Knobs: c.knobs})
+		m, err := Recognise(wraptest.Typed(c.command), profile.Builtin(), Given{Knobs: c.knobs})
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = m.Triable(c.gpu, c.vouched)
+		err = Triable(m, c.gpu, c.vouched)
 		var no *UntriableError
 		if c.reason == "" && err != nil || c.reason != "" && (!errors.As(err, &no) || !strings.Contains(no.Reason, c.reason) || !strings.Contains(no.Hint, c.mention)) {
 			t.Errorf("%s %v: %v, want %q", c.command, c.knobs, err, c.reason)
@@ -138,15 +139,15 @@ func TestSizes(t *testing.T) {
 		{"python mine.py --bs 1 --acc 1", []string{"micro=--bs", "accumulation=--acc"}, "[1]"},
 		{"python mine.py --bs 8", []string{"micro=--bs"}, "[8] micro-batch 1: no knob sets the accumulation"},
 	} {
-		m, err := Recognise(typed(c.command), profile.Builtin(), Given{Knobs: c.knobs})
+		m, err := Recognise(wraptest.Typed(c.command), profile.Builtin(), Given{Knobs: c.knobs})
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked, err := m.Plan()
+		asked, err := Asks(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sizes, err := m.Sizes(asked.Plan)
+		sizes, err := Sizes(m, asked.Plan)
 		got := fmt.Sprint(sizes)
 		if err != nil {
 			got += " " + err.Error()
@@ -181,7 +182,7 @@ func TestTrialLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.Rehearse(recovery.Plan{Effective: 4, World: 1, Micro: 2, Uniform: true}, "/tmp/t")
+	out, err := Rehearse(m, recovery.Plan{Effective: 4, World: 1, Micro: 2, Uniform: true}, "/tmp/t")
 	if err != nil {
 		t.Fatal(err)
 	}

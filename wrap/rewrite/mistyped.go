@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"bytes"
@@ -10,9 +10,9 @@ import (
 	"github.com/xrash/smetrics"
 )
 
-// options returns the names of the command's own options, and of those that its script
+// optionsOf returns the names of the command's own options, and of those that its script
 // declares through argparse. Overrides such as data.batch=8 count as options.
-func (m *Match) options() (names []string) {
+func optionsOf(m *Match) (names []string) {
 	for _, arg := range m.own() {
 		if name, _, _ := strings.Cut(arg, "="); len(name) > 2 && (strings.HasPrefix(name, "--") || name != arg) {
 			names = append(names, name)
@@ -26,35 +26,26 @@ func (m *Match) options() (names []string) {
 
 var declaration = regexp.MustCompile(`add_argument\(\s*(?:["']-\w["']\s*,\s*)?["'](--[\w-]+)["']`)
 
-// script returns the text of the command's script, or nil if it cannot be read.
-func (m *Match) script() []byte {
-	if m.Launch.Script == "" {
-		return nil
-	}
-	content, _ := m.read(m.Launch.Script) // a script that cannot be read tells nothing
-	return content
-}
-
 // mistyped returns the error for a --knob that names an option which the command does not
 // give and the script does not mention, if there is an option of nearly the same name. A
 // knob that is needed only later, such as the one for resuming, would otherwise be missed
 // only then.
-func (m *Match) mistyped() error {
+func mistyped(m *Match) error {
 	taken := map[string]bool{}
-	for _, knob := range m.given.Knobs {
+	for _, knob := range m.Given.Knobs {
 		_, place, _ := strings.Cut(knob, "=")
 		taken[place] = true
 	}
-	for _, knob := range m.given.Knobs {
+	for _, knob := range m.Given.Knobs {
 		name, place, _ := strings.Cut(knob, "=")
 		place, _, _ = strings.Cut(place, "@")
 		if name == "checkpoints" || strings.HasPrefix(place, "$") {
 			continue
 		}
-		if at, err := m.find(m.Profile, m.files, name); err != nil || at.kind != absent || m.mentions(place) {
+		if at, err := m.find(m.Profile, m.files, name); err != nil || at.kind != absent || mentions(m, place) {
 			continue
 		}
-		all := slices.DeleteFunc(m.options(), func(option string) bool { return taken[option] })
+		all := slices.DeleteFunc(optionsOf(m), func(option string) bool { return taken[option] })
 		if at := slices.IndexFunc(all, func(option string) bool { return alike(place, option) }); at >= 0 {
 			return &KnobError{name, place, "", fmt.Sprintf("not an option of the command, which has %s; did you mean --knob %s=%[1]s?", all[at], name)}
 		}
@@ -64,7 +55,7 @@ func (m *Match) mistyped() error {
 
 // mentions reports whether the script knows an option. One that declares none through argparse
 // may have a library that makes options from the names of parameters, with - in place of _.
-func (m *Match) mentions(option string) bool {
+func mentions(m *Match, option string) bool {
 	script := m.script()
 	if bytes.Contains(script, []byte(option)) {
 		return true

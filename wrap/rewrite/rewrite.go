@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"headroom/wrap/profile"
 )
 
-// Rewritten is the command to start next. Its files are not on disk yet:
-// [Rewritten.Write] writes them.
-type Rewritten struct {
+// Result is the command to start next. Its files are not on disk yet:
+// [Result.Write] writes them.
+type Result struct {
 	Command command.Line
 	Plan    recovery.Plan
 	Copies  []Copy   // changed copies of configurations, beside the originals
@@ -43,33 +43,33 @@ type Change struct {
 	New   string `json:"new,omitempty"` // "" if it was taken out
 }
 
-// Rewrite returns m's command with the micro-batch of p, the accumulation that keeps the
+// To returns m's command with the micro-batch of p, the accumulation that keeps the
 // effective batch exactly the same, and the arguments that make it resume from r. If
 // nothing has to change, it is the same command. fallbacks are the names of the profile's
 // fallbacks to use.
 //
-// If the rewritten command would train something else, Rewrite returns an error instead.
+// If the rewritten command would train something else, To returns an error instead.
 // An [*InexactError] names micro-batches that would work. A [*KnobError] says which knob
 // cannot be read or set, and an [*edit.Error] what cannot be edited without changing
 // something else. A [*ResumeError] says why the command cannot resume.
-func (m *Match) Rewrite(p recovery.Plan, r Resume, fallbacks ...string) (Rewritten, error) {
-	return m.rewrite(p, fallbacks, ".headroom-", func(w *rewriter, s, next step) error { return w.resume(r, s, next) })
+func To(m *Match, p recovery.Plan, r Resume, fallbacks ...string) (Result, error) {
+	return changed(m, p, fallbacks, ".headroom-", func(w *rewriter, s, next step) error { return w.resume(r, s, next) })
 }
 
-// rewrite makes the changes that the plan p needs, and then calls the function more,
+// changed makes the changes that the plan p needs, and then calls the function more,
 // which makes further changes. more gets the current step and the next one. The names of
 // copied configurations begin with prefix.
-func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more func(w *rewriter, s, next step) error) (Rewritten, error) {
-	s, err := m.step()
+func changed(m *Match, p recovery.Plan, fallbacks []string, prefix string, more func(w *rewriter, s, next step) error) (Result, error) {
+	s, err := stepOf(m)
 	if err != nil {
-		return Rewritten{}, err
+		return Result{}, err
 	}
-	asked, err := m.Plan()
+	asked, err := Asks(m)
 	if err != nil {
-		return Rewritten{}, err
+		return Result{}, err
 	}
-	if err := m.keeps(asked.Plan, p, s); err != nil {
-		return Rewritten{}, err
+	if err := keeps(m, asked.Plan, p, s); err != nil {
+		return Result{}, err
 	}
 	w := &rewriter{m: m, prefix: prefix, args: slices.Clone(m.Command.Args), env: slices.Clone(m.Command.Env), texts: map[*document][]byte{}}
 	next := s
@@ -84,15 +84,15 @@ func (m *Match) rewrite(p recovery.Plan, fallbacks []string, prefix string, more
 		err = more(w, s, next)
 	}
 	if err != nil {
-		return Rewritten{}, err
+		return Result{}, err
 	}
 	out := w.rewritten(p)
-	return out, m.proves(out, p)
+	return out, proves(m, out, p)
 }
 
 // keeps returns an error unless p has the same effective batch and number of ranks as the
 // command, and the framework can run p's micro-batch.
-func (m *Match) keeps(asked, p recovery.Plan, s step) error {
+func keeps(m *Match, asked, p recovery.Plan, s step) error {
 	inexact := func(format string, args ...any) error {
 		return &InexactError{Asked: p, Reason: fmt.Sprintf(format, args...)}
 	}
@@ -123,12 +123,12 @@ func (m *Match) keeps(asked, p recovery.Plan, s step) error {
 	if least := m.Profile.Knobs[profile.Micro].Least(); micros < least && micros != s.perMicro {
 		return inexact("%s needs a micro-batch of at least %d", m.Profile.Name, least)
 	}
-	return m.lawful(p, s)
+	return lawful(m, p, s)
 }
 
 // lawful returns an error if switching to p's micro-batch would make the framework use a
 // different effective batch, gradient or learning rate.
-func (m *Match) lawful(p recovery.Plan, s step) error {
+func lawful(m *Match, p recovery.Plan, s step) error {
 	if p.Largest() == s.perMicro {
 		return nil
 	}
@@ -155,14 +155,14 @@ func (m *Match) lawful(p recovery.Plan, s step) error {
 
 // proves reads the rewritten command as its framework would, and returns an error unless
 // that command asks for p.
-func (m *Match) proves(out Rewritten, p recovery.Plan) error {
-	after := m.after(out)
+func proves(m *Match, out Result, p recovery.Plan) error {
+	after := after(m, out)
 	launch, err := command.Peel(after.Command)
 	if err != nil {
 		return err
 	}
 	after.Launch = launch
-	got, err := after.Plan()
+	got, err := Asks(after)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (m *Match) proves(out Rewritten, p recovery.Plan) error {
 }
 
 // after returns m with the command and the configurations as rewritten.
-func (m *Match) after(out Rewritten) *Match {
+func after(m *Match, out Result) *Match {
 	after := *m
 	after.Command = out.Command
 	renew := func(docs []document) []document {

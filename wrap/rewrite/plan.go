@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"fmt"
@@ -55,14 +55,14 @@ type step struct {
 	common                      int // common divisor of all effective batches of a schedule; 0 if the effective batch is constant
 }
 
-// Plan returns the plan that the command asks for now. The error is a [*KnobError] if a
+// Asks returns the plan that the command asks for now. The error is a [*KnobError] if a
 // knob cannot be read or if values contradict each other, and a [*WorldError] if the
 // plan depends on the number of ranks and that number is not known.
-func (m *Match) Plan() (Asked, error) {
-	if err := m.mistyped(); err != nil {
+func Asks(m *Match) (Asked, error) {
+	if err := mistyped(m); err != nil {
 		return Asked{}, err
 	}
-	s, err := m.step()
+	s, err := stepOf(m)
 	if err != nil {
 		return Asked{}, err
 	}
@@ -73,7 +73,7 @@ func (m *Match) Plan() (Asked, error) {
 		a.Unknown = append(a.Unknown, "ranks: "+s.why)
 	}
 	if _, has := m.Profile.Knobs[profile.Eval]; has {
-		n, err := m.amountOf(m.Profile, m.files, profile.Eval)
+		n, err := m.amount(m.Profile, m.files, profile.Eval)
 		if err != nil || n == 0 {
 			a.Unknown = append(a.Unknown, "evaluation batch: not given, and its default is not known")
 		}
@@ -82,70 +82,70 @@ func (m *Match) Plan() (Asked, error) {
 	return a, nil
 }
 
-// step reads the knobs and converts their values to values per rank.
-func (m *Match) step() (s step, err error) {
-	if s.ranks, s.why, err = m.ranks(); err != nil {
+// stepOf reads the knobs and converts their values to values per rank.
+func stepOf(m *Match) (s step, err error) {
+	if s.ranks, s.why, err = ranksOf(m); err != nil {
 		return s, err
 	}
 	to := map[string]*int{profile.Micro: &s.micro, profile.Accumulation: &s.accumulation, profile.Global: &s.global}
 	for _, name := range profile.Counted {
-		if *to[name], err = m.amountOf(m.Profile, m.files, name); err != nil {
+		if *to[name], err = m.amount(m.Profile, m.files, name); err != nil {
 			return s, err
 		}
 	}
 	if s.micro == 0 {
-		return s, &KnobError{profile.Micro, m.places(profile.Micro), "", "not given, and its default is not known; give it"}
+		return s, &KnobError{profile.Micro, m.Where(profile.Micro), "", "not given, and its default is not known; give it"}
 	}
-	if s.perMicro, err = m.perRank(profile.Micro, s.micro, s); err != nil {
+	if s.perMicro, err = perRank(m, profile.Micro, s.micro, s); err != nil {
 		return s, err
 	}
-	given, err := m.givenOwn(profile.Accumulation)
+	given, err := m.Sets(profile.Accumulation)
 	if err != nil {
 		return s, err
 	}
 	derived := s.global > 0 && !given
-	if err := m.schedule(&s, derived); err != nil {
+	if err := schedule(m, &s, derived); err != nil {
 		return s, err
 	}
 	if derived {
-		return s, m.derive(&s)
+		return s, derive(m, &s)
 	}
 	s.perRank = 1
 	if _, has := m.Profile.Knobs[profile.Accumulation]; has && s.accumulation == 0 && s.global == 0 && m.Profile.Law.Derive == "" {
-		return s, &KnobError{profile.Accumulation, m.places(profile.Accumulation), "", "not given, and its default is not known; give it, even if it is 1"}
+		return s, &KnobError{profile.Accumulation, m.Where(profile.Accumulation), "", "not given, and its default is not known; give it, even if it is 1"}
 	}
 	if s.accumulation > 0 {
-		if s.perRank, err = m.perRank(profile.Accumulation, s.accumulation, s); err != nil {
+		if s.perRank, err = perRank(m, profile.Accumulation, s.accumulation, s); err != nil {
 			return s, err
 		}
 	}
 	if s.global > 0 && s.ranks == 0 {
 		return s, &WorldError{profile.Global, s.why}
 	}
-	if g := m.total(s); s.global > 0 && g != s.global*m.globalRanks(s) {
-		return s, &KnobError{profile.Global, m.places(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not micro-batch %d × accumulation %d × %d ranks", s.perMicro, s.perRank, s.ranks)}
+	if g := s.total(); s.global > 0 && g != s.global*globalRanks(m, s) {
+		return s, &KnobError{profile.Global, m.Where(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not micro-batch %d × accumulation %d × %d ranks", s.perMicro, s.perRank, s.ranks)}
 	}
-	return s, m.agree(s)
+	return s, agree(m, s)
 }
 
 // derive computes the accumulation from the effective batch, as the framework does.
-func (m *Match) derive(s *step) error {
+func derive(m *Match, s *step) error {
 	if s.ranks == 0 && m.Profile.Knobs[profile.Global].Scope == profile.Total {
 		return &WorldError{profile.Global, s.why}
 	}
-	share := s.global * m.globalRanks(*s) / max(1, s.ranks)
-	if share*max(1, s.ranks) != s.global*m.globalRanks(*s) || share%s.perMicro != 0 {
-		return &KnobError{profile.Global, m.places(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so the batch actually trained has a different size", s.perMicro, max(1, s.ranks))}
+	share := s.global * globalRanks(m, *s) / max(1, s.ranks)
+	if share*max(1, s.ranks) != s.global*globalRanks(m, *s) || share%s.perMicro != 0 {
+		return &KnobError{profile.Global, m.Where(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so the batch actually trained has a different size", s.perMicro, max(1, s.ranks))}
 	}
 	s.perRank = share / s.perMicro
-	return m.agree(*s)
+	return agree(m, *s)
 }
 
 // schedule reads the schedule by which the effective batch grows, if there is one. The
 // framework computes the accumulation of each step, so the micro-batch times the number
 // of ranks must divide every effective batch of the schedule. derived says whether the
 // framework computes the accumulation at all.
-func (m *Match) schedule(s *step, derived bool) error {
+func schedule(m *Match, s *step, derived bool) error {
 	at, err := m.find(m.Profile, m.files, profile.Rampup)
 	if err != nil || at.text == "" {
 		return err
@@ -154,13 +154,13 @@ func (m *Match) schedule(s *step, derived bool) error {
 		return &KnobError{profile.Rampup, at.where, at.text, fmt.Sprintf(format, args...)}
 	}
 	if !derived {
-		return refused("needs %s, the size that the effective batch grows to, and cannot be combined with accumulation", m.places(profile.Global))
+		return refused("needs %s, the size that the effective batch grows to, and cannot be combined with accumulation", m.Where(profile.Global))
 	}
 	all, err := profile.AmountsOf(at.text)
 	if err != nil || len(all) != 3 {
 		return refused("must be START INCREMENT SAMPLES, three numbers of at least 1")
 	}
-	last := s.global * m.globalRanks(*s)
+	last := s.global * globalRanks(m, *s)
 	s.common = divisor(divisor(all[0], all[1]), last)
 	if parallel := s.perMicro * max(1, s.ranks); s.common%parallel != 0 {
 		return refused("grows from %d in steps of %d to %d, and micro-batch %d × %d ranks does not divide all of these sizes", all[0], all[1], last, s.perMicro, max(1, s.ranks))
@@ -179,7 +179,7 @@ func divisor(a, b int) int {
 // globalRanks returns the number by which to multiply the value of the global knob to get
 // the effective batch: 1 if the value is already the total over all ranks, otherwise the
 // number of ranks, or 1 if that is not known.
-func (m *Match) globalRanks(s step) int {
+func globalRanks(m *Match, s step) int {
 	if m.Profile.Knobs[profile.Global].Scope == profile.Total {
 		return 1
 	}
@@ -187,18 +187,11 @@ func (m *Match) globalRanks(s step) int {
 }
 
 // total returns the effective batch of s.
-func (m *Match) total(s step) int { return s.perMicro * s.perRank * max(1, s.ranks) }
-
-// givenOwn reports whether the command gives a knob a value, rather than leaving it at
-// its default.
-func (m *Match) givenOwn(name string) (bool, error) {
-	at, err := m.find(m.Profile, m.files, name)
-	return at.kind > byDefault && !at.unset, err
-}
+func (s step) total() int { return s.perMicro * s.perRank * max(1, s.ranks) }
 
 // perRank converts n, the value of a knob, to a value per rank.
-func (m *Match) perRank(name string, n int, s step) (int, error) {
-	return scoped(m.Profile.Knobs[name].Scope, name, n, s, m.places(name))
+func perRank(m *Match, name string, n int, s step) (int, error) {
+	return scoped(m.Profile.Knobs[name].Scope, name, n, s, m.Where(name))
 }
 
 func scoped(scope profile.Scope, name string, n int, s step, where string) (int, error) {
@@ -223,24 +216,11 @@ func written(scope profile.Scope, n, ranks int) int {
 	return n
 }
 
-// places returns where a knob can be written: its first flag, else its first key in the
-// configuration, else its environment variable.
-func (m *Match) places(name string) string {
-	k := m.Profile.Knobs[name]
-	if len(k.Flags) > 0 {
-		return k.Flags[0]
-	}
-	if len(k.Paths) > 0 {
-		return k.Paths[0]
-	}
-	return k.Env
-}
-
 // agree returns an error if a layer and the framework set the same knob to different
 // values: headroom must not guess which of the two applies.
-func (m *Match) agree(s step) error {
+func agree(m *Match, s step) error {
 	for i, layer := range m.Layers {
-		wants := map[string]int{profile.Micro: s.perMicro, profile.Accumulation: s.perRank, profile.Global: m.total(s)}
+		wants := map[string]int{profile.Micro: s.perMicro, profile.Accumulation: s.perRank, profile.Global: s.total()}
 		for _, name := range profile.Counted {
 			want := wants[name]
 			at, err := m.find(layer, m.under[i], name)
@@ -250,7 +230,7 @@ func (m *Match) agree(s step) error {
 			if at.text == "" {
 				continue
 			}
-			n, err := m.amountOf(layer, m.under[i], name)
+			n, err := m.amount(layer, m.under[i], name)
 			if err != nil {
 				return err
 			}
@@ -265,17 +245,17 @@ func (m *Match) agree(s step) error {
 	return nil
 }
 
-// ranks returns the number of data-parallel ranks, or 0 and the reason if it is not
+// ranksOf returns the number of data-parallel ranks, or 0 and the reason if it is not
 // known.
-func (m *Match) ranks() (n int, why string, err error) {
-	if m.given.World > 0 {
-		return m.given.World, "", nil
+func ranksOf(m *Match) (n int, why string, err error) {
+	if m.Given.World > 0 {
+		return m.Given.World, "", nil
 	}
-	if n, why, err = m.launched(); n > 0 || err != nil {
+	if n, why, err = launched(m); n > 0 || err != nil {
 		return n, why, err
 	}
 	for i, layer := range m.Layers {
-		if n, err := m.amountOf(layer, m.under[i], profile.Processes); err != nil || n > 0 {
+		if n, err := m.amount(layer, m.under[i], profile.Processes); err != nil || n > 0 {
 			return n, "", err
 		}
 	}
@@ -284,14 +264,14 @@ func (m *Match) ranks() (n int, why string, err error) {
 
 // launched returns the number of ranks that the launcher and the framework start, or 0
 // and the reason if it is not known.
-func (m *Match) launched() (n int, why string, err error) {
+func launched(m *Match) (n int, why string, err error) {
 	l := m.Launch
 	_, starts := m.Profile.Knobs[profile.Devices]
 	switch {
 	case l.Ranks == 0:
 		return 0, l.Why, nil
 	case starts && l.Alone():
-		return m.started()
+		return started(m)
 	case m.Profile.Knobs[profile.Micro].Scope != profile.PerDevice || !l.Alone():
 		return l.Ranks, "", nil
 	case l.Devices == 0:
@@ -302,7 +282,7 @@ func (m *Match) launched() (n int, why string, err error) {
 
 // started returns the number of ranks that the framework starts by itself, or 0 and the
 // reason if it is not known.
-func (m *Match) started() (n int, why string, err error) {
+func started(m *Match) (n int, why string, err error) {
 	n = 1
 	for _, name := range []string{profile.Devices, profile.Nodes} {
 		if _, has := m.Profile.Knobs[name]; !has {
@@ -319,7 +299,7 @@ func (m *Match) started() (n int, why string, err error) {
 			count = m.Launch.Devices
 		}
 		if count == 0 {
-			return 0, fmt.Sprintf("%s is %q", m.places(name), at.text), nil
+			return 0, fmt.Sprintf("%s is %q", m.Where(name), at.text), nil
 		}
 		n *= count
 	}

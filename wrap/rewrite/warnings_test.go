@@ -1,41 +1,13 @@
-package wrap
+package rewrite
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	"headroom/memory"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
+	"headroom/wrap/wraptest"
 )
-
-// about formats warnings as lines "about: text", and advice as "about, advice: text".
-func about(all []command.Warning) string {
-	var b strings.Builder
-	for _, w := range all {
-		advice := ""
-		if w.Advice {
-			advice = ", advice"
-		}
-		fmt.Fprintf(&b, "%s%s: %s\n", w.About, advice, w.Text)
-	}
-	return b.String()
-}
-
-// warned checks that got has one warning per entry of want, and that each begins with the
-// corresponding entry.
-func warned(t *testing.T, what string, got []command.Warning, want ...string) {
-	t.Helper()
-	lines := strings.Split(strings.TrimSuffix(about(got), "\n"), "\n")
-	if len(got) == 0 {
-		lines = nil
-	}
-	if !slices.EqualFunc(lines, want, strings.HasPrefix) {
-		t.Errorf("%s: got\n%s\nwant\n%s", what, strings.Join(lines, "\n"), strings.Join(want, "\n"))
-	}
-}
 
 // TestWarnings checks the warnings about a profile and its knobs. Most cases have a
 // counterpart without that warning.
@@ -80,21 +52,6 @@ func TestWarnings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		warned(t, c.command, m.Warnings(), c.want...)
-	}
-}
-
-func TestRoomForCheckpoints(t *testing.T) {
-	for _, c := range []struct {
-		free, each memory.Bytes
-		want       []string
-	}{
-		{2 * memory.GiB, 0, nil},
-		{memory.GiB - 1, 0, []string{"disk: "}},
-		{8 * memory.GiB, 4 * memory.GiB, nil},
-		{8*memory.GiB - 1, 4 * memory.GiB, []string{"disk: a checkpoint takes 4 GiB, and "}},
-		{memory.MiB, memory.KiB, nil},
-	} {
-		warned(t, fmt.Sprint(c.free, c.each), room("out", c.free, c.each), c.want...)
+		wraptest.Warned(t, c.command, Warnings(m), c.want...)
 	}
 }

@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"fmt"
@@ -60,13 +60,13 @@ func (m *Match) find(p profile.Profile, docs []document, name string) (place, er
 	if !ok {
 		return place{}, nil
 	}
-	at, err := m.inArguments(p, k, name)
+	at, err := inArguments(m, p, k, name)
 	if err != nil || at.kind != absent {
 		return at, err
 	}
 	if k.Launcher != "" {
 		if o, ok := m.Launch.Option(k.Launcher); ok {
-			return m.set(k, place{kind: inArgument, where: "--" + k.Launcher, text: o.Value, at: o.At, cut: o.Cut, flag: o.At}), nil
+			return orDefault(k, place{kind: inArgument, where: "--" + k.Launcher, text: o.Value, at: o.At, cut: o.Cut, flag: o.At}), nil
 		}
 	}
 	if value, ok := m.Launch.Getenv(m.Command, k.Env); ok && k.Env != "" {
@@ -74,12 +74,12 @@ func (m *Match) find(p profile.Profile, docs []document, name string) (place, er
 		if !assigned {
 			at = -1
 		}
-		return m.set(k, place{kind: inEnv, where: k.Env, text: value, at: at, cut: len(k.Env) + 1}), nil
+		return orDefault(k, place{kind: inEnv, where: k.Env, text: value, at: at, cut: len(k.Env) + 1}), nil
 	}
 	if at, err = inFiles(k, docs, name); err != nil || at.kind != absent {
 		return at, err
 	}
-	if text := m.scriptDefault(k); text != "" {
+	if text := scriptDefault(m, k); text != "" {
 		return place{kind: byDefault, where: "the default in " + m.Launch.Script, text: text}, nil
 	}
 	if k.Default != "" {
@@ -88,9 +88,9 @@ func (m *Match) find(p profile.Profile, docs []document, name string) (place, er
 	return place{}, nil
 }
 
-// set returns at. If the value there means that the knob is not set, set first replaces
-// the text of at with the knob's default.
-func (m *Match) set(k profile.Knob, at place) place {
+// orDefault returns at. If the value there means that the knob is not set, the text is the
+// knob's default.
+func orDefault(k profile.Knob, at place) place {
 	if slices.Contains(k.Unset, strings.Trim(at.text, `"'`)) {
 		at.text, at.unset = k.Default, true
 	}
@@ -100,10 +100,10 @@ func (m *Match) set(k profile.Knob, at place) place {
 // inArguments looks for a knob among the arguments of the training program. A flag that
 // is given twice is an error, because it depends on the program which of its values takes
 // effect.
-func (m *Match) inArguments(p profile.Profile, k profile.Knob, name string) (place, error) {
+func inArguments(m *Match, p profile.Profile, k profile.Knob, name string) (place, error) {
 	var found []place
 	for i := m.Launch.First; i < m.end(); i++ {
-		at, ok, err := m.argument(p, k, i)
+		at, ok, err := argument(m, p, k, i)
 		if err != nil {
 			return place{}, &KnobError{name, m.Command.Args[i], "", err.Error()}
 		}
@@ -115,14 +115,14 @@ func (m *Match) inArguments(p profile.Profile, k profile.Knob, name string) (pla
 	case 0:
 		return place{}, nil
 	case 1:
-		return m.set(k, found[0]), nil
+		return orDefault(k, found[0]), nil
 	}
 	return place{}, &KnobError{name, found[0].where, found[0].text, fmt.Sprintf("given %d times; give it once", len(found))}
 }
 
 // argument returns the place of a knob's value if argument i sets the knob, and whether
 // it does.
-func (m *Match) argument(p profile.Profile, k profile.Knob, i int) (place, bool, error) {
+func argument(m *Match, p profile.Profile, k profile.Knob, i int) (place, bool, error) {
 	arg := m.Command.Args[i]
 	if p.Style == profile.HydraStyle && !strings.HasPrefix(arg, "-") {
 		key, value, ok := strings.Cut(arg, "=")
@@ -139,12 +139,12 @@ func (m *Match) argument(p profile.Profile, k profile.Knob, i int) (place, bool,
 		case name == flag && p.Style == profile.EqualsStyle:
 			return place{}, false, fmt.Errorf("has no value; write %s=VALUE", flag)
 		case name == flag:
-			return m.valueBehind(k, flag, i)
+			return valueBehind(m, k, flag, i)
 		case short && k.Type == profile.Int && strings.HasPrefix(arg, flag) && command.Number(arg[2:]) > 0:
 			return place{kind: inArgument, where: flag, text: arg[2:], at: i, cut: 2, flag: i}, true, nil
 		}
 	}
-	if full := m.abbreviates(p, k, name); full != "" {
+	if full := abbreviates(m, p, k, name); full != "" {
 		return place{}, false, fmt.Errorf("may be short for %s; write it in full", full)
 	}
 	return place{}, false, nil
@@ -153,7 +153,7 @@ func (m *Match) argument(p profile.Profile, k profile.Knob, i int) (place, bool,
 // valueBehind returns the place of the value of the flag at argument i. The value is the
 // argument after the flag, several arguments if the knob is a list, or "true" for a
 // switch.
-func (m *Match) valueBehind(k profile.Knob, flag string, i int) (place, bool, error) {
+func valueBehind(m *Match, k profile.Knob, flag string, i int) (place, bool, error) {
 	at := place{kind: inArgument, where: flag, at: i + 1, flag: i}
 	missing := i+1 >= m.end() || strings.HasPrefix(m.Command.Args[i+1], "-") && command.Number(m.Command.Args[i+1][1:]) == 0
 	switch {
@@ -172,7 +172,7 @@ func (m *Match) valueBehind(k profile.Knob, flag string, i int) (place, bool, er
 
 // abbreviates returns the flag of k that name may be short for, or "" if there is none.
 // argparse accepts the beginning of a long flag in place of the whole.
-func (m *Match) abbreviates(p profile.Profile, k profile.Knob, name string) string {
+func abbreviates(m *Match, p profile.Profile, k profile.Knob, name string) string {
 	if p.Style != profile.SpaceStyle || !strings.HasPrefix(name, "--") || len(name) < 5 {
 		return ""
 	}
@@ -216,12 +216,12 @@ func inFiles(k profile.Knob, docs []document, name string) (place, error) {
 
 // scriptDefault returns the default that the script declares for a flag of k through
 // argparse, or "" if none can be found.
-func (m *Match) scriptDefault(k profile.Knob) string {
+func scriptDefault(m *Match, k profile.Knob) string {
 	if k.Type != profile.Int {
 		return ""
 	}
 	for _, flag := range k.Flags {
-		if all := m.declared(flag, `default\s*=\s*(\d+)\s*[,)]`); len(all) == 1 {
+		if all := declared(m, flag, `default\s*=\s*(\d+)\s*[,)]`); len(all) == 1 {
 			return string(all[0][1])
 		}
 	}
@@ -231,20 +231,20 @@ func (m *Match) scriptDefault(k profile.Knob) string {
 // declared returns the calls in the script that declare flag through argparse and also
 // pass an option that matches the regular expression option. Each element holds the
 // matched text, followed by the groups of the expression.
-func (m *Match) declared(flag, option string) [][][]byte {
+func declared(m *Match, flag, option string) [][][]byte {
 	if m.Launch.Script == "" {
 		return nil
 	}
-	content, err := m.read(m.Launch.Script)
+	content, err := m.Read(m.Launch.Script)
 	if err != nil {
 		return nil
 	}
 	return regexp.MustCompile(`add_argument\([^()]*["']`+regexp.QuoteMeta(flag)+`["'][^()]*?\b`+option).FindAllSubmatch(content, -1)
 }
 
-// amountOf returns the value of a knob as a positive number, or 0 if the knob is not set
+// amount returns the value of a knob as a positive number, or 0 if the knob is not set
 // and has no default.
-func (m *Match) amountOf(p profile.Profile, docs []document, name string) (int, error) {
+func (m *Match) amount(p profile.Profile, docs []document, name string) (int, error) {
 	at, err := m.find(p, docs, name)
 	if err != nil || at.text == "" && (at.unset || at.kind < inEnv) {
 		return 0, err
@@ -259,8 +259,28 @@ func (m *Match) amountOf(p profile.Profile, docs []document, name string) (int, 
 	return n, nil
 }
 
-// text returns the value of a knob of the profile, or "" if it has none.
-func (m *Match) text(name string) (string, error) {
+// Text returns the value of a knob of the profile, or "" if it has none.
+func (m *Match) Text(name string) (string, error) {
 	at, err := m.find(m.Profile, m.files, name)
 	return strings.Trim(at.text, `"'`), err
+}
+
+// Sets reports whether the command gives a knob a value, rather than leaving it at
+// its default.
+func (m *Match) Sets(name string) (bool, error) {
+	at, err := m.find(m.Profile, m.files, name)
+	return at.kind > byDefault && !at.unset, err
+}
+
+// Where returns where a knob can be written: its first flag, else its first key in the
+// configuration, else its environment variable.
+func (m *Match) Where(name string) string {
+	k := m.Profile.Knobs[name]
+	if len(k.Flags) > 0 {
+		return k.Flags[0]
+	}
+	if len(k.Paths) > 0 {
+		return k.Paths[0]
+	}
+	return k.Env
 }

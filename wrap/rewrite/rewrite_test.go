@@ -1,4 +1,4 @@
-package wrap
+package rewrite
 
 import (
 	"errors"
@@ -80,14 +80,14 @@ func rewritten(t *testing.T, p profile.Profile, line string, change func(*recove
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, err := m.Plan()
+	asked, err := Asks(m)
 	if err != nil {
 		return err.Error()
 	}
 	if change != nil {
 		change(&asked.Plan)
 	}
-	out, err := m.Rewrite(asked.Plan, Resume{}, fallbacks...)
+	out, err := To(m, asked.Plan, Resume{}, fallbacks...)
 	if err != nil {
 		return err.Error()
 	}
@@ -116,7 +116,7 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked, err := m.Plan()
+		asked, err := Asks(m)
 		got := fmt.Sprint(asked.Plan)
 		if err != nil {
 			got = err.Error()
@@ -209,7 +209,7 @@ func TestEffectiveBatchThatGrows(t *testing.T) {
 // TestDerivedAccumulation checks what happens to the effective batch if the framework
 // computes the accumulation. If the effective batch is given, it is kept; if not, Rewrite
 // adds the flag that fixes it at its present value. If it cannot be fixed, or the given
-// one does not divide evenly, Rewrite returns an error.
+// one does not divide evenly, To returns an error.
 func TestDerivedAccumulation(t *testing.T) {
 	const head = "name: derived\nmatch: {flags: [--micro]}\nknobs:\n  micro: {flags: [--micro]}\n  global: {flags: [--global], unset: [\"-1\"]}\nlaw: {write: [micro], derive: accumulation"
 	for _, c := range []struct{ law, command, want string }{
@@ -274,7 +274,7 @@ func TestFallbacks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		host, recompute, err := m.Fallbacks(c.allowed)
+		host, recompute, err := Fallbacks(m, c.allowed)
 		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s %q: %v", c.args, c.allowed, err)
 		}
@@ -298,11 +298,11 @@ func TestResumeBySwitch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked, err := m.Plan()
+		asked, err := Asks(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := m.Rewrite(asked.Plan.WithMicro(4), Resume{Checkpoint: &Checkpoint{Path: "step-7.pt", Number: 7}})
+		out, err := To(m, asked.Plan.WithMicro(4), Resume{From: "step-7.pt"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +325,7 @@ func TestDefaultOfTheScript(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if asked, err := m.Plan(); asked.Plan.Micro != want || (err == nil) != (want > 0) {
+		if asked, err := Asks(m); asked.Plan.Micro != want || (err == nil) != (want > 0) {
 			t.Errorf("%q: %v, %v", script, asked.Plan, err)
 		}
 	}

@@ -1,12 +1,10 @@
-package wrap
+package rewrite
 
 import (
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
-	"headroom/memory"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
 )
@@ -14,42 +12,42 @@ import (
 // Warnings returns warnings about the profile and the knobs: that no checkpoint will be
 // saved or could be resumed from, that the framework would itself start the training again,
 // and that the micro-batch can hardly be made smaller. [command.Line.Warnings] returns others.
-func (m *Match) Warnings() []command.Warning {
+func Warnings(m *Match) []command.Warning {
 	var w command.Warnings
-	m.saving(&w)
-	m.overwriting(&w)
+	saving(m, &w)
+	overwriting(m, &w)
 	for _, knob := range slices.Sorted(maps.Keys(m.Profile.SwitchOff)) {
-		given, err := m.givenOwn(knob)
-		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.SwitchOff[knob]) {
-			w.Add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step count; headroom switches the retry off when it changes the command", m.places(knob), m.Profile.Name)
+		given, err := m.Sets(knob)
+		if value, _ := m.Text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.SwitchOff[knob]) {
+			w.Add("retries", "%s makes %s retry by itself, which keeps neither the effective batch nor the step count; headroom switches the retry off when it changes the command", m.Where(knob), m.Profile.Name)
 		}
 	}
-	m.dividing(&w)
+	dividing(m, &w)
 	return w
 }
 
 // saving adds warnings if checkpoints will not be written, will be far apart, or cannot be
 // resumed from.
-func (m *Match) saving(w *command.Warnings) {
+func saving(m *Match, w *command.Warnings) {
 	const about = "checkpoints"
 	p := m.Profile
-	saves, err := m.text(p.Checkpoints.Saves)
+	saves, err := m.Text(p.Checkpoints.Saves)
 	switch {
 	case err != nil:
 		w.Add(about, "%v", err)
 	case p.Resume.Mode == "none":
 		w.Add(about, "headroom knows no way to resume %s from a checkpoint: after a failure it would start over; say how to resume, with --knob resume=FLAG --knob checkpoints=GLOB", p.Name)
 	case slices.Contains(p.Checkpoints.Never, saves):
-		w.Add(about, "%s %s saves no checkpoint: after a failure it would start over", m.places(p.Checkpoints.Saves), saves)
+		w.Add(about, "%s %s saves no checkpoint: after a failure it would start over", m.Where(p.Checkpoints.Saves), saves)
 	case saves == "" && p.Checkpoints.Cadence == profile.NoSaves:
 		w.Add(about, "%s saves no checkpoint unless it is told to: after a failure it would start over", p.Name)
-	case saves == string(profile.EveryEpoch), saves == "" && m.atEpochs():
+	case saves == string(profile.EveryEpoch), saves == "" && atEpochs(m):
 		w.Add(about, "checkpoints are written only at the ends of epochs: a failure costs up to a whole epoch")
 	case saves == "" || saves == string(profile.EverySteps):
-		m.farApart(w)
+		farApart(m, w)
 	}
 	if need := p.Resume.Needs; need.Package != "" {
-		switch have := m.version(need.Package); {
+		switch have := version(m, need.Package); {
 		case have == "":
 			w.Add(about, "%s can resume from a checkpoint only with %s %s or later, but the installed version is not known", p.Name, need.Package, need.Version)
 		case profile.Older(have, need.Version):
@@ -59,19 +57,19 @@ func (m *Match) saving(w *command.Warnings) {
 	switch {
 	case p.Unit == profile.Micros && p.Name == "plain":
 		w.Add(about, "they count micro-batches (--knob unit=micro-batch): the command can resume from one only with the same micro-batch")
-	case p.Unit == profile.Micros && !m.atEpochs():
+	case p.Unit == profile.Micros && !atEpochs(m):
 		w.Add(about, "%s counts in micro-batches, and saves or resumes within epochs: from a checkpoint within an epoch it can resume only with the same micro-batch", p.Name)
 	}
 }
 
 // farApart adds a warning if the number of steps between two checkpoints is large
 // compared with the number of steps in the whole training.
-func (m *Match) farApart(w *command.Warnings) {
+func farApart(m *Match, w *command.Warnings) {
 	const about, often = "checkpoints", 10
-	every, err := m.text(m.Profile.Checkpoints.Every)
-	length, failed := m.amountOf(m.Profile, m.files, profile.Length)
+	every, err := m.Text(m.Profile.Checkpoints.Every)
+	length, failed := m.amount(m.Profile, m.files, profile.Length)
 	apart := command.Number(every)
-	where := m.places(m.Profile.Checkpoints.Every)
+	where := m.Where(m.Profile.Checkpoints.Every)
 	switch {
 	case err != nil || failed != nil || length == 0 || apart == 0:
 	case apart >= length:
@@ -82,12 +80,12 @@ func (m *Match) farApart(w *command.Warnings) {
 }
 
 // overwriting adds warnings about checkpoints that another start or a save would overwrite.
-func (m *Match) overwriting(w *command.Warnings) {
+func overwriting(m *Match, w *command.Warnings) {
 	layout := m.Profile.Checkpoints
 	for _, knob := range m.Profile.Resume.Drop {
-		given, err := m.givenOwn(knob)
-		if value, _ := m.text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
-			w.Add("checkpoints", "%s makes the command start from scratch each time and overwrite what is there; headroom removes this flag only when resuming from a checkpoint", m.places(knob))
+		given, err := m.Sets(knob)
+		if value, _ := m.Text(knob); err == nil && given && !strings.EqualFold(value, m.Profile.Knobs[knob].Default) {
+			w.Add("checkpoints", "%s makes the command start from scratch each time and overwrite what is there; headroom removes this flag only when resuming from a checkpoint", m.Where(knob))
 		}
 	}
 	if layout.Glob != "" && !strings.ContainsAny(layout.Glob, "*?[") {
@@ -96,9 +94,9 @@ func (m *Match) overwriting(w *command.Warnings) {
 }
 
 // dividing adds a warning if no smaller micro-batch is possible, or only a much smaller one.
-func (m *Match) dividing(w *command.Warnings) {
+func dividing(m *Match, w *command.Warnings) {
 	const about, far = "batch", 3
-	asked, err := m.Plan()
+	asked, err := Asks(m)
 	if err != nil {
 		return
 	}
@@ -123,21 +121,4 @@ func rounder(n int) int {
 		power *= 2
 	}
 	return power
-}
-
-// leastRoom is how much free space is enough for checkpoints of unknown size.
-const leastRoom = memory.GiB
-
-// room returns a warning if the disk that holds the folder root has too little free space
-// for the next checkpoints. each is the size of one checkpoint, or 0 if there is none yet.
-func room(root string, free, each memory.Bytes) []command.Warning {
-	var w command.Warnings
-	root = path.Clean(root)
-	switch {
-	case each > 0 && free < 2*each:
-		w.Add("disk", "a checkpoint takes %v, and only %v is free on the disk that holds %s: make room, or save to another disk", each, free, root)
-	case each == 0 && free < leastRoom:
-		w.Add("disk", "only %v is free on the disk that holds %s: make room for checkpoints, or save to another disk", free, root)
-	}
-	return w
 }
