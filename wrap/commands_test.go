@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"headroom/recovery"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
 	"headroom/wrap/rewrite"
@@ -61,13 +62,6 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// The commands in these tests begin at the time start. All of them have ended at the time
-// now.
-var (
-	start = time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
-	now   = start.Add(8 * time.Hour)
-)
-
 // scenario is the content of one file in testdata/commands.
 type scenario struct {
 	command  command.Line
@@ -113,7 +107,7 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 	}
 	for i, f := range archive.Files {
 		if f.Name != "want" {
-			s.files["work/"+f.Name] = &fstest.MapFile{Data: f.Data, ModTime: start.Add(time.Duration(i) * time.Minute)}
+			s.files["work/"+f.Name] = &fstest.MapFile{Data: f.Data, ModTime: wraptest.Start.Add(time.Duration(i) * time.Minute)}
 		}
 	}
 	s.given.Files = s.files
@@ -153,7 +147,7 @@ func outcome(t *testing.T, archive *txtar.Archive) string {
 // newest returns the newest complete checkpoint to resume from, and writes a list of all
 // checkpoints to b.
 func newest(b *strings.Builder, m *rewrite.Match, s scenario) rewrite.Resume {
-	found, err := findCheckpoints(m, now, Past{Begun: start})
+	found, err := checkpoints.Find(m, wraptest.Now, checkpoints.Past{Begun: wraptest.Start})
 	if err != nil {
 		fmt.Fprintln(b, err)
 	}

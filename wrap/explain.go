@@ -12,6 +12,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/rewrite"
 )
@@ -49,13 +50,13 @@ type Smaller struct {
 // SavedAt describes where a command's checkpoints are, and how the command would resume
 // from one.
 type SavedAt struct {
-	Where   string       `json:"where,omitempty"`   // pattern of their paths; "" if it is not known
-	All     []Checkpoint `json:"all,omitempty"`     // the checkpoints that exist, whichever run wrote them; newest first
-	Newest  *Checkpoint  `json:"newest,omitempty"`  // the newest complete one
-	Mode    string       `json:"mode"`              // how the command resumes, according to its profile: "path", "auto" or "none"
-	Set     []string     `json:"set,omitempty"`     // settings that would make the command resume, such as "--resume {checkpoint}"
-	Diff    string       `json:"diff,omitempty"`    // the changes to the command that would make it resume from Newest
-	Refused string       `json:"refused,omitempty"` // why the command could not resume from Newest, or why checkpoints cannot be looked for
+	Where   string                   `json:"where,omitempty"`   // pattern of their paths; "" if it is not known
+	All     []checkpoints.Checkpoint `json:"all,omitempty"`     // the checkpoints that exist, whichever run wrote them; newest first
+	Newest  *checkpoints.Checkpoint  `json:"newest,omitempty"`  // the newest complete one
+	Mode    string                   `json:"mode"`              // how the command resumes, according to its profile: "path", "auto" or "none"
+	Set     []string                 `json:"set,omitempty"`     // settings that would make the command resume, such as "--resume {checkpoint}"
+	Diff    string                   `json:"diff,omitempty"`    // the changes to the command that would make it resume from Newest
+	Refused string                   `json:"refused,omitempty"` // why the command could not resume from Newest, or why checkpoints cannot be looked for
 }
 
 // Look gives Explain access to information that the command itself does not contain.
@@ -139,7 +140,7 @@ func (w *Wrapped) smaller() *Smaller {
 // about that disk to warn.
 func savedAt(m *rewrite.Match, w *Wrapped, look Look, warn *[]command.Warning) *SavedAt {
 	s := &SavedAt{Mode: m.Profile.Resume.Mode}
-	found, err := findCheckpoints(m, look.Now, Past{})
+	found, err := checkpoints.Find(m, look.Now, checkpoints.Past{})
 	if err != nil {
 		s.Refused = err.Error()
 		return s

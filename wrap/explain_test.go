@@ -30,7 +30,7 @@ func explained(t *testing.T, line string, files fstest.MapFS, g rewrite.Given, t
 			w.Match, w.Asked = m, asked.Plan
 		}
 	}
-	return Explain(w, m, why, Look{Files: files, Now: now, Free: func(dir string) (memory.Bytes, bool) {
+	return Explain(w, m, why, Look{Files: files, Now: wraptest.Now, Free: func(dir string) (memory.Bytes, bool) {
 		if dir != "/work/out" {
 			t.Errorf("looked at the disk of %s", dir)
 		}
@@ -44,7 +44,7 @@ func TestExplain(t *testing.T) {
 	files := fstest.MapFS{
 		"work/run_clm.py": {Data: []byte("from transformers import (\n    HfArgumentParser,\n)\n")},
 		"work/ds.json":    {Data: []byte(`{"train_micro_batch_size_per_gpu": "auto"}`)},
-		"work/out/checkpoint-5/trainer_state.json": {Data: []byte("{}"), ModTime: start},
+		"work/out/checkpoint-5/trainer_state.json": {Data: []byte("{}"), ModTime: wraptest.Start},
 	}
 	e := explained(t, "torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 12 --output_dir out --deepspeed ds.json", files, rewrite.Given{}, false)
 	if e.Profile != "transformers" || e.Launch.Program != "run_clm.py" || fmt.Sprint(e.Launch.By, e.Launch.Layers, e.Launch.Ranks) != "[torchrun] [deepspeed] 2" {
@@ -69,10 +69,11 @@ func TestExplain(t *testing.T) {
 // TestExplainGoesOn checks that an explanation shows how the command would resume from a
 // checkpoint.
 func TestExplainGoesOn(t *testing.T) {
-	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(wholeZip), ModTime: start}}
+	const zip = "PK\x03\x04 data PK\x05\x06 and the end of the directory"
+	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(zip), ModTime: wraptest.Start}}
 	g := rewrite.Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
 	e := explained(t, "python t.py --bs 8 --acc 1", files, g, true)
-	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(wholeZip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
+	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(zip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
 		t.Errorf("checkpoints %+v", s)
 	}
 	if s := e.Smaller; s == nil || !s.Trusted || len(s.Prove) != 4 || s.Diff == "" {
@@ -130,7 +131,7 @@ func TestExplainEveryCommand(t *testing.T) {
 				w.Match, w.Asked = m, asked.Plan
 			}
 		}
-		e := Explain(w, m, why, Look{Files: s.files, Now: now})
+		e := Explain(w, m, why, Look{Files: s.files, Now: wraptest.Now})
 		if _, err := json.Marshal(e); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -20,6 +20,7 @@ import (
 	"headroom/nvml"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/child"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
@@ -79,9 +80,9 @@ type Wrapped struct {
 	doubted []runs.Mark                 // the command could not resume from these, for whatever reason
 	ran     bool                        // the same, in this process
 	base    int                         // the step with which the newest life began; -1 if that is not known
-	writers *writers                    // who writes checkpoints, as far as it has been seen
+	writers *checkpoints.Writers        // who writes checkpoints, as far as it has been seen
 	seen    []runs.Mark                 // the checkpoints that complete found last
-	aside   []Rename                    // of incomplete checkpoints that the next life would otherwise choose
+	aside   []checkpoints.Rename        // of incomplete checkpoints that the next life would otherwise choose
 	decides bool                        // the newest life ended in a way after which another life may resume from a checkpoint
 	behind  behind                      // what lives have left running
 }
@@ -150,7 +151,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (exits.Outcome, command
 		err = w.gate(ctx)
 	}
 	if err == nil {
-		err = SetAside(w.Command, w.aside)
+		err = checkpoints.SetAside(w.Command, w.aside)
 	}
 	if err == nil {
 		err = next.Write()
@@ -266,8 +267,8 @@ func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer) (exi
 		return nil
 	}
 	if w.Resumes() && w.writers == nil {
-		if root, glob := absolute(w.Match); glob != "" {
-			w.writers = watchWriters(root, glob)
+		if root, glob := checkpoints.Absolute(w.Match); glob != "" {
+			w.writers = checkpoints.Watch(root, glob)
 		}
 	}
 	child, err := child.Start(c, child.Options{Leave: true, Log: heard{log, watch.alive}, Trouble: w.Trouble, Before: wanted})
@@ -275,7 +276,7 @@ func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer) (exi
 		return command.Exit{}, nil, err
 	}
 	w.child.Store(child)
-	w.writers.follow(child.Owns)
+	w.writers.Follow(child.Owns)
 	if w.Started != nil {
 		w.Started(child.Identity())
 	}
@@ -352,10 +353,10 @@ func (w *Wrapped) places() (all []string) {
 	if w.Match == nil {
 		return all
 	}
-	if place := PlaceOf(w.Match); place != "" && place != command.Resolved(w.Command.Dir) {
+	if place := checkpoints.Place(w.Match); place != "" && place != command.Resolved(w.Command.Dir) {
 		return append(all, place)
 	}
-	found, err := findCheckpoints(w.Match, time.Now(), w.past())
+	found, err := checkpoints.Find(w.Match, time.Now(), w.past())
 	if err != nil {
 		return all // it is not known where they are
 	}
@@ -448,7 +449,7 @@ func (w *Wrapped) lastSaved() time.Time {
 	if w.Match == nil {
 		return time.Time{}
 	}
-	found, err := findCheckpoints(w.Match, time.Now(), w.past())
+	found, err := checkpoints.Find(w.Match, time.Now(), w.past())
 	if err != nil || len(found.All) == 0 {
 		return time.Time{}
 	}
@@ -458,12 +459,12 @@ func (w *Wrapped) lastSaved() time.Time {
 // complete returns when each complete checkpoint was written, newest first.
 func (w *Wrapped) complete() (all []time.Time) {
 	past := w.past()
-	past.still = w.seen
-	found, err := findCheckpoints(w.Match, time.Now(), past)
+	past.Still = w.seen
+	found, err := checkpoints.Find(w.Match, time.Now(), past)
 	if err != nil {
 		return nil
 	}
-	w.seen = found.marks()
+	w.seen = found.Marks()
 	for _, c := range found.All {
 		if c.Problem == "" {
 			all = append(all, c.Time)

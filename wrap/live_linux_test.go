@@ -15,6 +15,7 @@ import (
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/nvml"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
 	"headroom/wrap/rewrite"
@@ -61,7 +62,7 @@ func TestOnlyARestartWaits(t *testing.T) {
 		}
 		began := time.Now()
 		s, err := w.Newest()
-		if took := time.Since(began); err != nil || s == nil || s.Step != 7 || (took >= settled) != decides {
+		if took := time.Since(began); err != nil || s == nil || s.Step != 7 || (took >= checkpoints.Settled) != decides {
 			t.Errorf("decides: %v: %+v, %v, after %v", decides, s, err, took)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
 	"headroom/wrap/rewrite"
@@ -37,7 +38,7 @@ func plainMatch(t *testing.T, knobs ...string) Wrapped {
 // TestPrepare checks that Prepare returns the user's own command if nothing has to change,
 // and that a change which headroom cannot verify needs the user's trust.
 func TestPrepare(t *testing.T) {
-	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &Checkpoint{Path: "out/step-4.json"}}
+	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &checkpoints.Checkpoint{Path: "out/step-4.json"}}
 	resumes := []string{"resume=--from", "checkpoints=out/step-*.json"}
 	for _, c := range []struct {
 		name     string

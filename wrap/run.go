@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
 	"headroom/wrap/profile"
@@ -81,7 +83,7 @@ type Saved struct {
 	// it, but if there is no other, it does not start over either.
 	Perhaps bool
 
-	checkpoint *Checkpoint
+	checkpoint *checkpoints.Checkpoint
 }
 
 // after reports whether c is newer than other, which may be nil. Of two checkpoints with
@@ -393,6 +395,9 @@ const (
 	longestLoad = 30 * time.Minute
 )
 
+// numbers matches what differs between two failures for the same reason.
+var numbers = regexp.MustCompile(`\d+`)
+
 // olderOne rejects the checkpoint that the newest life resumed from, if that life failed
 // before it made a step. again reports whether there is an older checkpoint to resume from
 // instead. Nothing else about the command changes, and each checkpoint is tried once.
@@ -400,7 +405,7 @@ func (r *runner) olderOne(o exits.Outcome, exit command.Exit) (again bool, err e
 	if r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
 		return false, nil
 	}
-	reason := integer.ReplaceAllString(strings.Join(o.Reasons, "; "), "#")
+	reason := numbers.ReplaceAllString(strings.Join(o.Reasons, "; "), "#")
 	if r.doubts > 0 && reason == r.reason {
 		return false, nil // the same with two checkpoints: then neither of them is the reason
 	}
@@ -482,7 +487,7 @@ func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
 		return false
 	}
-	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived+settled < r.beyond
+	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived+checkpoints.Settled < r.beyond
 }
 
 // progressed reports whether the newest life wrote a checkpoint that is newer than the one

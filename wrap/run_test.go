@@ -14,6 +14,7 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
 )
@@ -547,7 +548,7 @@ func TestResuming(t *testing.T) {
 		{"while loading", eight, eight, memory.PhaseLoad, 9 * minute, true},
 		{"sooner than before", eight, eight, memory.PhaseBackward, minute, true},
 		{"as late as before", eight, eight, memory.PhaseBackward, 3 * minute, false},
-		{"sooner by no more than clocks and disks differ", eight, eight, memory.PhaseBackward, 2*minute - settled/2, false},
+		{"sooner by no more than clocks and disks differ", eight, eight, memory.PhaseBackward, 2*minute - checkpoints.Settled/2, false},
 		{"in an evaluation", eight, eight, memory.PhaseEval, minute, false},
 		{"in loading the best model, at the end", eight, &Saved{Step: 12, Micro: 32}, memory.PhaseLoad, minute, false},
 		{"with a larger micro-batch than wrote it", &Saved{Step: 8, Micro: 16}, eight, memory.PhaseLoad, minute, false},

@@ -13,7 +13,7 @@ import (
 	"headroom/configs"
 	"headroom/recovery"
 	"headroom/runs"
-	"headroom/wrap"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/child"
 )
 
@@ -58,7 +58,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := rival(dir, wrap.PlaceOf(w.Match)); err != nil {
+	if err := rival(dir, checkpoints.Place(w.Match)); err != nil {
 		return usagef("wait for it, or end it", "%w", err)
 	}
 	live, err := openWeb(c)

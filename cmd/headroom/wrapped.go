@@ -24,6 +24,7 @@ import (
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/child"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
@@ -315,7 +316,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	w.Skipped = func(why string) { books.Note(runs.Entry{Kind: runs.KindWarning, Text: why}) }
 	place := ""
 	if w.seen != nil {
-		place = wrap.PlaceOf(w.seen)
+		place = checkpoints.Place(w.seen)
 	}
 	first := true
 	w.Started = func(p runs.Process) {
@@ -392,7 +393,7 @@ func (w *wrapped) claim(u *ui, run string) (release func(), err error) {
 	if match == nil {
 		return release, nil
 	}
-	held, err := wrap.ClaimPlace(match, run, func(who string) { w.Joined(match, who) })
+	held, err := checkpoints.Announce(match, run, func(who string) { w.Joined(match, who) })
 	release = func() { _ = held.Close() } // the claim ends with the process in any case
 	switch {
 	case err != nil && w.before != nil:
@@ -426,7 +427,7 @@ func (w *wrapped) recognisedText() string {
 	if w.seen.Profile.Name == "plain" {
 		text = "recognised by its --knob settings"
 	}
-	if where := wrap.WhereSaved(w.seen); where != "" {
+	if where := checkpoints.Where(w.seen); where != "" {
 		return text + "; checkpoints: " + where
 	}
 	return text + "; it is not known where its checkpoints are"

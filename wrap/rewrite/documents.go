@@ -26,7 +26,7 @@ type document struct {
 	key string    // the key of in that names it
 }
 
-func (m *Match) Read(name string) ([]byte, error) {
+func (m *Match) read(name string) ([]byte, error) {
 	if m.Given.Files == nil {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
@@ -42,7 +42,7 @@ func (m *Match) Read(name string) ([]byte, error) {
 func documents(m *Match, p profile.Profile) []document {
 	var all []document
 	add := func(name string, at, cut int, script bool) {
-		content, err := m.Read(name)
+		content, err := m.read(name)
 		if err != nil && script {
 			return // the defaults in the script are then not known
 		}
@@ -142,6 +142,6 @@ func (m *Match) script() []byte {
 	if m.Launch.Script == "" {
 		return nil
 	}
-	content, _ := m.Read(m.Launch.Script) // a script that cannot be read tells nothing
+	content, _ := m.read(m.Launch.Script) // a script that cannot be read tells nothing
 	return content
 }

@@ -117,7 +117,7 @@ func sourcesOf(m *Match) []source {
 	folder, names := path.Dir(m.Launch.Script), []string{m.Launch.Script}
 	read := 0
 	for i := 0; i < len(names) && read < modulesMost; i++ {
-		content, err := m.Read(names[i])
+		content, err := m.read(names[i])
 		if err != nil {
 			continue // not a module beside the script
 		}

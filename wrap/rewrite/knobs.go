@@ -235,7 +235,7 @@ func declared(m *Match, flag, option string) [][][]byte {
 	if m.Launch.Script == "" {
 		return nil
 	}
-	content, err := m.Read(m.Launch.Script)
+	content, err := m.read(m.Launch.Script)
 	if err != nil {
 		return nil
 	}

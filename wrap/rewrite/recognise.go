@@ -235,7 +235,7 @@ func imports(m *Match, words []string) string {
 	if len(words) == 0 || m.Launch.Script == "" {
 		return ""
 	}
-	content, err := m.Read(m.Launch.Script)
+	content, err := m.read(m.Launch.Script)
 	if err != nil {
 		return ""
 	}

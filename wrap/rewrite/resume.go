@@ -139,7 +139,7 @@ func (w *rewriter) patched(name string, before, next step) (string, error) {
 	name = path.Clean(name)
 	clone := &Clone{Path: copyName(name), From: name, Files: map[string][]byte{}, original: map[string][]byte{}}
 	for _, patch := range w.m.Profile.Resume.Patch {
-		content, err := w.m.Read(path.Join(name, patch.File))
+		content, err := w.m.read(path.Join(name, patch.File))
 		if err != nil {
 			return "", &ResumeError{err.Error()}
 		}

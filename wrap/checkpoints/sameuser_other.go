@@ -1,6 +1,6 @@
 //go:build !linux
 
-package wrap
+package checkpoints
 
 import "net"
 

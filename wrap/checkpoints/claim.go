@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"encoding/json"
@@ -32,7 +32,7 @@ const claims = 32
 // is how long it may take to note that this process comes.
 const claimWait, joinWait = 300 * time.Millisecond, 10 * time.Second
 
-// ClaimPlace claims the place of m's checkpoints for the run with the given name. The claim is nil
+// Announce claims the place of m's checkpoints for the run with the given name. The claim is nil
 // if m has no checkpoints, if their place is not known, or if this system does not support
 // claims. If a process that claimed its place earlier keeps its checkpoints in the same place,
 // the error is a *[KeptElsewhereError]; the claim is then kept as well, since this run
@@ -41,7 +41,7 @@ const claimWait, joinWait = 300 * time.Millisecond, 10 * time.Second
 // joined is called with a description of each run that comes later and will write its
 // checkpoints to the same place. The other run starts its command only after joined has
 // returned. Calls may come from any goroutine, one at a time.
-func ClaimPlace(m *rewrite.Match, run string, joined func(who string)) (*Claim, error) {
+func Announce(m *rewrite.Match, run string, joined func(who string)) (*Claim, error) {
 	own, ok := claimed(m)
 	if !ok {
 		return nil, nil
@@ -87,7 +87,7 @@ func (c *Claim) Close() error {
 }
 
 func (c *Claim) meets(other keeps) bool {
-	return c.own.meet(other, func(keys []fileKey) bool { return hasOne(c.match, keys) })
+	return c.own.meet(other, func(keys []FileKey) bool { return hasOne(c.match, keys) })
 }
 
 // greeting is what a process says to another one.

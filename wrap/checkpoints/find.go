@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"cmp"
@@ -26,21 +26,21 @@ type Checkpoint struct {
 	Size    memory.Bytes `json:"size"`              // total size of its files
 	Problem string       `json:"problem,omitempty"` // why it cannot be used; "" if it is complete
 
-	key     fileKey   // of the file or folder; zero if it is not known
+	key     FileKey   // of the file or folder; zero if it is not known
 	link    bool      // it is a link to the file or folder
 	parts   []string  // if it is a folder: the paths of its files in it, each with a slash in front
-	keys    []fileKey // its files
-	perhaps bool      // it is complete, and may be of this run; Problem says why that is not certain
-	settles bool      // Problem is only that it may still be being written
+	keys    []FileKey // its files
+	Perhaps bool      // it is complete, and may be of this run; Problem says why that is not certain
+	Settles bool      // Problem is only that it may still be being written
 }
 
-// mark returns what c looks like now.
-func (c Checkpoint) mark() runs.Mark {
+// Mark returns what c looks like now.
+func (c Checkpoint) Mark() runs.Mark {
 	return runs.Mark{Path: c.Path, File: c.key.Inode, Size: c.Size, Time: c.Time}
 }
 
-// Checkpoints lists a command's checkpoints.
-type Checkpoints struct {
+// Found lists a command's checkpoints.
+type Found struct {
 	Root   string       // the folder that holds them, spelled as in the command
 	Newest *Checkpoint  // the newest complete one; nil if there is none. It may have a problem because of which the command cannot resume from it
 	All    []Checkpoint // those of this run, newest first
@@ -48,30 +48,31 @@ type Checkpoints struct {
 	auto   bool         // the framework chooses by itself which one to resume from
 }
 
-// settled is the time that must have passed since the last write to a checkpoint before
+// Settled is the time that must have passed since the last write to a checkpoint before
 // the checkpoint counts as finished. When headroom looks for a checkpoint to resume from,
 // the process that wrote it has ended, but a network file system may still lag by a
 // second.
-const settled = 2 * time.Second
+const Settled = 2 * time.Second
 
-// findCheckpoints finds the checkpoints that the command has left on disk. now is the current
+// Find finds the checkpoints that the command has left on disk. now is the current
 // time. past tells which of them belong to this run.
-func findCheckpoints(m *rewrite.Match, now time.Time, past Past) (Checkpoints, error) {
-	layout := m.Profile.Checkpoints
-	found, files, names, err := candidates(m, layout)
+func Find(m *rewrite.Match, now time.Time, past Past) (Found, error) {
+	n, err := NamesOf(m)
+	layout, files := m.Profile.Checkpoints, n.files
+	found := Found{Root: n.root, auto: m.Profile.Resume.Mode == "auto"}
 	if err != nil || files == nil {
 		return found, err
 	}
-	for _, name := range names {
+	for _, name := range n.names {
 		c := look(files, found.Root, name, layout)
 		switch why, perhaps := past.foreign(c); {
 		case why != "":
-			c.perhaps = perhaps && c.Problem == ""
+			c.Perhaps = perhaps && c.Problem == ""
 			c.Problem = why
 			found.Others = append(found.Others, c)
 			continue
 		case c.Problem == "":
-			c.Problem, c.settles = past.unfinished(c, now)
+			c.Problem, c.Settles = past.unfinished(c, now)
 		}
 		found.All = append(found.All, c)
 	}
@@ -88,30 +89,9 @@ func findCheckpoints(m *rewrite.Match, now time.Time, past Past) (Checkpoints, e
 	return found, nil
 }
 
-// candidates returns the names in the folder of the checkpoints, files, that match the
-// pattern of checkpoints. files is nil if no files can be read.
-func candidates(m *rewrite.Match, layout profile.Layout) (found Checkpoints, files fs.FS, names []string, err error) {
-	if layout.Glob == "" {
-		return found, nil, nil, &rewrite.ResumeError{Reason: m.Profile.Name + " does not say where checkpoints are; name them with --knob checkpoints=GLOB"}
-	}
-	if found.Root, err = rewrite.Root(m); err != nil {
-		return found, nil, nil, err
-	}
-	found.auto = m.Profile.Resume.Mode == "auto"
-	if m.Given.Files == nil {
-		return found, nil, nil, nil
-	}
-	files = folder{m.Given.Files, m.Command.Abs(found.Root)}
-	if names, err = fs.Glob(files, layout.Glob); err != nil {
-		return found, nil, nil, fmt.Errorf("look for checkpoints: %w", err)
-	}
-	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(path.Base(name), ".headroom-") })
-	return found, files, names, nil
-}
-
-// WhereSaved returns the pattern of the paths at which headroom looks for the command's
+// Where returns the pattern of the paths at which headroom looks for the command's
 // checkpoints, or "" if it is not known.
-func WhereSaved(m *rewrite.Match) string {
+func Where(m *rewrite.Match) string {
 	root, err := rewrite.Root(m)
 	if err != nil || m.Profile.Checkpoints.Glob == "" {
 		return ""
@@ -124,7 +104,7 @@ func WhereSaved(m *rewrite.Match) string {
 // such a file, any checkpoint newer than named counts as unfinished.
 //
 // If the order is that of time, but the times cannot be believed, the numbers decide.
-func (c *Checkpoints) sort(layout profile.Layout, named string, credible bool) {
+func (c *Found) sort(layout profile.Layout, named string, credible bool) {
 	newer := func(a, b Checkpoint) int {
 		if d := cmp.Compare(b.Number, a.Number); d != 0 && (!layout.Time || !credible) {
 			return d
@@ -139,7 +119,7 @@ func (c *Checkpoints) sort(layout profile.Layout, named string, credible bool) {
 	for i := range max(0, at) {
 		if layout.Pointer != "" && c.All[i].Problem == "" {
 			c.All[i].Problem = layout.Pointer + " does not name it yet"
-			c.All[i].settles = false
+			c.All[i].Settles = false
 		}
 	}
 	for i := range c.All {
@@ -275,4 +255,49 @@ func oneIs(files fs.FS, patterns []string) string {
 		return "no " + strings.Join(patterns, " or ")
 	}
 	return ""
+}
+
+// Present returns what all the checkpoints look like that are there.
+func Present(m *rewrite.Match) []runs.Mark {
+	names, err := NamesOf(m)
+	if err != nil {
+		return nil
+	}
+	return names.Marks()
+}
+
+// Marks returns what the checkpoints of this run look like.
+func (c Found) Marks() []runs.Mark {
+	marks := make([]runs.Mark, len(c.All))
+	for i, one := range c.All {
+		marks[i] = one.Mark()
+	}
+	return marks
+}
+
+// Skipped says of each checkpoint that seems to be newer than the newest complete one why it
+// is not used: in a sentence for each reason.
+func (c Found) Skipped() (why []string) {
+	seems := func(one Checkpoint) bool {
+		return c.Newest == nil || one.Number > c.Newest.Number || one.Time.After(c.Newest.Time) || one.Time.IsZero()
+	}
+	var reasons []string
+	paths := map[string][]string{}
+	for _, one := range slices.Concat(c.All, c.Others) {
+		if one.Problem == "" || !seems(one) {
+			continue
+		}
+		if len(paths[one.Problem]) == 0 {
+			reasons = append(reasons, one.Problem)
+		}
+		paths[one.Problem] = append(paths[one.Problem], one.Path)
+	}
+	for _, reason := range reasons {
+		more := ""
+		if n := len(paths[reason]); n > 1 {
+			more = fmt.Sprintf(" (and %d more)", n-1)
+		}
+		why = append(why, fmt.Sprintf("not used: %s%s: %s", paths[reason][0], more, reason))
+	}
+	return why
 }

@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"archive/tar"
@@ -12,6 +12,7 @@ import (
 
 	"headroom/wrap/command"
 	"headroom/wrap/rewrite"
+	"headroom/wrap/wraptest"
 )
 
 // array returns a .npy file of 4-byte numbers. said is how many its header says there are, and
@@ -129,14 +130,14 @@ func TestPlainFolders(t *testing.T) {
 		{"nothing", nil, "it has no files"},
 	} {
 		files := fstest.MapFS{
-			"work/out/step-4/model.json": {Data: []byte(`{"a": 1}`), ModTime: start.Add(time.Hour)},
-			"work/out/step-4/optim.pt":   {Data: []byte(wholeZip), ModTime: start.Add(time.Hour)},
-			"work/out/step-5":            {Mode: fs.ModeDir | 0o755, ModTime: start.Add(2 * time.Hour)},
+			"work/out/step-4/model.json": {Data: []byte(`{"a": 1}`), ModTime: wraptest.Start.Add(time.Hour)},
+			"work/out/step-4/optim.pt":   {Data: []byte(wholeZip), ModTime: wraptest.Start.Add(time.Hour)},
+			"work/out/step-5":            {Mode: fs.ModeDir | 0o755, ModTime: wraptest.Start.Add(2 * time.Hour)},
 		}
 		for name, text := range c.newest {
-			files["work/out/step-5/"+name] = &fstest.MapFile{Data: []byte(text), ModTime: start.Add(2 * time.Hour)}
+			files["work/out/step-5/"+name] = &fstest.MapFile{Data: []byte(text), ModTime: wraptest.Start.Add(2 * time.Hour)}
 		}
-		found, err := findCheckpoints(scriptMatch(t, files, "/work", "out/step-*"), now, Past{Begun: start})
+		found, err := Find(scriptMatch(t, files, "/work", "out/step-*"), wraptest.Now, Past{Begun: wraptest.Start})
 		if err != nil || len(found.All) != 2 || found.Newest == nil {
 			t.Fatalf("%s: %+v, %v", c.name, found, err)
 		}

@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"cmp"
@@ -35,21 +35,21 @@ type keeps struct {
 	// In has the folder of the checkpoints and the folders above it, as far as they exist. If
 	// the folder is reached by several paths, it has those of each.
 	In   []placed
-	File []fileKey // the file that has all checkpoints, if there is just one name; it may have other names
+	File []FileKey // the file that has all checkpoints, if there is just one name; it may have other names
 }
 
 // placed is a folder, and the pattern of the checkpoints below it.
 type placed struct {
-	Folder  fileKey
+	Folder  FileKey
 	Pattern string
 }
 
-// fileKey identifies a file or a folder, whatever its names.
-type fileKey struct{ Device, Inode uint64 }
+// FileKey identifies a file or a folder, whatever its names.
+type FileKey struct{ Device, Inode uint64 }
 
 // meet reports whether the two places may have a file in common. has reports whether one of
 // k's checkpoints is one of the given files.
-func (k keeps) meet(other keeps, has func([]fileKey) bool) bool {
+func (k keeps) meet(other keeps, has func([]FileKey) bool) bool {
 	for _, a := range k.In {
 		for _, b := range other.In {
 			if a.Folder == b.Folder && patternsMeet(a.Pattern, b.Pattern) {
@@ -79,7 +79,7 @@ func claimed(m *rewrite.Match) (k keeps, ok bool) {
 	whole := path.Join(folder, pattern)
 	if info, err := fs.Stat(m.Given.Files, whole); err == nil {
 		if key := keyOf(info); key.Inode > 0 {
-			k.File = []fileKey{key}
+			k.File = []FileKey{key}
 		}
 		if found, err := filepath.EvalSymlinks("/" + whole); err == nil { // it may be a link into another folder
 			k.In = append(k.In, above(m, strings.TrimPrefix(path.Dir(found), "/"), escaped(path.Base(found)))...)
@@ -111,26 +111,26 @@ func escaped(name string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(name)
 }
 
-func keyOf(info fs.FileInfo) fileKey {
+func keyOf(info fs.FileInfo) FileKey {
 	inode, device := fileID(info)
-	return fileKey{device, inode}
+	return FileKey{device, inode}
 }
 
 // hasOne reports whether one of m's checkpoints is one of the files.
-func hasOne(m *rewrite.Match, keys []fileKey) bool {
-	_, files, names, err := candidates(m, m.Profile.Checkpoints)
-	if err != nil || files == nil {
+func hasOne(m *rewrite.Match, keys []FileKey) bool {
+	n, err := NamesOf(m)
+	if err != nil {
 		return false
 	}
-	return slices.ContainsFunc(names, func(name string) bool {
-		info, err := fs.Stat(files, name)
+	return slices.ContainsFunc(n.names, func(name string) bool {
+		info, err := fs.Stat(n.files, name)
 		return err == nil && slices.Contains(keys, keyOf(info))
 	})
 }
 
-// PlaceOf returns the folder in which the command keeps its checkpoints, without symbolic links. It
+// Place returns the folder in which the command keeps its checkpoints, without symbolic links. It
 // returns "" if that is not known.
-func PlaceOf(m *rewrite.Match) string {
+func Place(m *rewrite.Match) string {
 	root, err := rewrite.Root(m)
 	if err != nil || m.Profile.Checkpoints.Glob == "" {
 		return ""
@@ -140,4 +140,13 @@ func PlaceOf(m *rewrite.Match) string {
 		folder, _ = path.Split(strings.TrimSuffix(folder, "/"))
 	}
 	return command.Resolved(m.Command.From(folder))
+}
+
+// Absolute returns the folder of the checkpoints, as an absolute path, and their pattern in it.
+func Absolute(m *rewrite.Match) (root, glob string) {
+	root, err := rewrite.Root(m)
+	if err != nil {
+		return "", ""
+	}
+	return "/" + m.Command.Abs(root), m.Profile.Checkpoints.Glob
 }

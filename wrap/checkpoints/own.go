@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"fmt"
@@ -24,11 +24,11 @@ type Past struct {
 	Most int64
 	// Writer says which process was seen to write a file: one of the command, or the one with the
 	// PID other. It may be nil.
-	Writer func(fileKey) (own bool, other int)
+	Writer func(FileKey) (own bool, other int)
 
-	open  []opened    // the files that other processes have open for writing
-	still []runs.Mark // what the checkpoints looked like some time ago, after the command had ended
-	over  bool        // no checkpoint is being written, or that does not matter
+	Open  []Opened    // the files that other processes have open for writing
+	Still []runs.Mark // what the checkpoints looked like some time ago, after the command had ended
+	Over  bool        // no checkpoint is being written, or that does not matter
 }
 
 // clockError is how far the clocks of this machine and of a file system may differ before the
@@ -39,7 +39,7 @@ const clockError = 5 * time.Second
 // if nothing speaks against it. perhaps reports that the checkpoint may be of this run all the
 // same.
 func (p Past) foreign(c Checkpoint) (why string, perhaps bool) {
-	is := func(m runs.Mark) bool { return m.Same(c.mark()) }
+	is := func(m runs.Mark) bool { return m.Same(c.Mark()) }
 	switch {
 	case c.Time.IsZero() || p.Begun.IsZero(): // it cannot be read, which is a problem of its own
 		return "", false
@@ -100,7 +100,7 @@ func (s series) apart(other series) bool {
 
 // beyond moves a checkpoint whose number is larger than any that this run can have reached
 // from All to Others, if another number in the same series fits: then they do count steps.
-func (c *Checkpoints) beyond(p Past) {
+func (c *Found) beyond(p Past) {
 	fits := func(one Checkpoint) bool { return one.Number > 0 && one.Number <= p.Most }
 	own := slices.Clone(c.All)
 	c.All = slices.DeleteFunc(c.All, func(one Checkpoint) bool {
@@ -108,7 +108,7 @@ func (c *Checkpoints) beyond(p Past) {
 		if written, _ := p.writer(one); p.Most == 0 || written || one.Number <= p.Most || !slices.ContainsFunc(own, another) {
 			return false
 		}
-		one.perhaps = one.Problem == ""
+		one.Perhaps = one.Problem == ""
 		one.Problem = "this run has not got that far, so it seems to be of another one"
 		c.Others = append(c.Others, one)
 		return true
@@ -118,12 +118,12 @@ func (c *Checkpoints) beyond(p Past) {
 // elsewhere finds out whether the newest checkpoint may be of another training, which has
 // written to the same place in this run's time. If another one was seen to be written by the
 // command, that is the newest instead; else the newest gets a problem that names both.
-func (c *Checkpoints) elsewhere(p Past) {
+func (c *Found) elsewhere(p Past) {
 	seen := func(s series) bool {
 		return slices.ContainsFunc(c.All, func(one Checkpoint) bool { own, _ := p.writer(one); return own && one.series() == s })
 	}
 	saved := func(one Checkpoint) bool {
-		return slices.ContainsFunc(p.Saved, func(m runs.Mark) bool { return m.Same(one.mark()) })
+		return slices.ContainsFunc(p.Saved, func(m runs.Mark) bool { return m.Same(one.Mark()) })
 	}
 	if p.Begun.IsZero() || c.Newest == nil || c.Newest.Problem != "" || saved(*c.Newest) || seen(c.Newest.series()) {
 		return
@@ -142,7 +142,7 @@ func (c *Checkpoints) elsewhere(p Past) {
 			c.Newest = &c.All[slices.IndexFunc(c.All, func(one Checkpoint) bool { return one.Problem == "" })]
 			return
 		}
-		c.Newest.perhaps = true
+		c.Newest.Perhaps = true
 		c.Newest.Problem = fmt.Sprintf("%s was written during this run, too, and it is not known which of them is this run's; name its checkpoints alone with --knob checkpoints=PATTERN", other.Path)
 		return
 	}
@@ -151,12 +151,12 @@ func (c *Checkpoints) elsewhere(p Past) {
 // refuse makes the newest of the checkpoints that may or may not be of this run the newest one
 // of all, if there is no other: with its problem, so that the command does not resume from it,
 // and does not start over either.
-func (c *Checkpoints) refuse() {
+func (c *Found) refuse() {
 	if c.Newest != nil {
 		return
 	}
 	for i := range c.Others {
-		if c.Others[i].perhaps {
+		if c.Others[i].Perhaps {
 			c.Newest = &c.Others[i]
 			return
 		}
@@ -165,13 +165,13 @@ func (c *Checkpoints) refuse() {
 
 // unfinished says that a checkpoint may still be being written, or returns "".
 func (p Past) unfinished(c Checkpoint, now time.Time) (why string, settles bool) {
-	for _, o := range p.open {
+	for _, o := range p.Open {
 		if slices.Contains(c.keys, o.key) {
 			return fmt.Sprintf("process %d has it open for writing", o.pid), false
 		}
 	}
-	is := func(m runs.Mark) bool { return m.Same(c.mark()) }
-	if p.over || !c.Time.After(now.Add(-settled)) || slices.ContainsFunc(p.still, is) {
+	is := func(m runs.Mark) bool { return m.Same(c.Mark()) }
+	if p.Over || !c.Time.After(now.Add(-Settled)) || slices.ContainsFunc(p.Still, is) {
 		return "", false
 	}
 	return "only just written, perhaps not complete yet", true
@@ -192,7 +192,7 @@ func (p Past) credible(all []Checkpoint, now time.Time) bool {
 // to Others, if the times of other checkpoints can be: then the clock is right, and they have
 // been copied from elsewhere. If no time is believable, the clock is wrong, and all may be of
 // this run.
-func (c *Checkpoints) strangers(p Past, now time.Time) {
+func (c *Found) strangers(p Past, now time.Time) {
 	fits := func(one Checkpoint) bool { return p.believable(one, now) && !one.Time.IsZero() }
 	if !slices.ContainsFunc(c.All, fits) {
 		return
@@ -209,7 +209,7 @@ func (c *Checkpoints) strangers(p Past, now time.Time) {
 
 // unsure gives the newest checkpoint a problem if a command that chooses by itself might
 // resume from another one instead, which is not of this run.
-func (c *Checkpoints) unsure(layout profile.Layout) {
+func (c *Found) unsure(layout profile.Layout) {
 	if c.Newest == nil || !c.auto || layout.Pointer != "" {
 		return
 	}
@@ -249,7 +249,7 @@ func partial(all []Checkpoint) {
 	}
 	folders := 0
 	for _, c := range all {
-		if len(c.parts) == 0 || c.Problem != "" && !c.settles {
+		if len(c.parts) == 0 || c.Problem != "" && !c.Settles {
 			continue
 		}
 		folders++
@@ -258,13 +258,13 @@ func partial(all []Checkpoint) {
 		}
 	}
 	for i, c := range all {
-		if len(c.parts) == 0 || c.Problem != "" && !c.settles {
+		if len(c.parts) == 0 || c.Problem != "" && !c.Settles {
 			continue
 		}
 		have := names(c)
 		for _, name := range slices.Sorted(maps.Keys(kinds)) {
 			if kinds[name] == folders-1 && folders > 1 && !slices.Contains(have, name) {
-				all[i].Problem, all[i].settles = fmt.Sprintf("has no %s, unlike the others", path.Base(name)), false
+				all[i].Problem, all[i].Settles = fmt.Sprintf("has no %s, unlike the others", path.Base(name)), false
 				break
 			}
 		}

@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"errors"
@@ -6,9 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"headroom/runs"
 	"headroom/wrap/command"
 	"headroom/wrap/rewrite"
 )
@@ -72,11 +70,11 @@ func TestClaim(t *testing.T) {
 				one, two = two, one
 			}
 			var heard []string
-			first, err := ClaimPlace(keepsAt(t, dir, one), "runs/one", func(who string) { heard = append(heard, who) })
+			first, err := Announce(keepsAt(t, dir, one), "runs/one", func(who string) { heard = append(heard, who) })
 			if err != nil || first == nil {
 				t.Fatal(c.name, first, err)
 			}
-			second, err := ClaimPlace(keepsAt(t, dir, two), "runs/two", nil)
+			second, err := Announce(keepsAt(t, dir, two), "runs/two", nil)
 			if taken := (*KeptElsewhereError)(nil); errors.As(err, &taken) != c.meet || second == nil || c.meet && !strings.HasPrefix(err.Error(), "another headroom run (runs/one, process ") {
 				t.Errorf("%s (%v): %v", c.name, turned, err)
 			}
@@ -86,7 +84,7 @@ func TestClaim(t *testing.T) {
 			if (len(heard) == 1 && strings.HasPrefix(heard[0], "another headroom run (runs/two, process ")) != c.meet {
 				t.Errorf("%s (%v): the first has heard %q", c.name, turned, heard)
 			}
-			again, err := ClaimPlace(keepsAt(t, dir, one), "runs/one", nil)
+			again, err := Announce(keepsAt(t, dir, one), "runs/one", nil)
 			if err := errors.Join(err, again.Close()); err != nil {
 				t.Errorf("%s: it is free again: %v", c.name, err)
 			}
@@ -98,7 +96,7 @@ func TestClaim(t *testing.T) {
 // command makes its folder.
 func TestClaimOfAFolderThatIsMadeMeanwhile(t *testing.T) {
 	dir := t.TempDir()
-	first, err := ClaimPlace(keepsAt(t, dir, "a/new/*.json"), "runs/one", nil)
+	first, err := Announce(keepsAt(t, dir, "a/new/*.json"), "runs/one", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,63 +104,11 @@ func TestClaimOfAFolderThatIsMadeMeanwhile(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/new"), 0o755), os.Symlink("a/new", filepath.Join(dir, "link"))); err != nil {
 		t.Fatal(err)
 	}
-	second, err := ClaimPlace(keepsAt(t, dir, "link/*.json"), "runs/two", nil)
+	second, err := Announce(keepsAt(t, dir, "link/*.json"), "runs/two", nil)
 	if !errors.As(err, new(*KeptElsewhereError)) {
 		t.Error(err)
 	}
 	_ = second.Close()
-}
-
-// TestJoined checks which checkpoints a run uses after another run has begun to write to the
-// same place.
-func TestJoined(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name string) {
-		t.Helper()
-		old := time.Now().Add(-settled)
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o600), os.Chtimes(filepath.Join(dir, name), old, old)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	m := keepsAt(t, dir, "s-*.json")
-	var kept runs.Known
-	w := &Wrapped{Match: m, Command: m.Command, Begun: time.Now().Add(-time.Hour), Keep: func(k runs.Known) { kept = k }}
-	w.List()
-	w.lived, w.ran, w.decides = true, true, true
-	write("s-1.json")
-	w.Joined(m, "another headroom run (x, process 1)")
-	write("s-2.json")
-	w.Joined(m, "a third one")
-	s, err := w.Newest()
-	if err != nil || s == nil || s.Path != "s-1.json" || s.Perhaps {
-		t.Errorf("%+v, %v", s, err)
-	}
-	if why := strings.Join(w.skipped, "; "); why != "not used: s-2.json: perhaps written by another headroom run (x, process 1), which keeps its checkpoints in the same place" {
-		t.Error(why)
-	}
-	later := &Wrapped{Match: m, Command: m.Command, Begun: w.Begun}
-	later.Recall(&kept)
-	if s, err := later.Newest(); err != nil || s == nil || s.Path != "s-1.json" {
-		t.Errorf("later: %+v, %v", s, err)
-	}
-	write("s-3.json")
-	if s, err := later.Newest(); err != nil || s == nil || s.Path != "s-3.json" {
-		t.Errorf("saved later: %+v, %v", s, err)
-	}
-	if err := errors.Join(os.Remove(filepath.Join(dir, "s-1.json"))); err != nil {
-		t.Fatal(err)
-	}
-	s, err = w.Newest()
-	if err != nil || s == nil || !s.Perhaps {
-		t.Fatalf("no other is left: %+v, %v", s, err)
-	}
-	asked, err := rewrite.Asks(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Prepare(asked.Plan, s); err == nil || !strings.Contains(err.Error(), "cannot resume: s-3.json: perhaps written by another") {
-		t.Error(err)
-	}
 }
 
 // TestPlace checks where the checkpoints' folder is taken to be.
@@ -176,7 +122,7 @@ func TestPlace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.TrimPrefix(strings.TrimPrefix(PlaceOf(m), dir), "/"); got != c.want {
+		if got := strings.TrimPrefix(strings.TrimPrefix(Place(m), dir), "/"); got != c.want {
 			t.Errorf("%s: %q, want %q", c.glob, got, c.want)
 		}
 	}

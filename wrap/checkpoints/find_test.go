@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
 	"headroom/wrap/rewrite"
+	"headroom/wrap/wraptest"
 )
 
 // tensors returns a safetensors file whose header states that there are said bytes of
@@ -68,20 +69,20 @@ func TestNewestCompleteCheckpoint(t *testing.T) {
 		at      time.Time
 		problem string
 	}{
-		{"complete", nil, now.Add(-time.Hour), ""},
-		{"no weights", map[string]string{"model.safetensors": "-"}, now.Add(-time.Hour), "no model.safetensors or"},
-		{"model alone", map[string]string{"optimizer.pt": "-"}, now.Add(-time.Hour), "no optimizer.pt or"},
-		{"weights cut short", map[string]string{"model.safetensors": string(tensors(4, 3))}, now.Add(-time.Hour), "model.safetensors is cut short"},
-		{"header cut short", map[string]string{"model.safetensors": "\x10"}, now.Add(-time.Hour), "model.safetensors is cut short"},
-		{"optimizer cut short", map[string]string{"optimizer.pt": cutZip}, now.Add(-time.Hour), "optimizer.pt is cut short"},
-		{"state cut short", map[string]string{"trainer_state.json": `{"a": `}, now.Add(-time.Hour), "trainer_state.json is cut short"},
-		{"one rank cut short", map[string]string{"rng_state_1.pth": ""}, now.Add(-time.Hour), "rng_state_1.pth is empty"},
-		{"just written", nil, now.Add(-time.Second), "only just written, perhaps not complete yet"},
+		{"complete", nil, wraptest.Now.Add(-time.Hour), ""},
+		{"no weights", map[string]string{"model.safetensors": "-"}, wraptest.Now.Add(-time.Hour), "no model.safetensors or"},
+		{"model alone", map[string]string{"optimizer.pt": "-"}, wraptest.Now.Add(-time.Hour), "no optimizer.pt or"},
+		{"weights cut short", map[string]string{"model.safetensors": string(tensors(4, 3))}, wraptest.Now.Add(-time.Hour), "model.safetensors is cut short"},
+		{"header cut short", map[string]string{"model.safetensors": "\x10"}, wraptest.Now.Add(-time.Hour), "model.safetensors is cut short"},
+		{"optimizer cut short", map[string]string{"optimizer.pt": cutZip}, wraptest.Now.Add(-time.Hour), "optimizer.pt is cut short"},
+		{"state cut short", map[string]string{"trainer_state.json": `{"a": `}, wraptest.Now.Add(-time.Hour), "trainer_state.json is cut short"},
+		{"one rank cut short", map[string]string{"rng_state_1.pth": ""}, wraptest.Now.Add(-time.Hour), "rng_state_1.pth is empty"},
+		{"just written", nil, wraptest.Now.Add(-time.Second), "only just written, perhaps not complete yet"},
 	} {
 		files := fstest.MapFS{}
-		checkpoint(files, "checkpoint-900", start.Add(time.Hour), nil)
+		checkpoint(files, "checkpoint-900", wraptest.Start.Add(time.Hour), nil)
 		checkpoint(files, "checkpoint-1000", c.at, c.change)
-		found, err := findCheckpoints(matched(t, files), now, Past{Begun: start})
+		found, err := Find(matched(t, files), wraptest.Now, Past{Begun: wraptest.Start})
 		if err != nil || len(found.All) != 2 || found.Newest == nil {
 			t.Fatalf("%s: %+v, %v", c.name, found, err)
 		}
@@ -100,15 +101,15 @@ func TestNewestCompleteCheckpoint(t *testing.T) {
 
 func TestCheckpointsOfAnotherRunAreNotTaken(t *testing.T) {
 	files := fstest.MapFS{}
-	checkpoint(files, "checkpoint-5000", start.Add(-time.Hour), nil)
-	found, err := findCheckpoints(matched(t, files), now, Past{Begun: start})
+	checkpoint(files, "checkpoint-5000", wraptest.Start.Add(-time.Hour), nil)
+	found, err := Find(matched(t, files), wraptest.Now, Past{Begun: wraptest.Start})
 	if err != nil || found.Newest != nil || len(found.All) != 0 {
 		t.Errorf("%+v, %v", found, err)
 	}
 }
 
 // TestCheckpointsNeedTheirFolder checks that looking for checkpoints fails if their
-// folder is not known, but that the command can still be run.
+// folder is not known.
 func TestCheckpointsNeedTheirFolder(t *testing.T) {
 	p, err := profile.Parse("p", []byte(pointing))
 	if err != nil {
@@ -119,12 +120,8 @@ func TestCheckpointsNeedTheirFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	var missing *rewrite.KnobError
-	if _, err := findCheckpoints(m, now, Past{Begun: start}); !errors.As(err, &missing) || missing.Knob != "save" {
+	if _, err := Find(m, wraptest.Now, Past{Begun: wraptest.Start}); !errors.As(err, &missing) || missing.Knob != "save" {
 		t.Errorf("%v", err)
-	}
-	w := Wrapped{Match: m}
-	if saved, err := w.Newest(); saved != nil || err != nil {
-		t.Errorf("%v, %v", saved, err)
 	}
 }
 
@@ -155,15 +152,15 @@ func TestPointerFileAndAside(t *testing.T) {
 
 func pointsAt(t *testing.T, p profile.Profile, pointer string) {
 	t.Helper()
-	files := fstest.MapFS{"work/ck/latest.txt": {Data: []byte(pointer), ModTime: start.Add(time.Hour)}}
+	files := fstest.MapFS{"work/ck/latest.txt": {Data: []byte(pointer), ModTime: wraptest.Start.Add(time.Hour)}}
 	for _, name := range []string{"iter_0000100", "iter_0000200", "iter_0000300"} {
-		files["work/ck/"+name+"/w.pt"] = &fstest.MapFile{Data: []byte(wholeZip), ModTime: start.Add(time.Hour)}
+		files["work/ck/"+name+"/w.pt"] = &fstest.MapFile{Data: []byte(wholeZip), ModTime: wraptest.Start.Add(time.Hour)}
 	}
 	m, err := rewrite.Recognise(command.Line{Args: []string{"torchrun", "--nproc-per-node=2", "pretrain.py", "--micro-batch-size", "4", "--save", "ck"}, Dir: "/work"}, []profile.Profile{p}, rewrite.Given{Files: files, Profile: "pointing"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := findCheckpoints(m, now, Past{Begun: start})
+	found, err := Find(m, wraptest.Now, Past{Begun: wraptest.Start})
 	if err != nil || found.Newest == nil || found.Newest.Path != "ck/iter_0000200" {
 		t.Fatalf("%+v, %v", found, err)
 	}
@@ -191,7 +188,7 @@ func pointsAt(t *testing.T, p profile.Profile, pointer string) {
 func TestWriteAndSetAside(t *testing.T) {
 	dir := t.TempDir()
 	files := fstest.MapFS{}
-	checkpoint(files, "checkpoint-9", start.Add(time.Hour), nil)
+	checkpoint(files, "checkpoint-9", wraptest.Start.Add(time.Hour), nil)
 	for name, f := range files {
 		to := filepath.Join(dir, strings.TrimPrefix(name, "work/"))
 		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, f.Data, 0o644)); err != nil {

@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"net"
@@ -10,22 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"headroom/wrap/exits"
 	"headroom/wrap/profile"
+	"headroom/wrap/wraptest"
 )
-
-// unblocked fails the test if f has not returned after a while, which it does unless it is
-// blocked.
-func unblocked(t *testing.T, what string, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() { defer close(done); f() }()
-	select {
-	case <-done:
-	case <-time.After(time.Minute):
-		t.Fatalf("%s: blocked", what)
-	}
-}
 
 // TestSpecialFilesAreNotOpened checks that nothing opens a named pipe, a socket or a device
 // where files are looked for, whatever the way to it. Opening a pipe that nobody writes to
@@ -55,8 +42,8 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 		"deep/*/w.pt":     "",
 	} {
 		m := scriptMatch(t, files, dir, pattern)
-		unblocked(t, pattern, func() {
-			found, err := findCheckpoints(m, time.Now().Add(time.Hour), Past{})
+		wraptest.Unblocked(t, pattern, func() {
+			found, err := Find(m, time.Now().Add(time.Hour), Past{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -69,41 +56,27 @@ func TestSpecialFilesAreNotOpened(t *testing.T) {
 			if got := strings.Join(all, "; "); got != problems {
 				t.Errorf("%s: %s", pattern, got)
 			}
-			if claim, err := ClaimPlace(m, "run", nil); err != nil {
+			if claim, err := Announce(m, "run", nil); err != nil {
 				t.Error(err)
 			} else if claim != nil {
 				_ = claim.Close()
 			}
-			w := &Wrapped{Match: m, Command: m.Command}
-			w.List()
-			w.past()
+			if names, err := NamesOf(m); err != nil || len(names.Marks()) < len(all) {
+				t.Error(names, err)
+			}
 		})
 	}
-	unblocked(t, "a configuration", func() {
-		m := scriptMatch(t, files, dir, "out/*")
-		if _, err := m.Read("config.yaml"); err == nil || !strings.Contains(err.Error(), "is a named pipe") {
-			t.Error(err)
-		}
-	})
-	unblocked(t, "a pointer", func() {
+	wraptest.Unblocked(t, "a pointer", func() {
 		if name := pointed(folder{files, strings.TrimPrefix(at("out"), "/")}, profile.Layout{Pointer: "latest.txt"}); name != "" {
 			t.Error(name)
 		}
 	})
-	unblocked(t, "an index of shards", func() {
+	wraptest.Unblocked(t, "an index of shards", func() {
 		if err := os.WriteFile(at("y.index.json"), []byte(`{"weight_map": {"a": "out/x.index.json"}}`), 0o600); err != nil {
 			t.Error(err)
 		}
 		if problem := broken(folder{files, strings.TrimPrefix(dir, "/")}, "y.index.json"); !strings.Contains(problem, "is a named pipe") {
 			t.Error(problem)
-		}
-	})
-	unblocked(t, "a launcher's error file", func() {
-		if err := syscall.Mkfifo(at("error.json"), 0o600); err != nil {
-			t.Error(err)
-		}
-		if ranks, notes := exits.ReadRankErrors(os.DirFS(dir)); len(ranks) != 0 || len(notes) != 1 {
-			t.Error(ranks, notes)
 		}
 	})
 }

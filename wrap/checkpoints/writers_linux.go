@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"bytes"
@@ -16,11 +16,11 @@ import (
 	"headroom/wrap/command"
 )
 
-// writers notes which processes write files in the folder of the checkpoints. The kernel tells
+// Writers notes which processes write files in the folder of the checkpoints. The kernel tells
 // when a file there is written, and /proc which processes have it open at that moment. It costs
 // nothing while nobody writes. A file that is written within a moment is missed, and so is one
 // that another machine writes: then the writer stays unknown.
-type writers struct {
+type Writers struct {
 	root    string   // the folder that holds the checkpoints, without symbolic links in its path; it may not exist yet
 	deeper  []string // pattern of the folders below root in which checkpoints are, by level
 	events  *os.File
@@ -28,7 +28,7 @@ type writers struct {
 
 	mu   sync.Mutex // guards the fields below
 	own  func(pid int) bool
-	seen map[fileKey]*writing
+	seen map[FileKey]*writing
 }
 
 // writing is what is known about the writing of a file.
@@ -50,22 +50,22 @@ const (
 	eventBytes = 64 << 10
 )
 
-// watchWriters begins to watch the folder root, where the checkpoints match the pattern glob.
+// Watch begins to watch the folder root, where the checkpoints match the pattern glob.
 // It returns nil if that is not possible.
-func watchWriters(root, glob string) *writers {
+func Watch(root, glob string) *Writers {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil
 	}
 	levels := strings.Split(glob, "/")
-	w := &writers{root: command.Resolved(root), deeper: levels[:len(levels)-1], events: os.NewFile(uintptr(fd), "inotify"), watched: map[int]string{}, seen: map[fileKey]*writing{}}
+	w := &Writers{root: command.Resolved(root), deeper: levels[:len(levels)-1], events: os.NewFile(uintptr(fd), "inotify"), watched: map[int]string{}, seen: map[FileKey]*writing{}}
 	w.cover()
 	go w.read(w.events)
 	return w
 }
 
-// follow makes the processes for which own returns true count as those of the command.
-func (w *writers) follow(own func(pid int) bool) {
+// Follow makes the processes for which own returns true count as those of the command.
+func (w *Writers) Follow(own func(pid int) bool) {
 	if w == nil {
 		return
 	}
@@ -74,8 +74,8 @@ func (w *writers) follow(own func(pid int) bool) {
 	w.own = own
 }
 
-// of implements [Past].Writer.
-func (w *writers) of(file fileKey) (own bool, other int) {
+// Of implements [Past].Writer.
+func (w *Writers) Of(file FileKey) (own bool, other int) {
 	if w == nil {
 		return false, 0
 	}
@@ -87,7 +87,7 @@ func (w *writers) of(file fileKey) (own bool, other int) {
 	return false, 0
 }
 
-func (w *writers) close() {
+func (w *Writers) Close() {
 	if w != nil {
 		_ = w.events.Close()
 	}
@@ -95,7 +95,7 @@ func (w *writers) close() {
 
 // cover watches the folders in which checkpoints may appear. As long as root does not exist,
 // that is the nearest folder above it that does.
-func (w *writers) cover() {
+func (w *Writers) cover() {
 	at := w.root
 	for at != "/" {
 		if info, err := os.Stat(at); err == nil && info.IsDir() {
@@ -118,7 +118,7 @@ func (w *writers) cover() {
 	}
 }
 
-func (w *writers) watch(folder string, mask uint32) {
+func (w *Writers) watch(folder string, mask uint32) {
 	if len(w.watched) >= mostWatches {
 		return
 	}
@@ -134,7 +134,7 @@ func (w *writers) watch(folder string, mask uint32) {
 }
 
 // read handles the kernel's messages until events is closed.
-func (w *writers) read(events *os.File) {
+func (w *Writers) read(events *os.File) {
 	buffer := make([]byte, eventBytes)
 	for {
 		n, err := events.Read(buffer)
@@ -161,7 +161,7 @@ func (w *writers) read(events *os.File) {
 
 // handle notes a message about a path. It reports whether the path's writer is to be looked
 // for.
-func (w *writers) handle(at string, mask uint32) bool {
+func (w *Writers) handle(at string, mask uint32) bool {
 	if mask&unix.IN_ISDIR != 0 {
 		return w.folder(at)
 	}
@@ -192,7 +192,7 @@ func (w *writers) handle(at string, mask uint32) bool {
 
 // folder watches a new folder, if checkpoints may appear in it. It reports whether there are
 // files in it already.
-func (w *writers) folder(at string) (files bool) {
+func (w *Writers) folder(at string) (files bool) {
 	if strings.HasPrefix(w.root+"/", at+"/") {
 		w.cover()
 		at = w.root
@@ -214,8 +214,8 @@ func (w *writers) folder(at string) (files bool) {
 }
 
 // look finds out which processes have files below root open for writing.
-func (w *writers) look() {
-	open := openFor(w.root)
+func (w *Writers) look() {
+	open := OpenFor(w.root)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.seen {
@@ -239,16 +239,16 @@ func (w *writers) look() {
 	}
 }
 
-// opened is a file that a process has open for writing.
-type opened struct {
+// Opened is a file that a process has open for writing.
+type Opened struct {
 	pid int
 	machine.Descriptor
-	key fileKey
+	key FileKey
 }
 
-// openFor lists the files below a folder that other processes have open for writing, as far
+// OpenFor lists the files below a folder that other processes have open for writing, as far
 // as this process may know.
-func openFor(folder string) (all []opened) {
+func OpenFor(folder string) (all []Opened) {
 	for _, p := range machine.Processes() {
 		if p.PID == os.Getpid() || p.Dead {
 			continue
@@ -258,7 +258,7 @@ func openFor(folder string) (all []opened) {
 				continue
 			}
 			if info, err := os.Stat(d.Link); err == nil && info.Mode().IsRegular() {
-				all = append(all, opened{p.PID, d, keyOf(info)})
+				all = append(all, Opened{p.PID, d, keyOf(info)})
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"fmt"
@@ -70,18 +70,18 @@ func TestWriters(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(dir, "out"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		w := watchWriters(root, c.glob)
+		w := Watch(root, c.glob)
 		if w == nil {
 			t.Fatal("nothing is watched")
 		}
 		ours := 0
-		w.follow(func(pid int) bool { return pid == ours })
+		w.Follow(func(pid int) bool { return pid == ours })
 		of := func(name string) (own bool, other int) {
 			info, err := os.Stat(name)
 			if err != nil {
 				return false, 0
 			}
-			return w.of(keyOf(info))
+			return w.Of(keyOf(info))
 		}
 		stranger := holds(t, at, by)
 		wraptest.Eventually(t, "the writer is found", func() bool { own, other := of(first); return !own && other == stranger.Process.Pid })
@@ -89,23 +89,23 @@ func TestWriters(t *testing.T) {
 		if own, other := of(at); own || other != stranger.Process.Pid {
 			t.Errorf("%s: after its end: %v, %d", c.file, own, other)
 		}
-		w.close()
+		w.Close()
 	}
 }
 
 // TestOwnWriter checks that a process of the command is told from others.
 func TestOwnWriter(t *testing.T) {
 	dir := t.TempDir()
-	w := watchWriters(dir, "s-*")
-	defer w.close()
-	w.follow(func(int) bool { return true })
+	w := Watch(dir, "s-*")
+	defer w.Close()
+	w.Follow(func(int) bool { return true })
 	own := holds(t, filepath.Join(dir, "s-1"), "")
 	wraptest.Eventually(t, "the writer is found", func() bool {
 		info, err := os.Stat(filepath.Join(dir, "s-1"))
 		if err != nil {
 			return false
 		}
-		is, other := w.of(keyOf(info))
+		is, other := w.Of(keyOf(info))
 		return is && other == 0
 	})
 	own.end(t)
@@ -117,12 +117,12 @@ func TestOpenForWriting(t *testing.T) {
 	slow := holds(t, filepath.Join(dir, "out/s-2.txt"), "")
 	wraptest.Eventually(t, "the file is there", func() bool { _, err := os.Stat(filepath.Join(dir, "out/s-2.txt")); return err == nil })
 	m := scriptMatch(t, os.DirFS("/"), dir, "out/s-*.txt")
-	found, err := findCheckpoints(m, time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
+	found, err := Find(m, time.Now().Add(time.Hour), Past{Open: OpenFor(command.Resolved(filepath.Join(dir, "out")))})
 	if err != nil || len(found.All) != 1 || found.All[0].Problem != fmt.Sprintf("process %d has it open for writing", slow.Process.Pid) {
 		t.Errorf("%+v, %v", found.All, err)
 	}
 	slow.end(t)
-	found, err = findCheckpoints(m, time.Now().Add(time.Hour), Past{open: openFor(command.Resolved(filepath.Join(dir, "out")))})
+	found, err = Find(m, time.Now().Add(time.Hour), Past{Open: OpenFor(command.Resolved(filepath.Join(dir, "out")))})
 	if err != nil || found.Newest == nil {
 		t.Errorf("%+v, %v", found.All, err)
 	}
@@ -162,8 +162,8 @@ func TestTwoTrainings(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		begun := time.Now().Add(-time.Hour)
-		writers := map[fileKey]string{}
-		past := Past{Begun: begun, Listed: true, Most: c.most, over: true}
+		writers := map[FileKey]string{}
+		past := Past{Begun: begun, Listed: true, Most: c.most, Over: true}
 		pattern := "*.json"
 		for i, f := range c.files {
 			if strings.Contains(f.name, "/") {
@@ -188,20 +188,20 @@ func TestTwoTrainings(t *testing.T) {
 				past.Saved = append(past.Saved, runs.Mark{Path: f.name + ".json", Size: 2, Time: info.ModTime()})
 			}
 		}
-		past.Writer = func(key fileKey) (bool, int) {
+		past.Writer = func(key FileKey) (bool, int) {
 			if writers[key] == other {
 				return false, 7
 			}
 			return writers[key] == own, 0
 		}
-		found, err := findCheckpoints(scriptMatch(t, os.DirFS("/"), dir, pattern), time.Now(), past)
+		found, err := Find(scriptMatch(t, os.DirFS("/"), dir, pattern), time.Now(), past)
 		if err != nil || found.Newest == nil {
 			t.Fatalf("%s: %+v, %v", c.name, found, err)
 		}
-		if n := found.Newest; n.Path != c.newest+".json" || (n.Problem == "") != (c.problem == "") || !strings.HasPrefix(n.Problem, c.problem) || n.perhaps != (c.problem != "") {
+		if n := found.Newest; n.Path != c.newest+".json" || (n.Problem == "") != (c.problem == "") || !strings.HasPrefix(n.Problem, c.problem) || n.Perhaps != (c.problem != "") {
 			t.Errorf("%s: %s, %q", c.name, n.Path, n.Problem)
 		}
-		if why := strings.Join(found.skipped(), "; "); c.problem == "" && why != c.skipped {
+		if why := strings.Join(found.Skipped(), "; "); c.problem == "" && why != c.skipped {
 			t.Errorf("%s: %q", c.name, why)
 		}
 	}

@@ -2,12 +2,11 @@ package wrap
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
 	"headroom/runs"
+	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
 	"headroom/wrap/rewrite"
@@ -20,8 +19,8 @@ func (w *Wrapped) List() {
 	if w.Match == nil || w.Match.Profile.Checkpoints.Glob == "" {
 		return
 	}
-	found, files, names, err := candidates(w.Match, w.Match.Profile.Checkpoints)
-	if err != nil || files == nil {
+	names, err := checkpoints.NamesOf(w.Match)
+	if err != nil || !names.Known() {
 		return // then their times decide
 	}
 	listing := make(chan []runs.Mark, 1)
@@ -29,7 +28,7 @@ func (w *Wrapped) List() {
 	w.listing = listing
 	w.mu.Unlock()
 	go func() {
-		before := marksOf(files, found.Root, names)
+		before := names.Marks()
 		if w.Keep != nil {
 			w.Keep(runs.Known{Before: before})
 		}
@@ -46,7 +45,7 @@ func (w *Wrapped) Recall(known *runs.Known) {
 	}
 	w.known, w.listed = *known, true
 	if known.Shared != "" && w.Match != nil { // what comes from now on is not that run's, or Joined is called again
-		for _, m := range present(w.Match) {
+		for _, m := range checkpoints.Present(w.Match) {
 			if !slices.ContainsFunc(known.Certain, m.Same) {
 				w.known.Strange = append(w.known.Strange, m)
 			}
@@ -64,26 +63,8 @@ func (w *Wrapped) Joined(m *rewrite.Match, who string) {
 	if w.awaitList(); w.known.Shared != "" {
 		return
 	}
-	w.known.Shared, w.known.Certain = who, present(m)
+	w.known.Shared, w.known.Certain = who, checkpoints.Present(m)
 	w.keep()
-}
-
-// present returns what all the checkpoints look like that are there.
-func present(m *rewrite.Match) (all []runs.Mark) {
-	found, files, names, err := candidates(m, m.Profile.Checkpoints)
-	if err != nil || files == nil {
-		return nil
-	}
-	return marksOf(files, found.Root, names)
-}
-
-func marksOf(files fs.FS, root string, names []string) []runs.Mark {
-	marks := make([]runs.Mark, len(names))
-	for i, name := range names {
-		c, _ := glance(files, root, name)
-		marks[i] = c.mark()
-	}
-	return marks
 }
 
 // Wait waits until List has read the checkpoints and called Keep.
@@ -101,32 +82,23 @@ func (w *Wrapped) awaitList() {
 }
 
 // past returns what is known about the checkpoints.
-func (w *Wrapped) past() Past {
+func (w *Wrapped) past() checkpoints.Past {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.awaitList()
-	past := Past{Known: w.known, Begun: w.Begun, Listed: w.listed}
+	past := checkpoints.Past{Known: w.known, Begun: w.Begun, Listed: w.listed}
 	past.Failed = slices.Concat(past.Failed, w.doubted)
 	past.Most = w.most()
 	if w.writers != nil {
-		past.Writer = w.writers.of
+		past.Writer = w.writers.Of
 	}
 	return past
 }
 
 // Unwatch ends what watches who writes checkpoints.
-func (w *Wrapped) Unwatch() { w.writers.close() }
+func (w *Wrapped) Unwatch() { w.writers.Close() }
 
-// absolute returns the folder of the checkpoints, as an absolute path, and their pattern in it.
-func absolute(m *rewrite.Match) (root, glob string) {
-	root, err := rewrite.Root(m)
-	if err != nil {
-		return "", ""
-	}
-	return "/" + m.Command.Abs(root), m.Profile.Checkpoints.Glob
-}
-
-// most returns the Most of a [Past].
+// most returns the Most of a [checkpoints.Past].
 func (w *Wrapped) most() int64 {
 	if w.Made == nil || w.Match == nil || w.Match.Profile.Unit != profile.Steps || w.base < 0 {
 		return 0
@@ -162,21 +134,21 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	}
 	past := w.past()
 	if w.decides {
-		if root, glob := absolute(w.Match); glob != "" {
-			past.open = openFor(command.Resolved(root))
+		if root, glob := checkpoints.Absolute(w.Match); glob != "" {
+			past.Open = checkpoints.OpenFor(command.Resolved(root))
 		}
 	}
-	past.over = !w.decides // if the result is only reported, it is not worth waiting for
-	found, err := findCheckpoints(w.Match, time.Now(), past)
-	if err == nil && slices.ContainsFunc(found.All, func(c Checkpoint) bool { return c.settles }) {
-		past.still = found.marks()
-		time.Sleep(settled) // the writer is dead, so nothing changes the checkpoint meanwhile
-		found, err = findCheckpoints(w.Match, time.Now(), past)
+	past.Over = !w.decides // if the result is only reported, it is not worth waiting for
+	found, err := checkpoints.Find(w.Match, time.Now(), past)
+	if err == nil && slices.ContainsFunc(found.All, func(c checkpoints.Checkpoint) bool { return c.Settles }) {
+		past.Still = found.Marks()
+		time.Sleep(checkpoints.Settled) // the writer is dead, so nothing changes the checkpoint meanwhile
+		found, err = checkpoints.Find(w.Match, time.Now(), past)
 	}
 	if errors.As(err, new(*rewrite.ResumeError)) || errors.As(err, new(*rewrite.KnobError)) {
 		return nil, nil // it is not known where checkpoints are, which must not keep the command from being run
 	}
-	w.aside, w.skipped = found.Aside(), found.skipped()
+	w.aside, w.skipped = found.Aside(), found.Skipped()
 	if err != nil {
 		return nil, err
 	}
@@ -184,18 +156,18 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	if found.Newest == nil {
 		return nil, nil
 	}
-	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, Perhaps: found.Newest.perhaps, checkpoint: found.Newest}, nil
+	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, Perhaps: found.Newest.Perhaps, checkpoint: found.Newest}, nil
 }
 
 // saved keeps the checkpoints that this run has written. Before this process has started the
 // command, they may be those of somebody else.
-func (w *Wrapped) saved(found Checkpoints) {
-	if !w.ran || len(found.All) == 0 || found.Newest != nil && found.Newest.perhaps {
+func (w *Wrapped) saved(found checkpoints.Found) {
+	if !w.ran || len(found.All) == 0 || found.Newest != nil && found.Newest.Perhaps {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.known.Saved = found.marks()
+	w.known.Saved = found.Marks()
 	w.keep()
 }
 
@@ -211,7 +183,7 @@ func (w *Wrapped) keep() {
 func (w *Wrapped) Wrote(c *Saved) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.known.Saved, func(m runs.Mark) bool { return m.Same(c.checkpoint.mark()) })
+	return slices.ContainsFunc(w.known.Saved, func(m runs.Mark) bool { return m.Same(c.checkpoint.Mark()) })
 }
 
 // Reject makes Newest return checkpoints other than c, from which the command could not
@@ -219,7 +191,7 @@ func (w *Wrapped) Wrote(c *Saved) bool {
 func (w *Wrapped) Reject(c *Saved) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.doubted = append(w.doubted, c.checkpoint.mark())
+	w.doubted = append(w.doubted, c.checkpoint.Mark())
 }
 
 // Judge ends the doubts about the checkpoints that were rejected. If bad is true, they are not
@@ -232,40 +204,4 @@ func (w *Wrapped) Judge(bad bool) {
 		w.keep()
 	}
 	w.doubted = nil
-}
-
-// marks returns what the checkpoints of this run look like.
-func (c Checkpoints) marks() []runs.Mark {
-	marks := make([]runs.Mark, len(c.All))
-	for i, one := range c.All {
-		marks[i] = one.mark()
-	}
-	return marks
-}
-
-// skipped says of each checkpoint that seems to be newer than the newest complete one why it
-// is not used: in a sentence for each reason.
-func (c Checkpoints) skipped() (why []string) {
-	seems := func(one Checkpoint) bool {
-		return c.Newest == nil || one.Number > c.Newest.Number || one.Time.After(c.Newest.Time) || one.Time.IsZero()
-	}
-	var reasons []string
-	paths := map[string][]string{}
-	for _, one := range slices.Concat(c.All, c.Others) {
-		if one.Problem == "" || !seems(one) {
-			continue
-		}
-		if len(paths[one.Problem]) == 0 {
-			reasons = append(reasons, one.Problem)
-		}
-		paths[one.Problem] = append(paths[one.Problem], one.Path)
-	}
-	for _, reason := range reasons {
-		more := ""
-		if n := len(paths[reason]); n > 1 {
-			more = fmt.Sprintf(" (and %d more)", n-1)
-		}
-		why = append(why, fmt.Sprintf("not used: %s%s: %s", paths[reason][0], more, reason))
-	}
-	return why
 }

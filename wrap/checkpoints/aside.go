@@ -1,4 +1,4 @@
-package wrap
+package checkpoints
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ type Rename struct{ From, To string }
 // checkpoint. Only a framework that chooses its checkpoint by itself needs them, not one
 // that is given a path. They cover the incomplete checkpoints that are newer than the
 // newest complete one.
-func (c Checkpoints) Aside() []Rename {
+func (c Found) Aside() []Rename {
 	var all []Rename
 	for _, one := range c.All {
 		if one.Problem == "" || !c.auto {
