@@ -146,16 +146,7 @@ func (w *Wrapped) Prepare(plan recovery.Plan, from *Saved, fallbacks ...string) 
 // started. The cancellation does not end a child that is already running, which gets the
 // user's signal in any case.
 func (w *Wrapped) Live(ctx context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
-	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
-	if err == nil {
-		err = w.gate(ctx)
-	}
-	if err == nil {
-		err = checkpoints.SetAside(w.Command, w.aside)
-	}
-	if err == nil {
-		err = next.Write()
-	}
+	next, err := w.ready(ctx, b)
 	if err != nil {
 		return exits.Outcome{}, command.Exit{}, err
 	}
@@ -168,13 +159,7 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (exits.Outcome, command
 	if w.Said != nil && len(next.Changes) > 0 {
 		w.Said(next)
 	}
-	var log io.WriteCloser
-	if w.Log != nil {
-		if log, err = w.Log(w.Number()); err != nil {
-			w.Trouble(fmt.Errorf("the attempt has no log: %w", err))
-			log = nil
-		}
-	}
+	log := w.log()
 	c, ended := w.named(next.Command, b.Plan), func(o exits.Outcome) exits.Outcome { return o }
 	if w.Inside != nil {
 		c, ended = w.Inside(c)
@@ -188,21 +173,48 @@ func (w *Wrapped) Live(ctx context.Context, b Beginning) (exits.Outcome, command
 	if err != nil {
 		return ended(exits.Outcome{}), exit, err
 	}
+	var outcome exits.Outcome
 	if own != nil {
-		w.decides = true
-		outcome := ended(*own)
-		w.behind.training = outcome.Training
-		return outcome, exit, nil
+		outcome, w.decides = ended(*own), true
+	} else {
+		if outcome = exits.Classify(exit); outcome.Kind == exits.OutOfHostMemory {
+			outcome = outcome.InHostMemory(exit.GPUs, machine.LookAtMemory().Most())
+		}
+		outcome = ended(outcome)
+		w.Mixed = cmp.Or(outcome.Mixed, w.Mixed)
+		w.decides = outcome.Kind.Memory() || outcome.Kind == exits.DeviceGone
 	}
-	outcome := exits.Classify(exit)
-	if outcome.Kind == exits.OutOfHostMemory {
-		outcome = outcome.InHostMemory(exit.GPUs, machine.LookAtMemory().Most())
-	}
-	outcome = ended(outcome)
 	w.behind.training = outcome.Training
-	w.Mixed = cmp.Or(outcome.Mixed, w.Mixed)
-	w.decides = outcome.Kind.Memory() || outcome.Kind == exits.DeviceGone
 	return outcome, exit, nil
+}
+
+// ready prepares a life: when it returns, memory is free and the files of the command to start are
+// written.
+func (w *Wrapped) ready(ctx context.Context, b Beginning) (rewrite.Result, error) {
+	next, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
+	if err == nil {
+		err = w.gate(ctx)
+	}
+	if err == nil {
+		err = checkpoints.SetAside(w.Command, w.aside)
+	}
+	if err == nil {
+		err = next.Write()
+	}
+	return next, err
+}
+
+// log opens the log of the current attempt. It returns nil if there is none.
+func (w *Wrapped) log() io.WriteCloser {
+	if w.Log == nil {
+		return nil
+	}
+	log, err := w.Log(w.Number())
+	if err != nil {
+		w.Trouble(fmt.Errorf("the attempt has no log: %w", err))
+		return nil
+	}
+	return log
 }
 
 // named returns c with environment variables that give its run, the number of its attempt, the

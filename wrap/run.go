@@ -306,34 +306,45 @@ func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit)
 	case o.Kind == exits.Stopped || ctx.Err() != nil:
 		return false, errInterrupted
 	}
-	switch o.Kind {
-	case exits.OutOfMemory, exits.OutOfHostMemory, exits.OutOfSharedMemory:
-		if o.Hopeless = o.HopelessAt(r.s.Running()); r.mayPass(o) {
-			o.Hopeless = ""
-		}
-		if r.Recover && o.OutOfMemory() && o.Hopeless == "" {
-			return r.recover(ctx, o, exit)
-		}
-	case exits.Leaking:
-		if !r.Recover || !r.progressed() { // it may not be started again, or has no new checkpoint to start from
-			break
-		}
+	o.Hopeless = r.hopeless(o)
+	switch {
+	case r.Recover && o.OutOfMemory() && o.Hopeless == "":
+		return r.recover(ctx, o, exit)
+	case r.Recover && o.Kind == exits.Leaking && r.progressed(): // without a new checkpoint there is nothing to start from
 		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.newest.Step}}, life(exit))
 		return err == nil, err
-	case exits.DeviceGone, exits.Hung:
-		if !r.Recover {
-			break
-		}
-		d, err := r.s.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: exits.Describe(o, exit)}}, life(exit))
-		if err != nil || d.Remedy == recovery.Exec {
-			return err == nil, err
-		}
-		return false, &ExitError{Code: exit.Code, Why: d.Reason}
-	case exits.Failed:
-		if again, err := r.olderOne(o, exit); again || err != nil {
-			return again, err
-		}
+	case r.Recover && (o.Kind == exits.DeviceGone || o.Kind == exits.Hung):
+		return r.anew(o, exit)
 	}
+	if again, err := r.olderOne(o, exit); again || err != nil {
+		return again, err
+	}
+	return false, r.failed(o, exit)
+}
+
+// hopeless says why no smaller batch will help after a life, or returns "" if one may.
+func (r *runner) hopeless(o exits.Outcome) string {
+	if !o.Kind.Memory() {
+		return o.Hopeless
+	}
+	if o.Hopeless = o.HopelessAt(r.s.Running()); r.mayPass(o) {
+		return ""
+	}
+	return o.Hopeless
+}
+
+// anew asks the session whether another life may start after one whose process could not go on.
+func (r *runner) anew(o exits.Outcome, exit command.Exit) (again bool, err error) {
+	d, err := r.s.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: exits.Describe(o, exit)}}, life(exit))
+	if err != nil || d.Remedy == recovery.Exec {
+		return err == nil, err
+	}
+	return false, &ExitError{Code: exit.Code, Why: d.Reason}
+}
+
+// failed returns the error for a life after which nothing is left to try, and notes a lack of
+// memory in the journal.
+func (r *runner) failed(o exits.Outcome, exit command.Exit) error {
 	e := &ExitError{Code: exit.Code, Why: exits.Describe(o, exit), How: exits.Ending(o, exit), What: exits.InShort(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
 	var verdict memory.Verdict
 	if o.OutOfMemory() && o.Evidence != nil {
@@ -351,7 +362,7 @@ func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit)
 		r.s.Note(runs.Entry{Kind: runs.KindOOM, OOM: &failure, Verdict: &verdict, Text: failure.Error(), Seconds: r.lost().Seconds(), Final: true})
 		r.stops(e.Why, e.Hint)
 	}
-	return false, e
+	return e
 }
 
 // spoken are the signals with which people and programs usually end a command on purpose.
@@ -402,7 +413,7 @@ var numbers = regexp.MustCompile(`\d+`)
 // before it made a step. again reports whether there is an older checkpoint to resume from
 // instead. Nothing else about the command changes, and each checkpoint is tried once.
 func (r *runner) olderOne(o exits.Outcome, exit command.Exit) (again bool, err error) {
-	if r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
+	if o.Kind != exits.Failed || r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
 		return false, nil
 	}
 	reason := numbers.ReplaceAllString(strings.Join(o.Reasons, "; "), "#")

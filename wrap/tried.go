@@ -58,26 +58,7 @@ func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most mem
 	short := fmt.Sprintf("micro-batch %d does not fit", tried.Micro)
 	switch {
 	case o.Kind == exits.OutOfMemory && o.OutOfMemory():
-		oom := o.Evidence.Failure
-		training := p
-		training.Eval = 0 // a trial evaluates nothing
-		if why := o.HopelessAt(training); why != "" {
-			verdict := memory.Verdict{Cause: memory.Model, Why: why}
-			return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and no smaller one will: " + why}}
-		}
-		if oom.Assumed { // only the failed request is known, not how much memory there was
-			tried.Peak, tried.Room, tried.Text = 0, 0, short+": it needs "+oom.Shortage()
-			return tried, nil
-		}
-		if t.Memory == 0 { // otherwise t.Memory simulates a whole GPU, and memory outside the allocator counts, too
-			tried.Limit = cmp.Or(oom.Stats.Capacity, tried.Limit)
-			tried.beside = max(0, tried.Peak-tried.Limit)
-		}
-		tried.Peak, tried.Room, tried.Text = cmp.Or(oom.Needed(), tried.Peak), cmp.Or(tried.Room, oom.Stats.Available()), short
-		if oom.Needed() > 0 {
-			tried.Text += ": it needs " + oom.Shortage()
-		}
-		return tried, nil
+		return t.tooLarge(tried, p, o)
 	case o.Kind == exits.Done && o.Error != "":
 		tried.Text = fmt.Sprintf("%s: the trial exited with status 0 after running out of memory: %s", short, o.Error)
 		return tried, nil
@@ -95,6 +76,31 @@ func (t *Trials) judge(p recovery.Plan, exit command.Exit, stayed bool, most mem
 		tried.Steps = rule.Steps
 	} else {
 		tried.Text += fmt.Sprintf(", unchanged for %v", t.FlatFor)
+	}
+	return tried, nil
+}
+
+// tooLarge returns what a trial of p shows that ran out of memory.
+func (t *Trials) tooLarge(tried Tried, p recovery.Plan, o exits.Outcome) (Tried, error) {
+	short := fmt.Sprintf("micro-batch %d does not fit", tried.Micro)
+	oom := o.Evidence.Failure
+	training := p
+	training.Eval = 0 // a trial evaluates nothing
+	if why := o.HopelessAt(training); why != "" {
+		verdict := memory.Verdict{Cause: memory.Model, Why: why}
+		return tried, &harness.GaveUpError{Decision: recovery.Decision{Remedy: recovery.Stop, Plan: p, Verdict: &verdict, Reason: short + ", and no smaller one will: " + why}}
+	}
+	if oom.Assumed { // only the failed request is known, not how much memory there was
+		tried.Peak, tried.Room, tried.Text = 0, 0, short+": it needs "+oom.Shortage()
+		return tried, nil
+	}
+	if t.Memory == 0 { // otherwise t.Memory simulates a whole GPU, and memory outside the allocator counts, too
+		tried.Limit = cmp.Or(oom.Stats.Capacity, tried.Limit)
+		tried.beside = max(0, tried.Peak-tried.Limit)
+	}
+	tried.Peak, tried.Room, tried.Text = cmp.Or(oom.Needed(), tried.Peak), cmp.Or(tried.Room, oom.Stats.Available()), short
+	if oom.Needed() > 0 {
+		tried.Text += ": it needs " + oom.Shortage()
 	}
 	return tried, nil
 }

@@ -234,36 +234,41 @@ func unlinked(all []Checkpoint) []Checkpoint {
 	})
 }
 
+// kinds returns the names of the checkpoint's files, with # in place of numbers. It returns none
+// if the checkpoint is no folder, or is known not to be complete.
+func (c Checkpoint) kinds() []string {
+	if c.Problem != "" && !c.Settles {
+		return nil
+	}
+	var names []string
+	for _, part := range c.parts {
+		if name := integer.ReplaceAllString(part, "#"); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // partial gives a problem to each folder that lacks a file which all other folders have. A
 // command that ran out of memory while it was saving may not have begun to write that file.
 func partial(all []Checkpoint) {
-	kinds := map[string]int{} // how many of the complete folders have a file
-	names := func(c Checkpoint) []string {
-		var names []string
-		for _, part := range c.parts {
-			if name := integer.ReplaceAllString(part, "#"); !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-		return names
-	}
-	folders := 0
+	folders, have := 0, map[string]int{} // how many of the complete folders have a file
 	for _, c := range all {
-		if len(c.parts) == 0 || c.Problem != "" && !c.Settles {
-			continue
+		kinds := c.kinds()
+		if len(kinds) > 0 {
+			folders++
 		}
-		folders++
-		for _, name := range names(c) {
-			kinds[name]++
+		for _, name := range kinds {
+			have[name]++
 		}
 	}
 	for i, c := range all {
-		if len(c.parts) == 0 || c.Problem != "" && !c.Settles {
+		kinds := c.kinds()
+		if len(kinds) == 0 || folders == 1 {
 			continue
 		}
-		have := names(c)
-		for _, name := range slices.Sorted(maps.Keys(kinds)) {
-			if kinds[name] == folders-1 && folders > 1 && !slices.Contains(have, name) {
+		for _, name := range slices.Sorted(maps.Keys(have)) {
+			if have[name] == folders-1 && !slices.Contains(kinds, name) {
 				all[i].Problem, all[i].Settles = fmt.Sprintf("has no %s, unlike the others", path.Base(name)), false
 				break
 			}

@@ -31,10 +31,12 @@ func (c Line) Warnings() []Warning {
 // allocator. The newest name comes first.
 var AllocatorVariables = []string{"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}
 
-// allocator adds warnings and advice about settings of PyTorch's allocator: settings that
-// contradict each other, have no effect or do harm, and one that may help.
-func allocator(w *Warnings, c Line, launch Launch) {
-	const about = "allocator"
+// about is what warnings about settings of the allocator are about.
+const about = "allocator"
+
+// allocatorSaid returns the settings of PyTorch's allocator, and adds warnings about those that
+// contradict each other.
+func allocatorSaid(w *Warnings, c Line, launch Launch) map[string]string {
 	said, by := map[string]string{}, map[string]string{}
 	for _, variable := range AllocatorVariables {
 		text, _ := launch.Getenv(c, variable)
@@ -46,6 +48,13 @@ func allocator(w *Warnings, c Line, launch Launch) {
 			said[key], by[key] = value, variable
 		}
 	}
+	return said
+}
+
+// allocator adds warnings and advice about settings of PyTorch's allocator: settings that
+// contradict each other, have no effect or do harm, and one that may help.
+func allocator(w *Warnings, c Line, launch Launch) {
+	said := allocatorSaid(w, c, launch)
 	expandable := strings.EqualFold(said["expandable_segments"], "true")
 	var native []string
 	for _, key := range []string{"expandable_segments", "garbage_collection_threshold", "max_split_size_mb", "roundup_power2_divisions"} {

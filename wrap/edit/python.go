@@ -58,17 +58,26 @@ type pythonState struct {
 
 func (s *pythonState) top() bool { return s.depth == 0 && s.quotes == "" && !s.joined }
 
+// inString reads the beginning of rest, which is in a string, and returns its length.
+func (s *pythonState) inString(rest string) int {
+	switch {
+	case rest[0] == '\\':
+		return 2
+	case strings.HasPrefix(rest, s.quotes):
+		n := len(s.quotes)
+		s.quotes = ""
+		return n
+	}
+	return 1
+}
+
 func (s *pythonState) line(line []byte) {
 	s.joined = s.quotes == "" && bytes.HasSuffix(bytes.TrimRight(line, "\r"), []byte(`\`))
 	for i := 0; i < len(line); i++ {
 		rest := string(line[i:])
 		switch {
-		case s.quotes != "" && line[i] == '\\':
-			i++
-		case s.quotes != "" && strings.HasPrefix(rest, s.quotes):
-			i += len(s.quotes) - 1
-			s.quotes = ""
 		case s.quotes != "":
+			i += s.inString(rest) - 1
 		case strings.HasPrefix(rest, `"""`) || strings.HasPrefix(rest, `'''`):
 			s.quotes = rest[:3]
 			i += 2

@@ -224,6 +224,13 @@ func (s *scanner) add(st *rankStream, l logLine, f fault) {
 	st.lastFault, st.follow = len(s.faults)-1, followMost
 }
 
+// continues reports whether a line may be part of a message that the line before it begins.
+func (l logLine) continues() bool {
+	weight, _ := progress(l.text)
+	return weight == 0 && l.level == unrated && !exceptionWord(l.text) && !strings.HasPrefix(l.text, "====") &&
+		!strings.HasPrefix(l.text, "terminate called") && !strings.HasPrefix(l.text, "Exception ignored in")
+}
+
 // follows reads a line that may continue the message of the fault before it. It returns
 // true if nothing else has to read the line. Messages from XLA, TensorFlow and PyTorch
 // with cudaMallocAsync span several lines, and Rich wraps long ones.
@@ -231,13 +238,12 @@ func (s *scanner) follows(st *rankStream, l logLine) bool {
 	if st.follow == 0 || st.lastFault < 0 {
 		return false
 	}
-	weight, _ := progress(l.text)
-	if weight > 0 || l.level != unrated || exceptionWord(l.text) || strings.HasPrefix(l.text, "====") ||
-		strings.HasPrefix(l.text, "terminate called") || strings.HasPrefix(l.text, "Exception ignored in") {
+	if l.continues() {
+		st.follow--
+	} else {
 		st.follow = 0
 		return false
 	}
-	st.follow--
 	f := &s.faults[st.lastFault]
 	if l.text == "" && f.message != "" && !strings.HasSuffix(f.message, ":") {
 		st.follow = 0

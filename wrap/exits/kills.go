@@ -21,13 +21,7 @@ const (
 // people send it too.
 func (c classifier) killed(x fault) (Outcome, bool) {
 	k := c.exit.Kernel
-	seen := c.status()
-	if x.match.meaning == workerKilled {
-		seen = c.sentence(x)
-	} else if c.found.killed != "" {
-		seen = strings.TrimSpace(c.found.killed)
-	}
-	one := c.signal() == syscall.SIGKILL || c.found.killed != "" || x.match.meaning == workerKilled
+	seen, one := c.sigkill(x)
 	switch {
 	case k.GroupKills > 0 && (one || !x.raised):
 		sure := Certain
@@ -52,6 +46,18 @@ func (c classifier) killed(x fault) (Outcome, bool) {
 		return c.memory(OutOfSharedMemory, Possible, x, seen, "a full /dev/shm is the usual reason; a file that shrank while it was mapped is another"), true
 	}
 	return Outcome{}, false
+}
+
+// sigkill reports whether SIGKILL ended the command or one of its processes, and says in words
+// how the command ended.
+func (c classifier) sigkill(x fault) (seen string, one bool) {
+	switch {
+	case x.match.meaning == workerKilled:
+		return c.sentence(x), true
+	case c.found.killed != "":
+		return strings.TrimSpace(c.found.killed), true
+	}
+	return c.status(), c.signal() == syscall.SIGKILL
 }
 
 // untold returns the outcome of a failed command whose output shows no error of its own.

@@ -48,15 +48,11 @@ func (r *reader) knob(name string) {
 	if len(k.Flags) == 0 && len(k.Paths) > 0 && p.Config.Format == "" && p.Style != HydraStyle {
 		r.add(r.lines[key], key, k.Paths[0], "the profile describes no configuration file that could hold this key; add config, or give flags")
 	}
-	isCounted := slices.Contains(Counted, name)
-	if k.Scope != "" && !isCounted {
+	switch isCounted := slices.Contains(Counted, name); {
+	case k.Scope != "" && !isCounted:
 		r.add(r.lines[key+".scope"], key+".scope", string(k.Scope), "only micro, accumulation and global have a scope")
-	}
-	if k.Scope == "" && isCounted {
-		k.Scope = PerRank
-		if name == Global {
-			k.Scope = Total
-		}
+	case k.Scope == "" && isCounted:
+		k.Scope = scopeOf(name)
 	}
 	if k.Min > 0 && name != Micro {
 		r.add(r.lines[key+".min"], key+".min", fmt.Sprint(k.Min), "only micro may have a lower bound")
@@ -65,6 +61,14 @@ func (r *reader) knob(name string) {
 		k.Type = typeOf(name)
 	}
 	p.Knobs[name] = k
+}
+
+// scopeOf returns the scope of a counted knob whose profile does not give one.
+func scopeOf(name string) Scope {
+	if name == Global {
+		return Total
+	}
+	return PerRank
 }
 
 // references checks that every knob that the profile refers to exists, and that the
@@ -124,16 +128,7 @@ func (r *reader) checkLaw() {
 			r.add(r.lines["law.write"], "law", name, "only micro, accumulation and global can be written or pinned")
 		}
 	}
-	_, hasGlobal := p.Knobs[Global]
-	if p.Law.Derive != "" && p.Law.Derive != Accumulation {
-		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "only accumulation can be derived, and only from global")
-	}
-	if p.Law.Derive != "" && !hasGlobal {
-		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global, from which it is derived")
-	}
-	if _, has := p.Knobs[Rampup]; has && p.Law.Derive == "" {
-		r.add(r.lines["knobs."+Rampup], "knobs."+Rampup, "", "needs law.derive: accumulation, because a framework that changes the effective batch computes the accumulation for each step")
-	}
+	r.checkDerived()
 	if p.Law.Derive == "" && !writes && !p.Layer && p.Knobs != nil {
 		r.add(r.lines["law"], "law", "", "nothing keeps the effective batch; write micro and accumulation, or derive accumulation from global")
 	}
@@ -146,6 +141,21 @@ func (r *reader) checkLaw() {
 		if _, err := Evaluate(patch.Value, Amounts{Micro: 1, Accumulation: 1, Global: 1, "world": 1, Devices: 1}); err != nil {
 			r.add(r.lines["resume.patch"], "resume.patch", patch.Value, err.Error())
 		}
+	}
+}
+
+// checkDerived checks the knob that the framework computes by itself.
+func (r *reader) checkDerived() {
+	p := &r.p
+	_, hasGlobal := p.Knobs[Global]
+	if p.Law.Derive != "" && p.Law.Derive != Accumulation {
+		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "only accumulation can be derived, and only from global")
+	}
+	if p.Law.Derive != "" && !hasGlobal {
+		r.add(r.lines["law.derive"], "law.derive", p.Law.Derive, "needs the knob global, from which it is derived")
+	}
+	if _, has := p.Knobs[Rampup]; has && p.Law.Derive == "" {
+		r.add(r.lines["knobs."+Rampup], "knobs."+Rampup, "", "needs law.derive: accumulation, because a framework that changes the effective batch computes the accumulation for each step")
 	}
 }
 

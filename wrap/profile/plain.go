@@ -125,9 +125,7 @@ func (k Knob) at(name, place string) (Knob, error) {
 	if k.Type == "" {
 		k.Type = typeOf(name)
 	}
-	if k.Scope = PerRank; name == Global {
-		k.Scope = Total
-	}
+	k.Scope = scopeOf(name)
 	place, scope, given := strings.Cut(place, "@")
 	if given {
 		k.Scope = Scope(scope)

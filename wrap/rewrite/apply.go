@@ -52,12 +52,10 @@ func (w *rewriter) set(p profile.Profile, docs []document, name, value string) e
 	change := Change{Knob: name, Where: at.where, Old: at.text, New: value}
 	flags := len(k.Flags) > 0 && p.Style != profile.FileStyle && !w.sole(p)
 	switch {
-	case at.kind == inArgument && at.bare && k.Type == profile.Switch:
+	case at.bare && k.Type == profile.Switch:
 		return nil
-	case at.kind == inArgument && at.bare:
-		w.args[at.flag] += "=" + value
 	case at.kind == inArgument:
-		w.args[at.at] = w.args[at.at][:at.cut] + value
+		w.replace(at, value)
 	case at.kind == inEnv:
 		w.setenv(at, k.Env, value)
 	case flags:
@@ -83,6 +81,15 @@ func (w *rewriter) set(p profile.Profile, docs []document, name, value string) e
 // sole reports whether the configuration must stay the only argument.
 func (w *rewriter) sole(p profile.Profile) bool {
 	return p.Config.Sole && len(w.m.files) > 0 && len(w.m.own()) == 1 && !w.m.files[0].script
+}
+
+// replace gives the argument at a place another value.
+func (w *rewriter) replace(at place, value string) {
+	if at.bare {
+		w.args[at.flag] += "=" + value
+	} else {
+		w.args[at.at] = w.args[at.at][:at.cut] + value
+	}
 }
 
 func (w *rewriter) setenv(at place, name, value string) {

@@ -38,11 +38,21 @@ func (w *rewriter) cut(s, next step) error {
 			w.prove("the script divides each loss by the accumulation")
 		}
 	}
+	if err := w.conditions(); err != nil {
+		return err
+	}
+	return w.layers(next)
+}
+
+// conditions adds those conditions under which the training stays the same that do not depend on
+// the accumulation.
+func (w *rewriter) conditions() error {
+	m := w.m
 	if m.Profile.Name == "plain" {
 		w.prove("the learning rate does not depend on the micro-batch alone")
-		if m.Profile.Unit == "" && m.Profile.Resume.Mode != "none" {
-			w.prove("a checkpoint counts optimizer steps, samples or epochs, not micro-batches (--knob unit=step says so, --knob unit=micro-batch the opposite)")
-		}
+	}
+	if m.Profile.Name == "plain" && m.Profile.Unit == "" && m.Profile.Resume.Mode != "none" {
+		w.prove("a checkpoint counts optimizer steps, samples or epochs, not micro-batches (--knob unit=step says so, --knob unit=micro-batch the opposite)")
 	}
 	if err := w.length(); err != nil {
 		return err
@@ -52,7 +62,7 @@ func (w *rewriter) cut(s, next step) error {
 		w.prove(compared) // nothing is known about the script's loss
 	}
 	w.out.Prove = append(w.out.Prove, holds...)
-	return w.layers(next)
+	return nil
 }
 
 // pin writes the effective batch, which the framework would otherwise compute from

@@ -124,23 +124,17 @@ func inArguments(m *Match, p profile.Profile, k profile.Knob, name string) (plac
 // it does.
 func argument(m *Match, p profile.Profile, k profile.Knob, i int) (place, bool, error) {
 	arg := m.Command.Args[i]
-	if p.Style == profile.HydraStyle && !strings.HasPrefix(arg, "-") {
-		key, value, ok := strings.Cut(arg, "=")
-		if ok && slices.Contains(k.Paths, strings.TrimLeft(key, "+")) {
-			return place{kind: inArgument, where: key, text: value, at: i, cut: len(key) + 1, flag: i}, true, nil
-		}
-	}
 	name, value, given := strings.Cut(arg, "=")
+	if p.Style == profile.HydraStyle && !strings.HasPrefix(arg, "-") && given && slices.Contains(k.Paths, strings.TrimLeft(name, "+")) {
+		return place{kind: inArgument, where: name, text: value, at: i, cut: len(name) + 1, flag: i}, true, nil
+	}
 	for _, flag := range k.Flags {
-		short := len(flag) == 2
 		switch {
 		case name == flag && given:
 			return place{kind: inArgument, where: flag, text: value, at: i, cut: len(name) + 1, flag: i}, true, nil
-		case name == flag && p.Style == profile.EqualsStyle:
-			return place{}, false, fmt.Errorf("has no value; write %s=VALUE", flag)
 		case name == flag:
-			return valueBehind(m, k, flag, i)
-		case short && k.Type == profile.Int && strings.HasPrefix(arg, flag) && command.Number(arg[2:]) > 0:
+			return valueBehind(m, p, k, flag, i)
+		case len(flag) == 2 && k.Type == profile.Int && strings.HasPrefix(arg, flag) && command.Number(arg[2:]) > 0:
 			return place{kind: inArgument, where: flag, text: arg[2:], at: i, cut: 2, flag: i}, true, nil
 		}
 	}
@@ -153,10 +147,12 @@ func argument(m *Match, p profile.Profile, k profile.Knob, i int) (place, bool, 
 // valueBehind returns the place of the value of the flag at argument i. The value is the
 // argument after the flag, several arguments if the knob is a list, or "true" for a
 // switch.
-func valueBehind(m *Match, k profile.Knob, flag string, i int) (place, bool, error) {
+func valueBehind(m *Match, p profile.Profile, k profile.Knob, flag string, i int) (place, bool, error) {
 	at := place{kind: inArgument, where: flag, at: i + 1, flag: i}
 	missing := i+1 >= m.end() || strings.HasPrefix(m.Command.Args[i+1], "-") && command.Number(m.Command.Args[i+1][1:]) == 0
 	switch {
+	case p.Style == profile.EqualsStyle:
+		return place{}, false, fmt.Errorf("has no value; write %s=VALUE", flag)
 	case k.Type == profile.Switch || missing && k.Type == profile.Bool:
 		at.at, at.bare, at.text = i, true, "true"
 		return at, true, nil

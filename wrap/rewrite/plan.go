@@ -83,7 +83,52 @@ func Asks(m *Match) (Asked, error) {
 }
 
 // stepOf reads the knobs and converts their values to values per rank.
-func stepOf(m *Match) (s step, err error) {
+func stepOf(m *Match) (step, error) {
+	s, err := sizesOf(m)
+	if err != nil {
+		return s, err
+	}
+	given, err := m.Sets(profile.Accumulation)
+	if err != nil {
+		return s, err
+	}
+	derived := s.global > 0 && !given
+	if err := schedule(m, &s, derived); err != nil {
+		return s, err
+	}
+	if derived {
+		err = derive(m, &s)
+	} else {
+		err = accumulate(m, &s)
+	}
+	if err != nil {
+		return s, err
+	}
+	return s, agree(m, s)
+}
+
+// accumulate takes the accumulation from its knob; if the command does not give it, it is 1.
+func accumulate(m *Match, s *step) (err error) {
+	s.perRank = 1
+	if _, has := m.Profile.Knobs[profile.Accumulation]; has && s.accumulation == 0 && s.global == 0 && m.Profile.Law.Derive == "" {
+		return &KnobError{profile.Accumulation, m.Where(profile.Accumulation), "", "not given, and its default is not known; give it, even if it is 1"}
+	}
+	if s.accumulation > 0 {
+		if s.perRank, err = perRank(m, profile.Accumulation, s.accumulation, *s); err != nil {
+			return err
+		}
+	}
+	if s.global > 0 && s.ranks == 0 {
+		return &WorldError{profile.Global, s.why}
+	}
+	if g := s.total(); s.global > 0 && g != s.global*globalRanks(m, *s) {
+		return &KnobError{profile.Global, m.Where(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not micro-batch %d × accumulation %d × %d ranks", s.perMicro, s.perRank, s.ranks)}
+	}
+	return nil
+}
+
+// sizesOf reads the knobs, and the number of ranks. It leaves open the accumulation on each rank.
+func sizesOf(m *Match) (s step, err error) {
 	if s.ranks, s.why, err = ranksOf(m); err != nil {
 		return s, err
 	}
@@ -96,36 +141,8 @@ func stepOf(m *Match) (s step, err error) {
 	if s.micro == 0 {
 		return s, &KnobError{profile.Micro, m.Where(profile.Micro), "", "not given, and its default is not known; give it"}
 	}
-	if s.perMicro, err = perRank(m, profile.Micro, s.micro, s); err != nil {
-		return s, err
-	}
-	given, err := m.Sets(profile.Accumulation)
-	if err != nil {
-		return s, err
-	}
-	derived := s.global > 0 && !given
-	if err := schedule(m, &s, derived); err != nil {
-		return s, err
-	}
-	if derived {
-		return s, derive(m, &s)
-	}
-	s.perRank = 1
-	if _, has := m.Profile.Knobs[profile.Accumulation]; has && s.accumulation == 0 && s.global == 0 && m.Profile.Law.Derive == "" {
-		return s, &KnobError{profile.Accumulation, m.Where(profile.Accumulation), "", "not given, and its default is not known; give it, even if it is 1"}
-	}
-	if s.accumulation > 0 {
-		if s.perRank, err = perRank(m, profile.Accumulation, s.accumulation, s); err != nil {
-			return s, err
-		}
-	}
-	if s.global > 0 && s.ranks == 0 {
-		return s, &WorldError{profile.Global, s.why}
-	}
-	if g := s.total(); s.global > 0 && g != s.global*globalRanks(m, s) {
-		return s, &KnobError{profile.Global, m.Where(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not micro-batch %d × accumulation %d × %d ranks", s.perMicro, s.perRank, s.ranks)}
-	}
-	return s, agree(m, s)
+	s.perMicro, err = perRank(m, profile.Micro, s.micro, s)
+	return s, err
 }
 
 // derive computes the accumulation from the effective batch, as the framework does.
@@ -138,7 +155,7 @@ func derive(m *Match, s *step) error {
 		return &KnobError{profile.Global, m.Where(profile.Global), fmt.Sprint(s.global), fmt.Sprintf("is not a multiple of micro-batch %d × %d ranks, so the batch actually trained has a different size", s.perMicro, max(1, s.ranks))}
 	}
 	s.perRank = share / s.perMicro
-	return agree(m, *s)
+	return nil
 }
 
 // schedule reads the schedule by which the effective batch grows, if there is one. The

@@ -108,18 +108,23 @@ func (w *rewriter) rehearse(p recovery.Plan, folder string) error {
 		}
 	}
 	for _, knob := range t.Drop {
-		at, err := w.m.find(w.m.Profile, w.m.files, knob)
-		if err == nil && at.kind != inArgument && at.kind > byDefault && !at.unset {
-			err = &KnobError{knob, at.where, at.text, "a trial starts from the beginning; remove this setting to search for the micro-batch"}
-		}
-		if err == nil {
-			err = w.drop(knob)
-		}
-		if err != nil {
+		if err := w.afresh(knob); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// afresh removes a knob that would make a trial go on from something.
+func (w *rewriter) afresh(knob string) error {
+	at, err := w.m.find(w.m.Profile, w.m.files, knob)
+	if err != nil {
+		return err
+	}
+	if at.kind != inArgument && at.kind > byDefault && !at.unset {
+		return &KnobError{knob, at.where, at.text, "a trial starts from the beginning; remove this setting to search for the micro-batch"}
+	}
+	return w.drop(knob)
 }
 
 // fill sets a knob to a value from a [Rehearsal], after replacing the placeholders in

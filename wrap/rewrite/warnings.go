@@ -15,6 +15,7 @@ import (
 func Warnings(m *Match) []command.Warning {
 	var w command.Warnings
 	saving(m, &w)
+	resuming(m, &w)
 	overwriting(m, &w)
 	for _, knob := range slices.Sorted(maps.Keys(m.Profile.SwitchOff)) {
 		given, err := m.Sets(knob)
@@ -26,8 +27,7 @@ func Warnings(m *Match) []command.Warning {
 	return w
 }
 
-// saving adds warnings if checkpoints will not be written, will be far apart, or cannot be
-// resumed from.
+// saving adds warnings if checkpoints will not be written, or will be far apart.
 func saving(m *Match, w *command.Warnings) {
 	const about = "checkpoints"
 	p := m.Profile
@@ -46,6 +46,13 @@ func saving(m *Match, w *command.Warnings) {
 	case saves == "" || saves == string(profile.EverySteps):
 		farApart(m, w)
 	}
+}
+
+// resuming adds warnings if the command could not resume from a checkpoint, or only with the
+// same micro-batch.
+func resuming(m *Match, w *command.Warnings) {
+	const about = "checkpoints"
+	p := m.Profile
 	if need := p.Resume.Needs; need.Package != "" {
 		switch have := version(m, need.Package); {
 		case have == "":
