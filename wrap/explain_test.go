@@ -75,6 +75,8 @@ func TestExplainGoesOn(t *testing.T) {
 	e := explained(t, "python t.py --bs 8 --acc 1", files, g, true)
 	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(zip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
 		t.Errorf("checkpoints %+v", s)
+	} else if text, err := json.Marshal(s.Newest); err != nil || string(text) != `{"path":"out/ck-7.pt","number":7,"time":"2026-03-01T22:00:00Z","size":43}` {
+		t.Errorf("%s, %v", text, err)
 	}
 	if s := e.Smaller; s == nil || !s.Trusted || len(s.Prove) != 4 || s.Diff == "" {
 		t.Errorf("smaller %+v", s)

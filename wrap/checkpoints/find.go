@@ -26,12 +26,13 @@ type Checkpoint struct {
 	Size    memory.Bytes `json:"size"`              // total size of its files
 	Problem string       `json:"problem,omitempty"` // why it cannot be used; "" if it is complete
 
-	key     FileKey   // of the file or folder; zero if it is not known
-	link    bool      // it is a link to the file or folder
-	parts   []string  // if it is a folder: the paths of its files in it, each with a slash in front
-	keys    []FileKey // its files
-	Perhaps bool      // it is complete, and may be of this run; Problem says why that is not certain
-	Settles bool      // Problem is only that it may still be being written
+	Perhaps bool `json:"-"` // it is complete, and may be of this run; Problem says why that is not certain
+	Settles bool `json:"-"` // Problem is only that it may still be being written
+
+	key   FileKey   // of the file or folder; zero if it is not known
+	link  bool      // it is a link to the file or folder
+	parts []string  // if it is a folder: the paths of its files in it, each with a slash in front
+	keys  []FileKey // its files
 }
 
 // Mark returns what c looks like now.
@@ -136,7 +137,7 @@ func pointed(files fs.FS, layout profile.Layout) string {
 	if layout.Pointer == "" {
 		return ""
 	}
-	content, err := command.ReadFile(files, layout.Pointer, command.MaxDocument)
+	content, err := command.ReadFile(files, layout.Pointer)
 	name := strings.TrimSpace(string(content))
 	if err != nil || name == "" {
 		return ""

@@ -87,6 +87,7 @@ func (w *Writers) Of(file FileKey) (own bool, other int) {
 	return false, 0
 }
 
+// Close ends the watch. w may be nil.
 func (w *Writers) Close() {
 	if w != nil {
 		_ = w.events.Close()

@@ -67,20 +67,21 @@ func Resolved(at string) string {
 // size of any configuration, and keeps a wrong path from filling memory.
 const MaxDocument = 4 << 20
 
+// ErrTooLarge is returned by [ReadFile] for a file that is larger than [MaxDocument].
 var ErrTooLarge = errors.New("too large")
 
-// ReadFile returns the content of a file that is not special and has at most most bytes. So
+// ReadFile returns the content of a file that is not special and has at most MaxDocument bytes. So
 // a pipe keeps its content for the command that is to read it.
-func ReadFile(files fs.FS, name string, most int64) ([]byte, error) {
+func ReadFile(files fs.FS, name string) ([]byte, error) {
 	f, _, err := OpenFile(files, name)
 	if err != nil {
 		return nil, err
 	}
-	content, err := io.ReadAll(io.LimitReader(f, most+1))
+	content, err := io.ReadAll(io.LimitReader(f, MaxDocument+1))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	if int64(len(content)) > most {
+	if len(content) > MaxDocument {
 		return nil, ErrTooLarge
 	}
 	return content, nil

@@ -114,10 +114,12 @@ type Warning struct {
 // Warnings collects warnings.
 type Warnings []Warning
 
+// Add adds a warning whose text is formatted as by [fmt.Sprintf].
 func (w *Warnings) Add(about, format string, args ...any) {
 	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...)})
 }
 
+// Advise is Add for what is only advice.
 func (w *Warnings) Advise(about, format string, args ...any) {
 	*w = append(*w, Warning{About: about, Text: fmt.Sprintf(format, args...), Advice: true})
 }

@@ -45,7 +45,7 @@ func ReadRankErrors(logs fs.FS) (ranks []command.RankError, notes []string) {
 
 func readRankError(logs fs.FS, name string) (command.RankError, error) {
 	r := command.RankError{Rank: -1}
-	text, err := command.ReadFile(logs, name, command.MaxDocument)
+	text, err := command.ReadFile(logs, name)
 	if err != nil {
 		return r, err
 	}

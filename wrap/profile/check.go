@@ -188,8 +188,8 @@ func (r *reader) checkResume() {
 	}
 }
 
-func unknownKey(name string, known []string) string { return UnknownWord("key", name, known) }
-
+// UnknownWord says that there is no what with the given name, and names the nearest known one, or
+// all of them.
 func UnknownWord(what, name string, known []string) string {
 	if best := nearestWord(name, known); best != "" {
 		return fmt.Sprintf("unknown %s; did you mean %s?", what, best)

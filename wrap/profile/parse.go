@@ -87,7 +87,7 @@ func (r *reader) mapping(key string, n *yaml.Node, known fields) {
 		case twice:
 			r.add(k.Line, full, "", fmt.Sprintf("given twice, first on line %d", first))
 		case !ok:
-			r.add(k.Line, full, "", unknownKey(name, slices.Sorted(maps.Keys(known))))
+			r.add(k.Line, full, "", UnknownWord("key", name, slices.Sorted(maps.Keys(known))))
 		default:
 			r.lines[full] = v.Line
 			read(full, v)

@@ -24,6 +24,7 @@ type KnobAt struct {
 	Where string `json:"where"` // "--batch-size", "train.yaml:12"; for a knob that is absent, where it would be written
 }
 
+// LaunchedAs describes what starts the training program of m.
 func LaunchedAs(m *Match) Launched {
 	l := Launched{By: m.Launch.Layers}
 	if len(m.Launch.Script+m.Launch.Module+m.Launch.Program) == 0 {

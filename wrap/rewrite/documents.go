@@ -30,7 +30,7 @@ func (m *Match) read(name string) ([]byte, error) {
 	if m.Given.Files == nil {
 		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
 	}
-	content, err := command.ReadFile(m.Given.Files, m.Command.Abs(name), command.MaxDocument)
+	content, err := command.ReadFile(m.Given.Files, m.Command.Abs(name))
 	if errors.Is(err, command.ErrTooLarge) {
 		return nil, fmt.Errorf("%s: larger than %d bytes: not a configuration", name, command.MaxDocument)
 	}
