@@ -1,3 +1,9 @@
+// Package command reads a training command: its words, its environment, and the wrappers and
+// launchers in front of the program that trains. It starts nothing.
+//
+//	Line    what the user typed: words, environment and folder
+//	Peel    finds the program that trains, and how many ranks of it are started
+//	Exit    how one life of a command ended, with the evidence that it left behind; plain data
 package command
 
 import (
@@ -5,8 +11,10 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
+	"headroom/nvml"
 	"headroom/runs"
 )
 
@@ -107,4 +115,37 @@ func (c Line) Abs(name string) string {
 		name = path.Join("/", c.Dir, name)
 	}
 	return strings.TrimPrefix(path.Clean(name), "/")
+}
+
+// visible returns the GPUs that a command may use, given the value of its
+// CUDA_VISIBLE_DEVICES. It reads the value as CUDA does: as indices or prefixes of UUIDs,
+// up to the first entry that names no GPU. Indices are taken to be NVML's. These are the
+// same as CUDA's if all GPUs are of one model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. If
+// the variable is not set, visible returns all GPUs.
+func visible(value string, set bool, all []nvml.GPU) []nvml.GPU {
+	if !set {
+		return all
+	}
+	var chosen []nvml.GPU
+	for _, word := range strings.Split(value, ",") {
+		word = strings.TrimSpace(word)
+		n, err := strconv.Atoi(word)
+		i := slices.IndexFunc(all, func(g nvml.GPU) bool {
+			if err == nil {
+				return g.Index == n
+			}
+			return word != "" && strings.HasPrefix(g.UUID, word)
+		})
+		if i < 0 {
+			break
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen
+}
+
+// GPUs returns the GPUs that the command may use. all lists the GPUs of the machine.
+func (c Line) GPUs(all []nvml.GPU) []nvml.GPU {
+	value, set := c.Getenv("CUDA_VISIBLE_DEVICES")
+	return visible(value, set, all)
 }

@@ -1,2 +1,0 @@
-// Package wraptest has what the tests of several packages below wrap need.
-package wraptest
