@@ -230,7 +230,7 @@ func (w *Wrapped) named(c command.Line, plan recovery.Plan) command.Line {
 	return c
 }
 
-// BreakLine calls [Child.BreakLine] for the newest life. It returns false before the
+// BreakLine calls [child.Child.BreakLine] for the newest life. It returns false before the
 // first life.
 func (w *Wrapped) BreakLine() bool {
 	child := w.child.Load()

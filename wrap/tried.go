@@ -168,7 +168,7 @@ const fraction = "per_process_memory_fraction"
 
 // capped returns c with its allocator limited to the amount most, on a GPU whose memory
 // is total. The user's own settings of the allocator are kept. The error is an
-// [*UntriableError].
+// [*rewrite.UntriableError].
 func capped(c command.Line, most, total memory.Bytes) (command.Line, error) {
 	if most > total {
 		return c, &rewrite.UntriableError{Reason: fmt.Sprintf("%v is more than the GPU's %v: a smaller GPU can be simulated, a larger one cannot", most, total)}

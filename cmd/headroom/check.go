@@ -54,9 +54,9 @@ func checkAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	command := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
-	answer := checked{Command: command.Masked()}
-	answer.Found, answer.Why, err = looked(c.Context, u, command)
+	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	answer := checked{Command: line.Masked()}
+	answer.Found, answer.Why, err = looked(c.Context, u, line)
 	if err != nil {
 		return err
 	}
@@ -73,13 +73,13 @@ func checkAction(u *ui, c *cli.Context) error {
 
 // looked runs a command until its first step has been checked. It returns what was found about
 // that step, or why nothing was found.
-func looked(ctx context.Context, u *ui, command command.Line) (found []worker.Checked, why string, err error) {
+func looked(ctx context.Context, u *ui, line command.Line) (found []worker.Checked, why string, err error) {
 	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
 	if err != nil {
 		return nil, "", err
 	}
-	within := command
-	within.Env = append(life.Env(command.Env), "HEADROOM_TRIAL=1")
+	within := line
+	within.Env = append(life.Env(line.Env), "HEADROOM_TRIAL=1")
 	exit, err := begunAndEnded(ctx, u, within, life.Checked())
 	seen, ended := life.End()
 	if ended != nil {
@@ -100,7 +100,7 @@ func looked(ctx context.Context, u *ui, command command.Line) (found []worker.Ch
 	case seen.Attached:
 		return nil, fmt.Sprintf("the command exited with status %d before its optimizer took a step", exit.Code), nil
 	}
-	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
+	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(line, seen)), nil
 }
 
 // begunAndEnded starts a command, and asks it to stop when enough is closed or ctx is cancelled.

@@ -109,8 +109,8 @@ func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
 		return nil
 	}
 	all, _ := nvml.GPUs() // without NVML there is no GPU to watch
-	command := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
-	names := rewrite.TrialKnobs(r.Knobs, len(command.GPUs(all)) > 0, c.Bool("writes-nothing"))
+	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	names := rewrite.TrialKnobs(r.Knobs, len(line.GPUs(all)) > 0, c.Bool("writes-nothing"))
 	if !slices.Contains(names, "micro") && !slices.Contains(names, "accumulation") {
 		return nil
 	}

@@ -247,7 +247,7 @@ func firstRecord(ranks []command.RankError) (fault, bool) {
 	return fault{}, false
 }
 
-// fault converts r to a fault. r holds either an exception on a single line or its whole
+// faultOf converts r to a fault. r holds either an exception on a single line or its whole
 // traceback.
 func faultOf(r command.RankError) fault {
 	text := strings.ReplaceAll(r.Message, `\n`, "\n")

@@ -169,7 +169,7 @@ func (w *rewriter) drop(name string) error {
 // Fallbacks finds the fallbacks of the profile that would change the command and that may
 // be used: exact ones, and those that the user allows by name. host has the names of those
 // that save host memory, in the order in which to try them. recompute reports whether
-// [Recompute] is one of the fallbacks found. The error is a [*KnobError] if the user allows
+// [profile.Recompute] is one of the fallbacks found. The error is a [*KnobError] if the user allows
 // a name that the profile does not have.
 func Fallbacks(m *Match, allowed []string) (host []string, recompute bool, err error) {
 	var names []string

@@ -67,7 +67,7 @@ func (e *NotRecognisedError) Error() string {
 // profile needs at least 4 points, and 2 more than the next one. If no profile fits but g
 // has knobs, the profile is made from those alone.
 //
-// The error is an [*OpaqueError] if the training command cannot be seen, and a
+// The error is an [*command.OpaqueError] if the training command cannot be seen, and a
 // [*NotRecognisedError] with the scores if no profile fits.
 func Recognise(c command.Line, profiles []profile.Profile, g Given) (*Match, error) {
 	launch, err := command.Peel(c)

@@ -127,7 +127,7 @@ func (w *rewriter) afresh(knob string) error {
 	return w.drop(knob)
 }
 
-// fill sets a knob to a value from a [Rehearsal], after replacing the placeholders in
+// fill sets a knob to a value from a [profile.Rehearsal], after replacing the placeholders in
 // braces.
 func (w *rewriter) fill(knob, value, folder string, of profile.Amounts) error {
 	text, err := profile.Filled(value, folder, of)
