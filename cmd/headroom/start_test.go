@@ -35,8 +35,8 @@ func TestNotStarted(t *testing.T) {
 		{[]string{"./nowhere"}, 127, ""},
 		{[]string{dir}, 126, ""},
 	} {
-		command := command.Line{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
-		err := notStarted(command, command.Startable())
+		line := command.Line{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
+		err := notStarted(line, line.Startable())
 		child := (*childError)(nil)
 		if !errors.As(err, &child) || child.code != c.code || child.hint != c.hint {
 			t.Errorf("%q: %v, %+v; want %d, %q", c.words, err, child, c.code, c.hint)

@@ -100,7 +100,7 @@ func rewritten(t *testing.T, p profile.Profile, line string, change func(*recove
 // TestRanksThatAreNotKnown checks that a value that is a total over all ranks needs the
 // number of ranks, and that a value per rank does not.
 func TestRanksThatAreNotKnown(t *testing.T) {
-	command := command.Line{Args: strings.Fields("torchrun --nproc-per-node=gpu t.py --bs 8 --accum 2"), Dir: "/"}
+	line := command.Line{Args: strings.Fields("torchrun --nproc-per-node=gpu t.py --bs 8 --accum 2"), Dir: "/"}
 	for _, c := range []struct {
 		knob  string
 		world int
@@ -112,7 +112,7 @@ func TestRanksThatAreNotKnown(t *testing.T) {
 		{"micro=--bs@total", 4, "micro-batch 2 × 2 × 4 ranks, effective 16"},
 		{"micro=--bs@total", 3, "micro: --bs: 8: is counted over all ranks, and is not divisible by 3"},
 	} {
-		m, err := Recognise(command, profile.Builtin(), Given{Knobs: []string{c.knob, "accumulation=--accum"}, World: c.world})
+		m, err := Recognise(line, profile.Builtin(), Given{Knobs: []string{c.knob, "accumulation=--accum"}, World: c.world})
 		if err != nil {
 			t.Fatal(err)
 		}
