@@ -223,6 +223,7 @@ second=$!; echo first $$.; while :; do sleep 0.01; done`))
 
 // TestTheWitnessIsGone checks that no witness outlives its child, and that it holds nothing up.
 func TestTheWitnessIsGone(t *testing.T) {
+	wraptest.Eventually(t, "what earlier tests started has ended", childless)
 	c, _ := begun(t, Options{Leave: true}, "true")
 	exit := waited(t, c)
 	if exit.Code != 0 || len(c.Left()) != 0 || !childless() {
