@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"headroom/memory"
+	"headroom/spelling"
 )
 
 // Command is the user's own training command with its settings. It is kept in a file,
@@ -96,7 +97,7 @@ func IsCommand(path string) bool {
 		return false
 	}
 	for i := 0; i < len(doc.Content[0].Content); i += 2 {
-		if nearest(doc.Content[0].Content[i].Value, []string{"command"}) != "" {
+		if spelling.Nearest(doc.Content[0].Content[i].Value, []string{"command"}) != "" {
 			return true
 		}
 	}
@@ -191,7 +192,7 @@ func (l *loader) commandKey(c *Command, key, val *yaml.Node, names []string) {
 		return
 	}
 	text := "unknown key; the known keys are " + list(names, "and")
-	if best := nearest(key.Value, names); best != "" {
+	if best := spelling.Nearest(key.Value, names); best != "" {
 		text = fmt.Sprintf("unknown key; did you mean %s?", best)
 	}
 	l.add(l.line(key), key.Value, inline(val), text)

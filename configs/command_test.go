@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"headroom/memory"
+	"headroom/spelling"
 )
 
 // commandFile writes text to a new file and returns the file's path.
@@ -127,7 +128,7 @@ func TestIsCommand(t *testing.T) {
 		}
 	}
 	for _, k := range members("") {
-		if nearest(k, []string{"command"}) != "" {
+		if spelling.Nearest(k, []string{"command"}) != "" {
 			t.Errorf("a configuration with %s would be taken for a command", k)
 		}
 	}

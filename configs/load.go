@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"headroom/spelling"
 )
 
 // maxFile is the size in bytes of the largest file that is read, far above the size of
@@ -49,7 +51,7 @@ func read(path string) (content []byte, where string, err error) {
 	}
 	if err != nil {
 		hint := fmt.Sprintf("; presets: %s", strings.Join(Presets(), ", "))
-		if best := nearest(path, Presets()); best != "" {
+		if best := spelling.Nearest(path, Presets()); best != "" {
 			hint = fmt.Sprintf("; did you mean the preset %s?", best)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
@@ -187,7 +189,7 @@ func unknown(name string) string {
 	if !grouped {
 		candidates = append(candidates, members("")...)
 	}
-	if best := nearest(name, candidates); best != "" {
+	if best := spelling.NearestKey(name, candidates); best != "" {
 		return fmt.Sprintf("unknown key; did you mean %s?", best)
 	}
 	if keys := members(group); grouped && keys != nil {

@@ -2,7 +2,11 @@
 
 package cuda
 
-import "headroom/device"
+import (
+	"math"
+
+	"headroom/device"
+)
 
 // quads returns how many groups of four elements a kernel may move as a whole.
 // It returns 0 if a tensor does not start at a multiple of the size of a group.
@@ -54,4 +58,16 @@ func (g *gpu) Dropout(y, x, samples device.Tensor, d device.Dropout) {
 	s := walk((d.Each + 3) / 4)
 	s.gridY = min(samples.Len, max(1, 4*gridLimit/s.gridX))
 	g.launch("dropout"+types(y, x), s, y, x, samples, samples.Len, d.Each, d.Seed, d.Step, d.Site, d.Threshold(), d.Scale(), w/4)
+}
+
+func (g *gpu) AdamW(w, grad, m, v device.Tensor, p device.AdamW) {
+	p.Check(w, grad, m, v)
+	stepSize := float64(p.LR) / (1 - math.Pow(float64(p.Beta1), float64(p.Step)))
+	root := 1 / math.Sqrt(1-math.Pow(float64(p.Beta2), float64(p.Step)))
+	g.launch("adamw", walk(w.Len), w, grad, m, v, w.Len, p.LR, p.Beta1, p.Beta2, p.Eps, p.WeightDecay, p.GradScale, float32(stepSize), float32(root), g.scratch.fault)
+}
+
+func (g *gpu) SGD(w, grad, m device.Tensor, p device.SGD) {
+	p.Check(w, grad, m)
+	g.launch("sgd", walk(w.Len), w, grad, m, w.Len, p.LR, p.Momentum, p.WeightDecay, p.GradScale, g.scratch.fault)
 }

@@ -18,12 +18,14 @@ var errFinished = errors.New("already finished")
 // End records how the run ended and returns its result. A nil err means that all steps
 // were completed. End returns err, or nil if err says that the run had already finished.
 func (s *Session) End(err error) (Result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	defer func() {
 		switch { // status.json still says that the run is running
 		case s.statusErr != nil && s.f.EndRecorded():
-			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot write how the run ended: %v; headroom status knows only that it has ended", s.statusErr)})
+			s.note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot write how the run ended: %v; headroom status knows only that it has ended", s.statusErr)})
 		case s.statusErr != nil: // readers would think that it was killed
-			s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot record how the run ended: %v; headroom status will call the run stale", s.statusErr)})
+			s.note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot record how the run ended: %v; headroom status will call the run stale", s.statusErr)})
 		}
 	}()
 	s.status.Command = nil
@@ -37,7 +39,7 @@ func (s *Session) End(err error) (Result, error) {
 	if err == nil || errors.Is(err, errFinished) {
 		s.result.Finished = true
 		if tally.Newest != runs.KindDone {
-			s.Note(runs.Entry{Kind: runs.KindDone, Text: s.doneText(tally), Plan: &s.result.Plan})
+			s.note(runs.Entry{Kind: runs.KindDone, Text: s.doneText(tally), Plan: &s.result.Plan})
 			s.setStatus(runs.StateDone, "")
 		}
 		return s.result, nil
@@ -47,7 +49,7 @@ func (s *Session) End(err error) (Result, error) {
 		s.setStatus(runs.StateRunning, err.Error())
 		return s.result, err
 	}
-	s.Note(entry)
+	s.note(entry)
 	s.setStatus(state, err.Error())
 	return s.result, err
 }

@@ -74,7 +74,7 @@ func (l *loop) awaitFaults() {
 		return
 	}
 	if err := l.do.Sleep(l.patient, faultPatience); err != nil {
-		l.log.Debug("the wait for device faults was cut short", zap.Error(err))
+		l.session.logger().Debug("the wait for device faults was cut short", zap.Error(err))
 	}
 	l.recordFaults()
 }

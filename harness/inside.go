@@ -12,23 +12,36 @@ import (
 // what failed and what was done. The failure belongs to no step of this session, and the run's
 // plan does not change.
 func (s *Session) Survived(e runs.Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	e.Kind = runs.KindSurvived
 	if e.Failed() {
 		s.result.Failures++
 		s.result.InPlace++
 	}
 	s.status.Verdict, s.status.Reason = e.Verdict, e.Text
-	s.Note(e)
+	s.note(e)
 }
 
 // Stepped adds a step that a worker has seen to metrics.jsonl. A line that cannot be written is
 // kept in memory until it can be. The failure is reported only if the journal cannot be written
 // either.
 func (s *Session) Stepped(p runs.ProcessStep) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	p.Attempt = s.attempt
+	s.made = max(s.made, p.Made)
 	if err := s.f.AddProcessStep(p); err != nil {
 		s.log.Debug("metrics.jsonl cannot be written", zap.Error(err))
 	}
+}
+
+// Made returns the number of optimizer steps that a worker has seen in this attempt: the most
+// that one process has made.
+func (s *Session) Made() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made
 }
 
 // Beat brings status.json up to date while a command is alive. Hours can pass in which nothing else
@@ -36,6 +49,8 @@ func (s *Session) Stepped(p runs.ProcessStep) {
 // every is the interval at which the caller calls Beat. An interval of 0 means that the command has
 // ended; Beat then writes nothing, and the 0 is written with the next status.
 func (s *Session) Beat(every time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.status.Every = every.Seconds(); every > 0 {
 		s.setStatus(runs.StateRunning, s.status.Reason)
 	}
@@ -45,16 +60,24 @@ func (s *Session) Beat(every time.Duration) {
 // be recognised if this process is killed. place is where the command keeps its checkpoints. The
 // record lasts until the next attempt or the end of the run.
 func (s *Session) Commands(p runs.Process, place string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.status.Command, s.status.Place = &p, place
 	s.setStatus(runs.StateRunning, s.status.Reason)
 }
 
 // Pieces returns how many rows a worker may run at once, as learned from its failures. It is 0 if
 // the worker never ran out of memory.
-func (s *Session) Pieces() int { return s.pieces }
+func (s *Session) Pieces() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pieces
+}
 
 // KeepPieces sets the number that Pieces returns, also for later attempts and processes.
 func (s *Session) KeepPieces(rows int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if rows == s.pieces {
 		return
 	}

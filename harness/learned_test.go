@@ -65,7 +65,7 @@ func TestKilledBeforeACheckpoint(t *testing.T) {
 			if result.Failures != 0 || result.AllFailures != test.failures {
 				t.Errorf("%d failures, %d in all, want %d", result.Failures, result.AllFailures, test.failures)
 			}
-			if got := j.entries[len(j.entries)-1].Text; got != (&Session{o: SessionOptions{Steps: 4}, step: 4}).doneText(runs.Tally{Failures: test.failures}) {
+			if got := j.entries[len(j.entries)-1].Text; got != (&Session{o: SessionOptions{Steps: 4}, position: position{step: 4}}).doneText(runs.Tally{Failures: test.failures}) {
 				t.Errorf("the last entry says %q", got)
 			}
 			j.account(4)
@@ -119,7 +119,7 @@ func TestLasting(t *testing.T) {
 }
 
 func TestDoneText(t *testing.T) {
-	s := &Session{o: SessionOptions{Steps: 8}, step: 8}
+	s := &Session{o: SessionOptions{Steps: 8}, position: position{step: 8}}
 	for n, want := range []string{"done: 8 steps", "done: 8 steps, 1 out-of-memory failure survived", "done: 8 steps, 2 out-of-memory failures survived"} {
 		if got := s.doneText(runs.Tally{Failures: n}); got != want {
 			t.Errorf("%q, want %q", got, want)

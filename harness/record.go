@@ -22,6 +22,12 @@ const statusEvery = time.Second
 // training: the failure is reported once, and the folder keeps the entries until
 // the journal can be written again.
 func (s *Session) Note(e runs.Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.note(e)
+}
+
+func (s *Session) note(e runs.Entry) {
 	e.Time, e.Attempt, e.Step = s.o.Now(), s.attempt, s.step
 	e = s.scrubbed(e)
 	err := s.f.Record(e)
@@ -52,7 +58,7 @@ func (s *Session) journalState(err error) {
 	switch {
 	case err != nil && !s.journalDown:
 		s.journalDown = true
-		s.Note(runs.Entry{Kind: runs.KindJournalFailed,
+		s.note(runs.Entry{Kind: runs.KindJournalFailed,
 			Text: fmt.Sprintf("cannot write the journal: %v; training continues; make room under %s, so that the lines kept in memory can be written", err, s.f.Dir())})
 	case err == nil && s.journalDown:
 		s.journalDown = false
@@ -64,7 +70,7 @@ func (s *Session) journalState(err error) {
 // run.
 func (s *Session) noteRemovals() {
 	for _, text := range s.f.TakeRemovals() {
-		s.Note(runs.Entry{Kind: runs.KindMissing, Text: text})
+		s.note(runs.Entry{Kind: runs.KindMissing, Text: text})
 	}
 }
 
@@ -95,6 +101,13 @@ func (s *Session) tick() error {
 	s.noteRemovals()
 	s.setStatus(runs.StateRunning, s.status.Reason)
 	return nil
+}
+
+// show brings status.json up to date before the body waits.
+func (s *Session) show() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setStatus(runs.StateRunning, s.status.Reason)
 }
 
 // setStatus writes status.json. No run depends on this file, so repeated failures
@@ -130,37 +143,56 @@ func (s *Session) setStatus(state runs.State, reason string) {
 // It writes the metrics first, so that the lines up to the step of a checkpoint are
 // on disk before the checkpoint is. If must is true, it saves the state even if the
 // metrics cannot be written, since weights are worth more. keep is the number of
-// newest checkpoints to keep.
+// newest checkpoints to keep. The session is not locked while save runs.
 func (s *Session) Save(save func(io.Writer) error, keep int, must bool) error {
-	if s.saved == s.step {
+	next, log := s.checkpoint()
+	if next == nil {
 		return nil
 	}
 	if err := s.f.StillHeld(); err != nil {
 		return err
 	}
-	start := s.o.Now()
 	if err := s.f.FlushMetrics(true); err != nil {
 		if !must {
 			return fmt.Errorf("write metrics.jsonl: %w", err)
 		}
-		s.log.Warn("metrics.jsonl cannot be written", zap.Error(err))
+		log.Warn("metrics.jsonl cannot be written", zap.Error(err))
 	}
-	c, released, err := s.f.SaveCheckpoint(runs.Checkpoint{Step: s.step, Samples: s.samples, Attempt: s.attempt,
-		Plan: s.history.Plan, Learned: s.history.Learned(s.o.Plan, s.o.Precision), Time: start}, save)
+	c, released, err := s.f.SaveCheckpoint(*next, save)
 	if err != nil {
 		return err
 	}
-	s.saved = s.step
-	seconds := s.o.Now().Sub(start).Seconds()
-	text := fmt.Sprintf("checkpoint of step %d: %v in %s", c.Step, memory.Bytes(c.Size), lasting(seconds))
-	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: text, Seconds: seconds})
-	if len(released) > 0 {
-		s.Note(runs.Entry{Kind: runs.KindReleased, Text: fmt.Sprintf("the disk is full: the checkpoint of %s was removed to make room for that of step %d; free some space, or keep fewer with train.keep", steps(released), s.step)})
-	}
+	s.recordSaved(c, released)
 	if err := s.f.Prune(keep); err != nil {
-		s.log.Warn("older checkpoints cannot be removed", zap.Error(err))
+		log.Warn("older checkpoints cannot be removed", zap.Error(err))
 	}
 	return nil
+}
+
+// checkpoint returns the checkpoint of the current state, which is not written yet, and the
+// attempt's log. The checkpoint is nil if that state has been saved already.
+func (s *Session) checkpoint() (*runs.Checkpoint, *zap.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.saved == s.step {
+		return nil, s.log
+	}
+	return &runs.Checkpoint{Step: s.step, Samples: s.samples, Attempt: s.attempt,
+		Plan: s.history.Plan, Learned: s.history.Learned(s.o.Plan, s.o.Precision), Time: s.o.Now()}, s.log
+}
+
+// recordSaved records that checkpoint c has been written, and which ones were removed to make
+// room for it.
+func (s *Session) recordSaved(c runs.Checkpoint, released []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.saved = c.Step
+	seconds := s.o.Now().Sub(c.Time).Seconds()
+	text := fmt.Sprintf("checkpoint of step %d: %v in %s", c.Step, memory.Bytes(c.Size), lasting(seconds))
+	s.note(runs.Entry{Kind: runs.KindCheckpoint, Text: text, Seconds: seconds})
+	if len(released) > 0 {
+		s.note(runs.Entry{Kind: runs.KindReleased, Text: fmt.Sprintf("the disk is full: the checkpoint of %s was removed to make room for that of step %d; free some space, or keep fewer with train.keep", steps(released), c.Step)})
+	}
 }
 
 // steps returns the given steps in words, such as "step 10" or "steps 10 to 20".
@@ -174,7 +206,9 @@ func steps(all []int) string {
 }
 
 func (s *Session) saveFailed(err error) {
-	s.Note(runs.Entry{Kind: runs.KindCheckpointFailed, Text: fmt.Sprintf("checkpoint of step %d could not be written: %v; older ones are untouched; make room or fix the disk under %s before the next one", s.step, err, s.f.Dir())})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.note(runs.Entry{Kind: runs.KindCheckpointFailed, Text: fmt.Sprintf("checkpoint of step %d could not be written: %v; older ones are untouched; make room or fix the disk under %s before the next one", s.step, err, s.f.Dir())})
 }
 
 // openLog opens the log of the attempt that is starting. A failure is only logged,
@@ -195,6 +229,13 @@ func (s *Session) openLog() {
 		// The journal reports a full disk, once. Without this option every line of
 		// the log would report it.
 		zap.ErrorOutput(zapcore.AddSync(io.Discard)))
+}
+
+// logger returns the log of the attempt.
+func (s *Session) logger() *zap.Logger {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log
 }
 
 func (s *Session) closeLog() {

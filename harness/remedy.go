@@ -44,7 +44,7 @@ func (l *loop) carryOut(ctx context.Context, d recovery.Decision, e recovery.Eve
 // they can take up a tenth of the memory.
 func (l *loop) startAfresh() error {
 	if _, err := l.trainer.EmptyCache(); err != nil {
-		return fmt.Errorf("step %d: empty the cache for a new plan: %w", l.step+1, err)
+		return fmt.Errorf("step %d: empty the cache for a new plan: %w", l.step()+1, err)
 	}
 	return nil
 }
@@ -53,7 +53,7 @@ func (l *loop) emptyCache() error {
 	start := l.o.Now()
 	given, err := l.trainer.EmptyCache()
 	if err != nil {
-		return fmt.Errorf("step %d: empty the cache: %w", l.step+1, err)
+		return fmt.Errorf("step %d: empty the cache: %w", l.step()+1, err)
 	}
 	seconds := l.o.Now().Sub(start).Seconds()
 	stats := l.trainer.Stats()
@@ -79,14 +79,14 @@ func (l *loop) pause(ctx context.Context, d time.Duration) error {
 // not be built, there is no trainer whose memory could be checked: wait then waits for
 // the full time and asks for a new attempt.
 func (l *loop) wait(ctx context.Context, e recovery.Event) error {
-	l.setStatus(runs.StateRunning, l.status.Reason)
+	l.session.show()
 	if e.Load != nil {
 		if err := l.pause(ctx, waitPolls*waitPoll); err != nil {
 			return err
 		}
 		return errRelaunch
 	}
-	need := l.seen.baseline.Available()
+	need := l.session.baseline().Available()
 	if e.OOM != nil {
 		need = e.OOM.Failure.Needed()
 	}

@@ -91,9 +91,13 @@ func (e *PanicError) Error() string {
 // errRelaunch ends an attempt that is followed by another.
 var errRelaunch = errors.New("relaunch")
 
-// loop is one call to Run. It runs the steps, and its Session keeps the records.
+// loop is one call to Run. It runs the steps, and the session keeps the records.
 type loop struct {
-	*Session
+	Journal
+	Decider
+	session *Session // what only a body that makes its own steps needs
+	f       *runs.Folder
+	o       SessionOptions
 	do      RunOptions
 	patient context.Context // ends with the run's context or at an interrupt, whichever comes first
 
@@ -120,10 +124,10 @@ type loop struct {
 //   - any other error of the trainer; for an error in a step, its text names the step.
 func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 	if err := o.complete(); err != nil {
-		return s.result, err
+		return Result{Plan: s.o.Plan}, err
 	}
 	if s.o.Steps < 1 {
-		return s.result, fmt.Errorf("run: steps %d: must be at least 1", s.o.Steps)
+		return Result{Plan: s.o.Plan}, fmt.Errorf("run: steps %d: must be at least 1", s.o.Steps)
 	}
 	patient, stop := context.WithCancel(ctx)
 	defer stop()
@@ -134,7 +138,7 @@ func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 		case <-patient.Done():
 		}
 	}()
-	l := &loop{Session: s, do: o, patient: patient, read: s.started, begun: -1}
+	l := &loop{Journal: s, Decider: s, session: s, f: s.f, o: s.o, do: o, patient: patient, read: s.started, begun: -1}
 	if o.Observe != nil {
 		seen, end := context.WithCancel(ctx)
 		defer end()
@@ -151,6 +155,9 @@ func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 	}
 }
 
+// step returns the number of optimizer steps finished.
+func (l *loop) step() int { return l.session.at().step }
+
 // try runs one attempt, from the newest whole checkpoint on. It returns nil once all
 // steps are completed, errRelaunch if another attempt should follow, errFinished if the
 // run had already finished, or the error that ended the run.
@@ -164,11 +171,10 @@ func (l *loop) try(ctx context.Context) (err error) {
 		return err
 	}
 	if from != nil && from.Step >= l.o.Steps && l.f.OfThisConfig(from) {
-		l.step, l.saved, l.result.Resumed = from.Step, from.Step, from.Step
-		l.result.Plan = from.Plan
+		l.session.already(from)
 		return errFinished
 	}
-	if err := l.Attempt(from); err != nil {
+	if err := l.session.Attempt(from); err != nil {
 		return err
 	}
 	if l.trainer, err = l.do.Open(ctx); err != nil {
@@ -190,18 +196,18 @@ func (l *loop) work(ctx context.Context, from *runs.Checkpoint) error {
 	if err := l.prepare(ctx); err != nil {
 		return err
 	}
-	for l.step < l.o.Steps {
+	for l.step() < l.o.Steps {
 		if err := l.wanted(ctx); err != nil {
 			return err
 		}
-		if l.do.BeforeStep != nil && l.step > l.begun {
-			l.begun = l.step
-			l.do.BeforeStep(l.step)
+		if l.do.BeforeStep != nil && l.step() > l.begun {
+			l.begun = l.step()
+			l.do.BeforeStep(l.begun)
 		}
 		if err := l.makeStep(ctx); err != nil {
 			return err
 		}
-		if every := l.do.CheckpointEvery; every > 0 && l.step%every == 0 && l.step < l.o.Steps {
+		if every := l.do.CheckpointEvery; every > 0 && l.step()%every == 0 && l.step() < l.o.Steps {
 			if err := l.saveMeanwhile(); err != nil {
 				return err
 			}
@@ -215,13 +221,13 @@ func (l *loop) work(ctx context.Context, from *runs.Checkpoint) error {
 func (l *loop) prepare(ctx context.Context) error {
 	recomputer, able := l.trainer.(Recomputer)
 	if l.o.Policy.Recompute && !able {
-		l.log.Warn("recompute is allowed, but this model cannot recompute activations")
+		l.session.logger().Warn("recompute is allowed, but this model cannot recompute activations")
 	}
-	if able && l.history.Recomputing() {
+	if able && l.Recomputing() {
 		recomputer.SetRecompute(true)
 	}
-	l.Look(l.trainer.Stats(), recovery.Able{EmptyCache: true, CutStep: true, Probe: true, Recompute: able, CountSteps: true})
-	for l.history.Plan.Micro == 0 {
+	l.session.Look(l.trainer.Stats(), recovery.Able{EmptyCache: true, CutStep: true, Probe: true, Recompute: able, CountSteps: true})
+	for l.Running().Micro == 0 {
 		if err := l.search(ctx, l.o.Plan.Share(0)); err != nil {
 			return err
 		}
@@ -258,21 +264,21 @@ func (l *loop) wanted(ctx context.Context) error {
 }
 
 func (l *loop) canceled(ctx context.Context) error {
-	return fmt.Errorf("stopped after step %d: %w", l.step, ctx.Err())
+	return fmt.Errorf("stopped after step %d: %w", l.step(), ctx.Err())
 }
 
 // saveMeanwhile saves between two steps. If the device is gone or another process has
 // taken the folder, it returns the error. Any other failure is merely reported, because
 // no work is lost yet.
 func (l *loop) saveMeanwhile() error {
-	err := l.Save(l.trainer.Save, l.do.Keep, false)
+	err := l.session.Save(l.trainer.Save, l.do.Keep, false)
 	locked := (*runs.LockedError)(nil)
 	switch {
 	case err == nil:
 	case l.isGone(err), errors.As(err, &locked):
-		return fmt.Errorf("save checkpoint of step %d: %w", l.step, err)
+		return fmt.Errorf("save checkpoint of step %d: %w", l.step(), err)
 	default:
-		l.saveFailed(err)
+		l.session.saveFailed(err)
 	}
 	return nil
 }
@@ -283,17 +289,17 @@ func (l *loop) saveAtEnd(err error) error {
 	var gaveUp *GaveUpError
 	switch {
 	case err == nil, errors.Is(err, ErrInterrupted), errors.Is(err, errRelaunch):
-		if failed := l.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
+		if failed := l.session.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
 			if !l.isGone(failed) { // a lost device is reported elsewhere
-				l.saveFailed(failed)
+				l.session.saveFailed(failed)
 			}
-			return &CheckpointError{Dir: l.f.Dir(), Step: l.step, Newest: l.saved, Err: failed}
+			return &CheckpointError{Dir: l.f.Dir(), Step: l.step(), Newest: l.session.at().saved, Err: failed}
 		}
 	case errors.As(err, &gaveUp):
 		// The step was undone, so the state is good: another device or another
 		// configuration can continue from it.
-		if failed := l.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
-			l.saveFailed(failed)
+		if failed := l.session.Save(l.trainer.Save, l.do.Keep, true); failed != nil {
+			l.session.saveFailed(failed)
 		}
 	}
 	return err
@@ -325,8 +331,8 @@ func (l *loop) catch(err *error) {
 	if value == nil {
 		return
 	}
-	p := &PanicError{Step: l.step + 1, Value: value, Stack: debug.Stack(), Log: filepath.Join(l.f.Dir(), "logs", runs.LogName(l.attempt))}
-	l.log.Error("panic", zap.Any("value", value), zap.ByteString("stack", p.Stack))
+	p := &PanicError{Step: l.step() + 1, Value: value, Stack: debug.Stack(), Log: filepath.Join(l.f.Dir(), "logs", runs.LogName(l.session.Number()))}
+	l.session.logger().Error("panic", zap.Any("value", value), zap.ByteString("stack", p.Stack))
 	*err = p
 }
 
@@ -335,10 +341,10 @@ func (l *loop) catch(err *error) {
 func (l *loop) closeTrainer() {
 	defer func() {
 		if value := recover(); value != nil {
-			l.log.Error("panic while closing the trainer", zap.Any("value", value), zap.ByteString("stack", debug.Stack()))
+			l.session.logger().Error("panic while closing the trainer", zap.Any("value", value), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
 	if err := l.trainer.Close(); err != nil {
-		l.log.Warn("close the trainer", zap.Error(err))
+		l.session.logger().Warn("close the trainer", zap.Error(err))
 	}
 }

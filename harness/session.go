@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -26,11 +27,16 @@ type SessionOptions struct {
 
 	Version string // version of headroom, for the journal
 
-	Scrub   func(string) string   // removes secrets from a text that is about to be recorded; nil if there are none
-	OnEntry func(runs.Entry)      // called with every journal entry, as it is written
-	OnStep  func(runs.StepReport) // called with every finished step
-	Log     *zap.Logger           // nil logs nothing
-	Now     func() time.Time      // nil means time.Now
+	Scrub func(string) string // removes secrets from a text that is about to be recorded; nil if there are none
+
+	// OnEntry is called with every journal entry, in the journal's order, and OnStep with every
+	// finished step. Each may be nil. Neither runs while another does, and neither may call
+	// the session: it is locked.
+	OnEntry func(runs.Entry)
+	OnStep  func(runs.StepReport)
+
+	Log *zap.Logger      // nil logs nothing
+	Now func() time.Time // nil means time.Now
 }
 
 // complete fills in the defaults, or returns an error that names everything wrong with the
@@ -61,36 +67,49 @@ func (o *SessionOptions) complete() error {
 // and what was learned. It runs nothing. The body of the job (see [recovery.Able]) runs
 // the steps: it calls [Session.Attempt], reports what happens by calling [Session.Step]
 // and [Session.Handle], carries out the decisions that these return, and calls
-// [Session.End].
+// [Session.End]. [Journal] and [Decider] are the parts of a session that most callers need.
 //
-// A Session must be used from one goroutine. What it cannot write, it keeps in memory,
-// reports once and tries to write again: a full disk does not end training.
+// A Session locks itself, so any goroutine may call any method at any time. Calls that
+// depend on each other's order, which are those between Attempt and End that report
+// steps, failures and checkpoints, belong to the one goroutine of the body.
+//
+// What a Session cannot write, it keeps in memory, reports once and tries to write again:
+// a full disk does not end training.
 type Session struct {
-	o       SessionOptions
+	o       SessionOptions // not changed after Begin
 	f       *runs.Folder
 	started time.Time
 	host    string
 
-	log     *zap.Logger // the attempt's log, once there is an attempt
+	mu sync.Mutex // guards what follows
+
+	policy  recovery.Policy // o.Policy, with what the body can carry out at the moment
+	log     *zap.Logger     // the attempt's log, once there is an attempt
 	logFile *os.File
 
 	history recovery.History
 	seen    Evidence
 	kept    recovery.Learned // what learned.json tells a later process
 	pieces  int              // rows that a worker may run at once; also kept for a later process
+	made    int              // most optimizer steps that a process has made in this attempt, as a worker saw it
 	result  Result
 	planned bool // whether history has been started
 
-	attempt int   // number of the attempt, counted over all processes of the run
-	step    int   // optimizer steps finished
-	samples int64 // samples in those steps
-	saved   int   // step of the newest whole checkpoint; -1 if there is none
-	failed  place // where memory last ran out
+	position
+	failed place // where memory last ran out
 
 	status      runs.Status
 	interval    interval // progress since the last status was written
 	journalDown bool     // the journal cannot be written, and this has been reported
 	statusErr   error    // why the last status could not be written; nil if it was
+}
+
+// position is how far a run has got.
+type position struct {
+	attempt int   // number of the attempt, counted over all processes of the run
+	step    int   // optimizer steps finished
+	samples int64 // samples in those steps
+	saved   int   // step of the newest whole checkpoint; -1 if there is none
 }
 
 // place is where memory ran out: the attempt, and the number of steps finished by then.
@@ -140,7 +159,8 @@ func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 	}
 	host, _ := os.Hostname() // only shown to people, so it may be empty
 	now := o.Now()
-	s := &Session{o: o, f: f, host: host, started: now, log: o.Log, saved: -1, attempt: f.Tally().Attempts, seen: NewEvidence(memory.Stats{})}
+	s := &Session{o: o, policy: o.Policy, f: f, host: host, started: now, log: o.Log, seen: NewEvidence(memory.Stats{})}
+	s.saved, s.attempt = -1, f.Tally().Attempts
 	s.interval.from = now
 	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; there may be no such status
 	s.status.Command = nil
@@ -152,28 +172,26 @@ func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 // counters and metrics to the state at the checkpoint, and in the session's first attempt
 // also the history. A checkpoint with a different effective batch gives a *[MismatchError].
 func (s *Session) Attempt(from *runs.Checkpoint) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.attempt++
+	s.made = 0
 	s.openLog()
 	for _, text := range s.f.TakeRepairs() {
 		s.log.Warn(text)
 	}
-	s.step, s.samples, s.saved = 0, 0, -1
-	if from != nil {
-		s.step, s.samples, s.saved = from.Step, from.Samples, from.Step
-		if from.Plan.Effective != s.o.Plan.Effective {
-			return fmt.Errorf("resume from step %d: %w", from.Step, &MismatchError{Key: "effective batch",
-				Have: fmt.Sprint(s.o.Plan.Effective), Want: fmt.Sprint(from.Plan.Effective)})
-		}
+	if err := s.goTo(from); err != nil {
+		return err
 	}
 	tally := s.f.Tally()
 	if s.result.Attempts == 0 {
 		s.result.Resumed = s.step
 		if tally.Attempts == 0 {
-			s.Note(runs.Entry{Kind: runs.KindRun, Text: "a run" + s.length() + " starts"})
+			s.note(runs.Entry{Kind: runs.KindRun, Text: "a run" + s.length() + " starts"})
 		}
 	}
 	if from == nil && tally.Checkpoint >= 0 {
-		s.Note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, but no checkpoint is left: the run starts over", tally.Checkpoint)})
+		s.note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, but no checkpoint is left: the run starts over", tally.Checkpoint)})
 	}
 	s.result.Attempts++
 	s.status.From, s.status.Command = s.step, nil
@@ -181,6 +199,31 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		s.beginHistory(from)
 	}
 	s.history.Finished = s.step
+	s.note(runs.Entry{Kind: runs.KindAttempt, Text: s.startText(from), Version: s.o.Version})
+	s.setStatus(runs.StateRunning, "")
+	s.noteRemovals()
+	if err := s.f.CutMetrics(s.step); err != nil {
+		return fmt.Errorf("resume from step %d: truncate metrics.jsonl: %w", s.step, err)
+	}
+	return nil
+}
+
+// goTo sets the counters to the state at a checkpoint, or at the beginning if from is nil.
+func (s *Session) goTo(from *runs.Checkpoint) error {
+	s.step, s.samples, s.saved = 0, 0, -1
+	if from == nil {
+		return nil
+	}
+	s.step, s.samples, s.saved = from.Step, from.Samples, from.Step
+	if from.Plan.Effective != s.o.Plan.Effective {
+		return fmt.Errorf("resume from step %d: %w", from.Step, &MismatchError{Key: "effective batch",
+			Have: fmt.Sprint(s.o.Plan.Effective), Want: fmt.Sprint(from.Plan.Effective)})
+	}
+	return nil
+}
+
+// startText says where the attempt starts.
+func (s *Session) startText(from *runs.Checkpoint) string {
 	text := fmt.Sprintf("attempt %d starts from step %d", s.attempt, s.step)
 	if s.o.Steps == 0 && s.step == 0 { // a command itself decides where it starts
 		text = fmt.Sprintf("attempt %d starts", s.attempt)
@@ -194,13 +237,16 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 	if s.o.Precision != "" {
 		text += ", in " + s.o.Precision
 	}
-	s.Note(runs.Entry{Kind: runs.KindAttempt, Text: text, Version: s.o.Version})
-	s.setStatus(runs.StateRunning, "")
-	s.noteRemovals()
-	if err := s.f.CutMetrics(s.step); err != nil {
-		return fmt.Errorf("resume from step %d: truncate metrics.jsonl: %w", s.step, err)
-	}
-	return nil
+	return text
+}
+
+// already takes over the result of a run of which from is the last checkpoint, so that
+// nothing is left to do.
+func (s *Session) already(from *runs.Checkpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.step, s.saved, s.result.Resumed = from.Step, from.Step, from.Step
+	s.result.Plan = from.Plan
 }
 
 // length returns the length of the run in words, as far as it is known.
@@ -237,18 +283,43 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 // Look records the memory of the device at the start of an attempt, and what the body can
 // carry out there.
 func (s *Session) Look(now memory.Stats, able recovery.Able) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.seen = NewEvidence(now)
 	s.status.Capacity = now.Capacity
-	s.o.Policy.Able = able
+	s.policy.Able = able
 	if plan := s.history.Plan; plan.Micro > 0 {
-		s.Note(runs.Entry{Kind: runs.KindPlan, Text: plan.String(), Plan: &plan})
+		s.note(runs.Entry{Kind: runs.KindPlan, Text: plan.String(), Plan: &plan})
 	}
+}
+
+// baseline returns the memory of the device at the start of the attempt.
+func (s *Session) baseline() memory.Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen.baseline
 }
 
 // Step records a finished step and returns the decision that follows from it.
 func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
+	if err := s.finished(r); err != nil {
+		return recovery.Decision{}, err
+	}
+	d, err := s.Handle(recovery.Event{Step: &recovery.Progress{Step: r.Step, Memory: r.Memory}}, 0)
+	if err != nil {
+		return d, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return d, s.tick()
+}
+
+// finished adds a step to the records.
+func (s *Session) finished(r runs.StepReport) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := s.f.AddStep(r); err != nil {
-		return recovery.Decision{}, fmt.Errorf("step %d: metrics: %w", r.Step, err)
+		return fmt.Errorf("step %d: metrics: %w", r.Step, err)
 	}
 	s.seen.Add(s.history.Running(), r.Memory)
 	s.step++
@@ -259,22 +330,20 @@ func (s *Session) Step(r runs.StepReport) (recovery.Decision, error) {
 	if s.o.OnStep != nil {
 		s.o.OnStep(r)
 	}
-	d, err := s.Handle(recovery.Event{Step: &recovery.Progress{Step: r.Step, Memory: r.Memory}}, 0)
-	if err != nil {
-		return d, err
-	}
-	return d, s.tick()
+	return nil
 }
 
 // Reached records a newer complete checkpoint as a sign of progress, for a body that does not
 // count its steps. step is 0 if the step of the checkpoint is not known.
 func (s *Session) Reached(step int, path string) error {
-	s.step, s.saved = step, step
 	text := fmt.Sprintf("checkpoint of step %d", step)
 	if step == 0 {
 		text = "checkpoint whose step is unknown"
 	}
-	s.Note(runs.Entry{Kind: runs.KindCheckpoint, Text: text, Path: path})
+	s.mu.Lock()
+	s.step, s.saved = step, step
+	s.note(runs.Entry{Kind: runs.KindCheckpoint, Text: text, Path: path})
+	s.mu.Unlock()
 	_, err := s.Handle(recovery.Event{Step: &recovery.Progress{Step: step}}, 0)
 	return err
 }
@@ -282,6 +351,8 @@ func (s *Session) Reached(step int, path string) error {
 // Running returns the plan for what runs next. Before the first attempt, that is the plan
 // that was asked for.
 func (s *Session) Running() recovery.Plan {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !s.planned {
 		return s.o.Plan
 	}
@@ -289,18 +360,33 @@ func (s *Session) Running() recovery.Plan {
 }
 
 // Recomputing reports whether activations are to be recomputed.
-func (s *Session) Recomputing() bool { return s.history.Recomputing() }
+func (s *Session) Recomputing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.history.Recomputing()
+}
 
 // Eased returns the ways to save host memory that are in force. They are the first
 // entries of [recovery.Policy].Host.
-func (s *Session) Eased() []string { return s.eased(s.history) }
+func (s *Session) Eased() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.eased(s.history)
+}
 
 func (s *Session) eased(h recovery.History) []string {
 	return s.o.Policy.Host[:min(h.Eased(), len(s.o.Policy.Host))]
 }
 
 // Number returns the number of the attempt, counted over all processes of the run.
-func (s *Session) Number() int { return s.attempt }
+func (s *Session) Number() int { return s.at().attempt }
+
+// at returns how far the run has got.
+func (s *Session) at() position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.position
+}
 
 // Handle asks [recovery.Decide] about an event, and records the event and the decision.
 // The caller carries the decision out. took is how much time the event cost, or 0 if that
@@ -326,34 +412,50 @@ type Settings struct {
 // HandleIf is [Session.Handle] for a body that cannot carry out every decision. It calls
 // possible with the settings that would follow from the decision. If possible returns an
 // error, which says why the body cannot run with them, the decision is to stop for that
-// reason. No setting changes then, and HandleIf returns that error.
+// reason. No setting changes then, and HandleIf returns that error. The session is not locked
+// while possible runs, so possible may call it.
 func (s *Session) HandleIf(e recovery.Event, took time.Duration, possible func(Settings) error) (recovery.Decision, error) {
-	if e.Gone != nil { // comes before Decide, because the evidence includes whether this can be written
-		s.Note(runs.Entry{Kind: runs.KindGone, Text: e.Gone.Why})
-	}
-	e = s.complete(e)
-	d := recovery.Decide(s.o.Policy, s.history, e)
-	next := s.history.Apply(e, d)
+	e, d, next := s.consider(e)
 	var refused error
 	if d.Remedy != recovery.Continue && d.Remedy != recovery.Stop {
-		refused = possible(Settings{next.Running(), next.Recomputing(), s.eased(next)})
+		refused = possible(next)
 	}
+	return s.settle(e, d, refused, took)
+}
+
+// consider returns e with the session's evidence, the decision about it, and the settings that
+// would follow from that decision.
+func (s *Session) consider(e recovery.Event) (recovery.Event, recovery.Decision, Settings) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.Gone != nil { // comes before Decide, because the evidence includes whether this can be written
+		s.note(runs.Entry{Kind: runs.KindGone, Text: e.Gone.Why})
+	}
+	e = s.complete(e)
+	d := recovery.Decide(s.policy, s.history, e)
+	next := s.history.Apply(e, d)
+	return e, d, Settings{next.Running(), next.Recomputing(), s.eased(next)}
+}
+
+// settle records e and what was decided about it: d, or to stop if the body refused d.
+func (s *Session) settle(e recovery.Event, d recovery.Decision, refused error, took time.Duration) (recovery.Decision, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if refused != nil {
 		d = recovery.Decision{Remedy: recovery.Stop, Plan: s.history.Running(), Verdict: d.Verdict, Reason: refused.Error()}
-		next = s.history.Apply(e, d)
 	}
 	s.recordFailure(e, d, took)
-	s.history = next
+	s.history = s.history.Apply(e, d)
 	s.keepLearned()
 	switch {
 	case e.Gone != nil && d.Remedy == recovery.Stop: // End records this
 	case d.Remedy == recovery.Continue:
 		if d.Reason != "" {
-			s.Note(runs.Entry{Kind: runs.KindPlan, Text: d.Reason, Plan: &d.Plan, Decision: &d})
+			s.note(runs.Entry{Kind: runs.KindPlan, Text: d.Reason, Plan: &d.Plan, Decision: &d})
 		}
 	default:
 		s.status.Reason = d.Reason
-		s.Note(runs.Entry{Kind: runs.KindDecision, Text: d.Reason, Plan: &d.Plan, Verdict: d.Verdict, Decision: &d})
+		s.note(runs.Entry{Kind: runs.KindDecision, Text: d.Reason, Plan: &d.Plan, Verdict: d.Verdict, Decision: &d})
 		if refused != nil {
 			return d, refused
 		}
@@ -366,7 +468,7 @@ func (s *Session) HandleIf(e recovery.Event, took time.Duration, possible func(S
 
 // complete returns e with evidence added from the session's records.
 func (s *Session) complete(e recovery.Event) recovery.Event {
-	least := s.o.Policy.Least()
+	least := s.policy.Least()
 	switch {
 	case e.OOM != nil:
 		found := s.seen.Of(e.OOM.Failure, s.history.Running(), least)
@@ -409,7 +511,7 @@ func (s *Session) recordFailure(e recovery.Event, d recovery.Decision, took time
 	at := place{s.attempt, s.step}
 	entry.Repeated = at == s.failed
 	s.failed = at
-	s.Note(entry)
+	s.note(entry)
 	if d.Remedy != recovery.Stop && entry.Failed() {
 		s.result.Failures++
 	}

@@ -30,7 +30,7 @@ func (e *BrokenPromiseError) Error() string {
 func (l *loop) makeStep(ctx context.Context) error {
 	for {
 		start := l.o.Now()
-		report, err := l.trainer.Step(ctx, l.history.Running())
+		report, err := l.trainer.Step(ctx, l.Running())
 		took := l.o.Now().Sub(start)
 		if err == nil {
 			report.Seconds = took.Seconds()
@@ -48,7 +48,7 @@ func (l *loop) finish(ctx context.Context, r runs.StepReport) error {
 	if err := l.check(r); err != nil {
 		return err
 	}
-	d, err := l.Step(r)
+	d, err := l.session.Step(r)
 	if err == nil {
 		err = l.carryOut(ctx, d, recovery.Event{})
 	}
@@ -59,14 +59,15 @@ func (l *loop) finish(ctx context.Context, r runs.StepReport) error {
 // check returns an error if the report shows that the trainer broke its contract,
 // or if a value in it is NaN or infinite.
 func (l *loop) check(s runs.StepReport) error {
-	step := l.step + 1
+	at := l.session.at()
+	step := at.step + 1
 	for _, p := range []struct {
 		what       string
 		have, want int64
 	}{
 		{"samples", int64(s.Samples), int64(l.o.Plan.Effective)},
 		{"step", int64(s.Step), int64(step)},
-		{"position of the first sample", s.First, l.samples},
+		{"position of the first sample", s.First, at.samples},
 	} {
 		if p.have != p.want {
 			return &BrokenPromiseError{Step: step, What: p.what, Have: p.have, Want: p.want}
@@ -115,7 +116,7 @@ func (l *loop) answer(ctx context.Context, e recovery.Event, took time.Duration)
 // inStep returns err with the number of the current step at the start of its text,
 // unless the text already begins with it.
 func (l *loop) inStep(err error) error {
-	step := fmt.Sprintf("step %d: ", l.step+1)
+	step := fmt.Sprintf("step %d: ", l.step()+1)
 	if strings.HasPrefix(err.Error(), step) {
 		return err
 	}

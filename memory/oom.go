@@ -1,6 +1,9 @@
 package memory
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Phase is the part of the work in which an allocation was requested.
 type Phase string
@@ -122,18 +125,37 @@ func (e *OutOfMemoryError) left() string {
 }
 
 func (e *OutOfMemoryError) Error() string {
-	where := ""
+	separator := " "
+	if e.place() == "" {
+		separator = ": "
+	}
+	return "out of memory" + separator + e.Details()
+}
+
+// place says in which micro-batch and phase memory ran out; "" if neither is known.
+func (e *OutOfMemoryError) place() string {
+	text := ""
 	if e.Micro > 0 {
-		where = fmt.Sprintf(" at micro-batch %d", e.Micro)
+		text = fmt.Sprintf("at micro-batch %d", e.Micro)
 	}
 	if e.Phase != PhaseUnknown {
-		where += fmt.Sprintf(" in %s", e.Phase)
+		text = strings.TrimSpace(fmt.Sprintf("%s in %s", text, e.Phase))
+	}
+	return text
+}
+
+// Details says where memory ran out, how much was asked for, and how much there was:
+// everything that Error says after "out of memory".
+func (e *OutOfMemoryError) Details() string {
+	text := e.asked()
+	if place := e.place(); place != "" {
+		text = place + ": " + text
 	}
 	s := e.Stats
 	if s == (Stats{}) || e.Assumed {
-		return fmt.Sprintf("out of memory%s: %s", where, e.asked())
+		return text
 	}
-	text := fmt.Sprintf("out of memory%s: %s, %v free of %v", where, e.asked(), s.Free, s.Capacity)
+	text += fmt.Sprintf(", %v free of %v", s.Free, s.Capacity)
 	if s.Allocated > 0 || s.Reserved > 0 { // messages of frameworks do not always have these
 		text += fmt.Sprintf(", %v allocated, %v reserved", s.Allocated, s.Reserved)
 	}

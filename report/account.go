@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"headroom/recovery"
+	"headroom/report/words"
 	"headroom/runs"
 )
 
@@ -59,12 +60,12 @@ func account(in Input) ([]runs.StepReport, Accounting) {
 	steps, rewinds := lastMade(in.Steps)
 	a.Redone = len(in.Steps) - len(steps)
 	if lives := starts(in.Entries); rewinds >= max(1, lives) {
-		a.wrong("the step number went back %s, but the journal records only %s", plural(rewinds, "time"), plural(lives, "attempt"))
+		a.wrong("the step number went back %s, but the journal records only %s", words.Plural(rewinds, "time"), words.Plural(lives, "attempt"))
 	}
 	a.walk(steps)
 	if n := len(in.Entries); n > 0 && !in.Running && a.Steps > 0 && in.Entries[n-1].Step > a.Last {
 		a.missing = true
-		a.note("%s not recorded, although the journal goes further", span("step", a.Last+1, in.Entries[n-1].Step))
+		a.note("%s not recorded, although the journal goes further", words.Span("step", a.Last+1, in.Entries[n-1].Step))
 	}
 	a.conclude()
 	return steps, a.Accounting
@@ -142,7 +143,7 @@ func (a *auditor) walk(steps []runs.StepReport) {
 func (a *auditor) sequence(previous, s runs.StepReport) {
 	if s.Step != previous.Step+1 {
 		a.missing = true
-		a.note("%s not recorded", span("step", previous.Step+1, s.Step-1))
+		a.note("%s not recorded", words.Span("step", previous.Step+1, s.Step-1))
 		return
 	}
 	want := previous.First + int64(previous.Samples)
@@ -178,9 +179,9 @@ func (a *auditor) conclude() {
 	case a.State == Held && a.missing:
 		a.State = Unchecked
 	}
-	a.Sum = fmt.Sprintf("%s × %s = %s samples", plural(a.Steps, "step"), count(a.Effective), count(expected))
+	a.Sum = fmt.Sprintf("%s × %s = %s samples", words.Plural(a.Steps, "step"), words.Count(a.Effective), words.Count(expected))
 	if a.Samples != expected {
-		a.Sum += fmt.Sprintf(", but %s are recorded", count(a.Samples))
+		a.Sum += fmt.Sprintf(", but %s are recorded", words.Count(a.Samples))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/words"
 )
 
 // Thresholds for advice. The advice mentions a fact only if its value is beyond the
@@ -47,10 +48,7 @@ func nothingToChange(r *Report) string {
 	if r.Failures.Total > 0 {
 		return "nothing has to change: the run went on after every failure"
 	}
-	if r.Command != "" {
-		return "nothing: no out-of-memory failure was seen"
-	}
-	return "nothing: the settings fit this job and this device"
+	return r.body.nothingToChange
 }
 
 func adviseBroken(_ Input, r *Report) string {
@@ -61,25 +59,15 @@ func adviseBroken(_ Input, r *Report) string {
 }
 
 func adviseEnd(in Input, r *Report) string {
-	var from string
-	switch {
-	case r.Command != "" && in.Resumable:
-		from = fmt.Sprintf("run headroom resume %s, which continues from the newest checkpoint, or from the beginning if there is none", r.Name)
-	case r.Command != "":
-		from = "start the command again"
-	case r.Checkpoints.Written == 0:
-		from = "start the same command again: it begins from step 0, because no checkpoint was written"
-	default:
-		from = fmt.Sprintf("start the same command again: it continues from step %s", count(r.Checkpoints.Newest))
-	}
+	from := r.body.goOn(in, r)
 	switch r.Outcome.State {
 	case Interrupted, CutOff:
 		return from
 	case Failed:
-		row := lastHinted(r.Ledger)
+		row, cure := lastHinted(r.Ledger), r.body.cure(r.Outcome.Reason)
 		switch {
-		case r.Command == "" && notFinite(r.Outcome.Reason):
-			return "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh: it begins from step 0"
+		case cure != "":
+			return cure
 		case row.What == deviceLost:
 			return row.Hint
 		case strings.Contains(row.Hint, "--trust"):
@@ -90,12 +78,6 @@ func adviseEnd(in Input, r *Report) string {
 		return fmt.Sprintf("fix what ended the run, then %s", from)
 	}
 	return ""
-}
-
-// notFinite reports whether a native run ended because a value such as the loss was NaN
-// or infinite. reason is what the run recorded: the text of harness.NotFiniteError.
-func notFinite(reason string) bool {
-	return slices.ContainsFunc([]string{" is NaN", " is +Inf", " is -Inf"}, func(end string) bool { return strings.HasSuffix(reason, end) })
 }
 
 // lastHinted returns the newest row with a hint, or an empty row if there is none.
@@ -121,18 +103,12 @@ func adviseMicro(in Input, r *Report) string {
 			settled = row.micro
 		}
 	}
-	if settled == 0 || in.Command != "" && r.Outcome.State != Finished { // the micro-batch has not been seen to fit
+	if settled == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("micro-batch %d would have fitted from the start: set batch.micro: %d, or auto", settled, settled)
-	if in.Command != "" {
-		text = fmt.Sprintf("micro-batch %d would have fitted from the start: pass it to the command", settled)
-		if p := planOf(in.Entries, settled); p.Accumulation() > 1 {
-			text += fmt.Sprintf(", with accumulation %d to keep the effective batch", p.Accumulation())
-		}
-	}
-	if lost >= 1 {
-		text += fmt.Sprintf(", and save the %s spent finding it", secondsLasting(lost))
+	text := r.body.settled(in, r, settled)
+	if text != "" && lost >= 1 {
+		text += fmt.Sprintf(", and save the %s spent finding it", words.Seconds(lost))
 	}
 	return text
 }
@@ -149,7 +125,7 @@ func inPieces(r *Report) string {
 	if s.Pieces < 2 {
 		return ""
 	}
-	return fmt.Sprintf("batches of %s rows ran in %s pieces and gave the same gradients as the whole batch", count(s.Rows), count(s.Pieces))
+	return fmt.Sprintf("batches of %s rows ran in %s pieces and gave the same gradients as the whole batch", words.Count(s.Rows), words.Count(s.Pieces))
 }
 
 // unsimulated says how to turn off the other processes that the run's own configuration
@@ -172,7 +148,7 @@ func adviseForeign(_ Input, r *Report) string {
 	}
 	when := ""
 	if r.Memory.ForeignFrom > 0 {
-		when = fmt.Sprintf(" (%s)", span("step", r.Memory.ForeignFrom, r.Memory.ForeignTo))
+		when = fmt.Sprintf(" (%s)", words.Span("step", r.Memory.ForeignFrom, r.Memory.ForeignTo))
 	}
 	if r.Simulated {
 		return fmt.Sprintf("the other process, which took up to %v of %v%s, is simulated by device.squeeze: %s", r.Memory.Foreign, r.Memory.Capacity, when, unsimulated)
@@ -185,7 +161,7 @@ func adviseSpike(_ Input, r *Report) string {
 	if counted(r, memory.Spike) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s needed far more memory than similar ones: limit the longest sample, or bucket samples by length", plural(counted(r, memory.Spike), "step"))
+	return fmt.Sprintf("%s needed far more memory than similar ones: limit the longest sample, or bucket samples by length", words.Plural(counted(r, memory.Spike), "step"))
 }
 
 func adviseFragmentation(_ Input, r *Report) string {
@@ -206,9 +182,9 @@ func adviseCheckpoints(_ Input, r *Report) string {
 	c := r.Checkpoints
 	switch {
 	case c.Failed > 0:
-		return fmt.Sprintf("%s could not be written: see the ledger, and make room on the disk before the next run", plural(c.Failed, "checkpoint"))
+		return fmt.Sprintf("%s could not be written: see the ledger, and make room on the disk before the next run", words.Plural(c.Failed, "checkpoint"))
 	case c.Damaged > 0:
-		return fmt.Sprintf("%s found damaged and set aside: check the disk", plural(c.Damaged, "checkpoint"))
+		return fmt.Sprintf("%s found damaged and set aside: check the disk", words.Plural(c.Damaged, "checkpoint"))
 	}
 	return ""
 }
@@ -217,7 +193,7 @@ func adviseLost(_ Input, r *Report) string {
 	if r.Failures.Fatal || r.Failures.Share < muchLost || r.Failures.Lost < worthSaving {
 		return ""
 	}
-	return fmt.Sprintf("%s of the time (%s) went into failures and searches: begin with a plan that fits", percent(r.Failures.Share), secondsLasting(r.Failures.Lost))
+	return fmt.Sprintf("%s of the time (%s) went into failures and searches: begin with a plan that fits", words.Percent(r.Failures.Share), words.Seconds(r.Failures.Lost))
 }
 
 // adviseUnused looks at the whole run. It recommends a larger micro-batch only if steps
@@ -230,7 +206,7 @@ func adviseUnused(_ Input, r *Report) string {
 	if top.Accumulation < 2 || float64(top.Micro)*worthATry > float64(r.Accounting.Effective) {
 		return ""
 	}
-	return fmt.Sprintf("%s of the memory was never used: set batch.micro: auto to run more than %d samples at once", percent(r.Memory.Tightest), top.Micro)
+	return fmt.Sprintf("%s of the memory was never used: set batch.micro: auto to run more than %d samples at once", words.Percent(r.Memory.Tightest), top.Micro)
 }
 
 func adviseTight(_ Input, r *Report) string {
@@ -241,14 +217,14 @@ func adviseTight(_ Input, r *Report) string {
 		return "" // memory was tight because of the simulation
 	}
 	return fmt.Sprintf("step %s left only %s of the available memory unused: a slightly larger memory.headroom gives the next run more room",
-		count(r.Memory.TightestStep), percent(max(0, r.Memory.Tightest)))
+		words.Count(r.Memory.TightestStep), words.Percent(max(0, r.Memory.Tightest)))
 }
 
 func adviseLoss(_ Input, r *Report) string {
 	if r.Loss.NotFinite == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the loss is NaN or infinite in %s: this is not a memory problem; check the learning rate and the data", plural(r.Loss.NotFinite, "step"))
+	return fmt.Sprintf("the loss is NaN or infinite in %s: this is not a memory problem; check the learning rate and the data", words.Plural(r.Loss.NotFinite, "step"))
 }
 
 func counted(r *Report, cause memory.Cause) int {

@@ -3,10 +3,10 @@ package report
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"headroom/memory"
+	"headroom/report/words"
 )
 
 // Card answers one question about the run. The page's first screen and the head of the
@@ -23,50 +23,11 @@ type Card struct {
 
 // Cards returns the report's cards, in the order in which people ask their questions.
 func (r *Report) Cards() []Card {
-	cards := []Card{
-		r.batchCard(), r.failureCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.checkpointCard(),
-	}
-	if r.Command != "" {
-		cards[0] = r.commandsBatchCard()
-		cards = slices.Insert(cards, 2, r.stepsCard())
-		cards = slices.DeleteFunc(cards, func(c Card) bool { return c.unknown })
-	}
+	cards := r.body.cards(r)
 	if w := r.Watched; w.Readings+len(w.Faults)+w.DeviceGone > 0 {
 		cards = append(cards, w.card())
 	}
 	return cards
-}
-
-// commandsBatchCard is batchCard for a wrapped command, whose steps headroom does not run
-// itself.
-func (r *Report) commandsBatchCard() Card {
-	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
-	var notes []string
-	if r.Failures.InPlace > 0 {
-		note := "steps that ran out of memory still gave the result of the whole batch"
-		if r.Failures.Approximate {
-			note = "in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"
-		}
-		notes = append(notes, note)
-	}
-	// A new plan has been used only if a step was made in an attempt that began after the
-	// change.
-	worked := r.worked()
-	smallerBefore := func(attempt int) bool {
-		return slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < attempt })
-	}
-	if smallerBefore(worked) {
-		notes = append(notes, "accumulation made up for a smaller micro-batch")
-	}
-	switch {
-	case len(notes) > 0:
-		c.Answer, c.Tone, c.Note = "kept", Good, strings.Join(notes, "; ")
-	case worked == 0 && r.Failures.Fatal && slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Step == 1 }):
-		c.Answer, c.Note = "no step was completed", "memory ran out in the first one"
-	case smallerBefore(len(r.Attempts)):
-		c.Answer, c.Note = "no step was seen", "the micro-batch was made smaller, and no step or checkpoint was seen after that"
-	}
-	return c
 }
 
 func (r *Report) batchCard() Card {
@@ -78,7 +39,7 @@ func (r *Report) batchCard() Card {
 	switch a.State {
 	case Held:
 		c.Tone = Good
-		c.Answer = fmt.Sprintf("kept: %s samples in every step", count(a.Effective))
+		c.Answer = fmt.Sprintf("kept: %s samples in every step", words.Count(a.Effective))
 	case Broken:
 		c.Tone = Bad
 		c.Answer = "NOT kept"
@@ -86,40 +47,37 @@ func (r *Report) batchCard() Card {
 		c.Tone = Warn
 	}
 	if a.Redone > 0 {
-		c.Note += fmt.Sprintf("; %s repeated after going back to a checkpoint", plural(a.Redone, "step"))
+		c.Note += fmt.Sprintf("; %s repeated after going back to a checkpoint", words.Plural(a.Redone, "step"))
 	}
 	return c
 }
 
 func (r *Report) failureCard() Card {
 	f := r.Failures
-	c := Card{Question: "Out of memory", Answer: "never", Tone: Good}
-	if r.Command != "" { // it may have caught a failure itself, or hidden it, as a pipeline does
-		c.Answer = "none seen"
-	}
+	c := Card{Question: "Out of memory", Answer: r.body.noFailure, Tone: Good}
 	if f.Total > 0 {
-		c.Answer, c.Tone = plural(f.Total, "time")+", "+f.end(), Info
+		c.Answer, c.Tone = words.Plural(f.Total, "time")+", "+f.end(), Info
 		if f.Fatal {
 			c.Tone = Bad
 		}
 	}
 	var notes []string
 	for _, cause := range f.told() {
-		text := fmt.Sprintf("%s × %s", count(cause.N), cause.name())
+		text := fmt.Sprintf("%s × %s", words.Count(cause.N), cause.name())
 		if f.Lost > 0 && len(f.Causes) > 1 {
-			c.Lines = append(c.Lines, text+": "+secondsLasting(cause.Lost))
+			c.Lines = append(c.Lines, text+": "+words.Seconds(cause.Lost))
 		} else {
 			notes = append(notes, text)
 		}
 	}
 	if c.Lines != nil && f.Other > 0.05 {
-		c.Lines = append(c.Lines, "everything else: "+secondsLasting(f.Other))
+		c.Lines = append(c.Lines, "everything else: "+words.Seconds(f.Other))
 	}
 	if f.Lost > 0 {
-		notes = append(notes, fmt.Sprintf("%s lost to failures and searches (%s of the time)", secondsLasting(f.Lost), percent(f.Share)))
+		notes = append(notes, fmt.Sprintf("%s lost to failures and searches (%s of the time)", words.Seconds(f.Lost), words.Percent(f.Share)))
 	}
 	if f.Uncounted > 0 {
-		notes = append(notes, fmt.Sprintf("the time lost to %s is not known", plural(f.Uncounted, "failure")))
+		notes = append(notes, fmt.Sprintf("the time lost to %s is not known", words.Plural(f.Uncounted, "failure")))
 	}
 	c.Note = strings.Join(notes, ", ")
 	return c
@@ -136,9 +94,9 @@ func (r *Report) memoryCard() Card {
 	}
 	c.Answer = fmt.Sprintf("peak %v of %v", m.Peak, known(m.Capacity))
 	if !math.IsNaN(m.Headroom) {
-		c.Note = "headroom " + percent(m.Headroom)
+		c.Note = "headroom " + words.Percent(m.Headroom)
 		if m.Tightest < m.Headroom-0.005 {
-			c.Note += fmt.Sprintf(", %s at its tightest (step %s)", percent(m.Tightest), count(m.TightestStep))
+			c.Note += fmt.Sprintf(", %s at its tightest (step %s)", words.Percent(m.Tightest), words.Count(m.TightestStep))
 		}
 	}
 	if m.PeakReserved > 0 {
@@ -169,17 +127,17 @@ func (r *Report) speedCard() Card {
 	if c.unknown {
 		return c
 	}
-	c.Answer = number(s.Median) + " samples/s"
+	c.Answer = words.Number(s.Median) + " samples/s"
 	switch {
 	case !math.IsNaN(s.Before) && !math.IsNaN(s.After):
-		c.Note = fmt.Sprintf("%s before the first failure, %s after the last change (%+.0f %%)", number(s.Before), number(s.After), 100*(s.After/s.Before-1))
+		c.Note = fmt.Sprintf("%s before the first failure, %s after the last change (%+.0f %%)", words.Number(s.Before), words.Number(s.After), 100*(s.After/s.Before-1))
 	case !math.IsNaN(s.After):
-		c.Note = fmt.Sprintf("%s after the last change", number(s.After))
+		c.Note = fmt.Sprintf("%s after the last change", words.Number(s.After))
 	}
 	if c.Note != "" {
 		c.Note += "; "
 	}
-	c.Note += secondsLasting(s.InSteps) + " in steps"
+	c.Note += words.Seconds(s.InSteps) + " in steps"
 	return c
 }
 
@@ -189,31 +147,24 @@ func (r *Report) lossCard() Card {
 	if c.unknown {
 		return c
 	}
-	c.Answer = fmt.Sprintf("%s → %s", number(l.First), number(l.Last))
+	c.Answer = fmt.Sprintf("%s → %s", words.Number(l.First), words.Number(l.Last))
 	if l.LowestStep > 0 {
-		c.Note = fmt.Sprintf("lowest %s at step %s", number(l.Lowest), count(l.LowestStep))
+		c.Note = fmt.Sprintf("lowest %s at step %s", words.Number(l.Lowest), words.Count(l.LowestStep))
 	}
 	if l.NotFinite > 0 {
 		c.Tone = Warn
-		c.Note += fmt.Sprintf("; NaN or infinite in %s", plural(l.NotFinite, "step"))
+		c.Note += fmt.Sprintf("; NaN or infinite in %s", words.Plural(l.NotFinite, "step"))
 	}
 	return c
 }
 
 func (r *Report) checkpointCard() Card {
 	k := r.Checkpoints
-	if r.Command != "" {
-		c := Card{Question: "Newest checkpoint", Answer: "step unknown", Note: k.Path, Tone: Info, unknown: k.Written == 0 && k.Newest == 0}
-		if k.Newest > 0 {
-			c.Answer = "step " + count(k.Newest)
-		}
-		return c
-	}
-	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", count(k.Written)), Tone: Info, unknown: k.Written+k.Failed+k.Damaged == 0}
+	c := Card{Question: "Checkpoints", Answer: fmt.Sprintf("%s written", words.Count(k.Written)), Tone: Info, unknown: k.Written+k.Failed+k.Damaged == 0}
 	if k.Written > 0 {
-		c.Note = fmt.Sprintf("newest at step %s; ", count(k.Newest))
+		c.Note = fmt.Sprintf("newest at step %s; ", words.Count(k.Newest))
 	}
-	c.Note += fmt.Sprintf("%s failed, %s damaged", count(k.Failed), count(k.Damaged))
+	c.Note += fmt.Sprintf("%s failed, %s damaged", words.Count(k.Failed), words.Count(k.Damaged))
 	if k.Failed+k.Damaged > 0 {
 		c.Tone = Warn
 	}

@@ -5,11 +5,119 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"headroom/memory"
+	"headroom/report/chart"
+	"headroom/report/words"
 	"headroom/runs"
 )
+
+// command is the body of a run of a command that headroom wrapped. What is known of its
+// steps is what a worker saw.
+var command = body{
+	metrics: func(in *Input, dir string) (err error) {
+		in.Seen, err = runs.ReadProcessSteps(dir)
+		return err
+	},
+	leastBatch: 2,
+	steps:      stepsSeen,
+	progress:   commandsProgress,
+	cards:      commandsCards,
+	charts:     commandCharts,
+	columns: []Column{
+		{"From checkpoint", "from checkpoint", func(a Attempt) string { return positive(a.From) }},
+		{"Steps made", "steps made", func(a Attempt) string { return positive(a.Made) }},
+	},
+	gauges:          func(*exposition, *runs.Status) {},
+	noFailure:       "none seen", // it may have caught a failure itself, or hidden it, as a pipeline does
+	nothingToChange: "nothing: no out-of-memory failure was seen",
+	goOn: func(in Input, r *Report) string {
+		if in.Resumable {
+			return fmt.Sprintf("run headroom resume %s, which continues from the newest checkpoint, or from the beginning if there is none", r.Name)
+		}
+		return "start the command again"
+	},
+	cure:    func(string) string { return "" },
+	settled: settledForCommand,
+}
+
+// positive returns n as text, or "–" if it is 0, which means that it is not known.
+func positive(n int) string {
+	if n == 0 {
+		return "–"
+	}
+	return words.Count(n)
+}
+
+// stepsSeen returns the steps that a worker saw, those of all attempts.
+func stepsSeen(_ Input, r *Report) (steps int) {
+	for _, made := range stepsMade(r.seen) {
+		steps += made
+	}
+	return steps
+}
+
+// commandsCards leaves out the cards about which nothing is known.
+func commandsCards(r *Report) []Card {
+	cards := []Card{r.commandsBatchCard(), r.failureCard(), r.stepsCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.commandsCheckpointCard()}
+	return slices.DeleteFunc(cards, func(c Card) bool { return c.unknown })
+}
+
+// settledForCommand names the arguments with which a command would have fitted from the
+// start. It returns "" if the command has not finished, because then no micro-batch has been
+// seen to fit.
+func settledForCommand(in Input, r *Report, micro int) string {
+	if r.Outcome.State != Finished {
+		return ""
+	}
+	text := fmt.Sprintf("micro-batch %d would have fitted from the start: pass it to the command", micro)
+	if p := planOf(in.Entries, micro); p.Accumulation() > 1 {
+		text += fmt.Sprintf(", with accumulation %d to keep the effective batch", p.Accumulation())
+	}
+	return text
+}
+
+// commandsBatchCard is batchCard for a command, whose steps headroom does not run itself.
+func (r *Report) commandsBatchCard() Card {
+	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
+	var notes []string
+	if r.Failures.InPlace > 0 {
+		note := "steps that ran out of memory still gave the result of the whole batch"
+		if r.Failures.Approximate {
+			note = "in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"
+		}
+		notes = append(notes, note)
+	}
+	// A new plan has been used only if a step was made in an attempt that began after the
+	// change.
+	worked := r.worked()
+	smallerBefore := func(attempt int) bool {
+		return slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Cuts() != "" && row.Attempt < attempt })
+	}
+	if smallerBefore(worked) {
+		notes = append(notes, "accumulation made up for a smaller micro-batch")
+	}
+	switch {
+	case len(notes) > 0:
+		c.Answer, c.Tone, c.Note = "kept", Good, strings.Join(notes, "; ")
+	case worked == 0 && r.Failures.Fatal && slices.ContainsFunc(r.Ledger, func(row Row) bool { return row.Step == 1 }):
+		c.Answer, c.Note = "no step was completed", "memory ran out in the first one"
+	case smallerBefore(len(r.Attempts)):
+		c.Answer, c.Note = "no step was seen", "the micro-batch was made smaller, and no step or checkpoint was seen after that"
+	}
+	return c
+}
+
+func (r *Report) commandsCheckpointCard() Card {
+	k := r.Checkpoints
+	c := Card{Question: "Newest checkpoint", Answer: "step unknown", Note: k.Path, Tone: Info, unknown: k.Written == 0 && k.Newest == 0}
+	if k.Newest > 0 {
+		c.Answer = "step " + words.Count(k.Newest)
+	}
+	return c
+}
 
 // trainers returns the steps of the processes that trained. In each attempt, that is the
 // process with the most recorded steps.
@@ -77,20 +185,19 @@ func stepTime(seen []runs.ProcessStep) float64 {
 	return seconds / float64(steps)
 }
 
-// commandsProgress says how far a wrapped command has got, given the number of steps that
-// a worker saw. If several attempts made steps, it counts only those of the newest, because
+// commandsProgress says how far a wrapped command has got. If several attempts made steps, it counts only those of the newest, because
 // steps after the checkpoint that an attempt began from are made again, and the unit of a
 // checkpoint's number is the command's own. If no worker saw a step, it gives the step of the
 // newest checkpoint instead, or returns "" if that is not known either.
-func (r *Report) commandsProgress(steps int) string {
+func commandsProgress(o Outcome, r *Report) string {
 	made := stepsMade(r.seen)
 	switch {
 	case len(made) > 1:
 		return r.newestProgress(made)
 	case len(made) == 1:
-		return plural(steps, "step")
+		return words.Plural(o.Steps, "step")
 	case r.Checkpoints.Newest > 0:
-		return "newest checkpoint: step " + count(r.Checkpoints.Newest)
+		return "newest checkpoint: step " + words.Count(r.Checkpoints.Newest)
 	}
 	return ""
 }
@@ -98,10 +205,10 @@ func (r *Report) commandsProgress(steps int) string {
 // newestProgress returns the part of commandsProgress that is about the newest attempt with steps.
 func (r *Report) newestProgress(made map[int]int) string {
 	newest := slices.Max(slices.Collect(maps.Keys(made)))
-	text, last := plural(made[newest], "step"), newest
+	text, last := words.Plural(made[newest], "step"), newest
 	for _, a := range r.Attempts {
 		if a.Number == newest && a.From > 0 {
-			text += " after checkpoint " + count(a.From)
+			text += " after checkpoint " + words.Count(a.From)
 		}
 		last = max(last, a.Number)
 	}
@@ -141,19 +248,19 @@ func (r *Report) worked() int {
 // stepsCard says how many steps the processes of a wrapped command ran, and how fast.
 func (r *Report) stepsCard() Card {
 	c := Card{Question: "Steps", Tone: Info, unknown: len(r.seen) == 0}
-	c.Answer = plural(r.Outcome.Steps, "optimizer step")
+	c.Answer = words.Plural(r.Outcome.Steps, "optimizer step")
 	if processes := len(stepsMade(r.seen)); processes > 1 {
 		c.Note = fmt.Sprintf("in %d processes; repeated steps are counted each time", processes)
 	}
 	if mean := stepTime(r.seen); !math.IsNaN(mean) {
-		c.Answer += fmt.Sprintf(", %s s each on average", number(mean))
+		c.Answer += fmt.Sprintf(", %s s each on average", words.Number(mean))
 	}
 	return c
 }
 
-// commandPictures returns the pictures of a wrapped command. There are none if fewer than
-// two steps were seen. Without a GPU, there is no picture of memory.
-func commandPictures(r *Report) []Picture {
+// commandCharts returns the charts of a wrapped command. There are none if fewer than
+// two steps were seen. Without a GPU, there is no chart of memory.
+func commandCharts(r *Report) []chart.Chart {
 	if len(r.seen) < 2 {
 		return nil
 	}
@@ -166,14 +273,14 @@ func commandPictures(r *Report) []Picture {
 		unit, name = time.Minute, "minutes"
 	}
 	when := func(t time.Time) float64 { return float64(t.Sub(first)) / float64(unit) }
-	of := func(value func(runs.ProcessStep) float64) series {
-		return sample(len(steps), func(i int) (x, y float64) { return when(steps[i].Time), value(steps[i]) })
+	of := func(value func(runs.ProcessStep) float64) chart.Series {
+		return chart.Sample(len(steps), func(i int) (x, y float64) { return when(steps[i].Time), value(steps[i]) })
 	}
 	in, amounts := amountsOf(r.Memory.Capacity)
-	held := func(what func(memory.Stats) memory.Bytes) series {
+	held := func(what func(memory.Stats) memory.Bytes) chart.Series {
 		return of(func(s runs.ProcessStep) float64 { return in(what(s.Memory)) })
 	}
-	phase := func(at func(runs.ProcessStep) memory.Bytes) series {
+	phase := func(at func(runs.ProcessStep) memory.Bytes) chart.Series {
 		return of(func(s runs.ProcessStep) float64 {
 			if at(s) == 0 {
 				return math.NaN()
@@ -184,30 +291,30 @@ func commandPictures(r *Report) []Picture {
 	allocated := held(func(s memory.Stats) memory.Bytes { return s.Allocated })
 	speed := of(func(s runs.ProcessStep) float64 { return 1 / s.Seconds })
 	pieces := of(func(s runs.ProcessStep) float64 { return float64(max(1, s.Pieces)) })
-	_, fastest := speed.bounds(0, 0)
-	_, most := pieces.bounds(0, 1)
-	charts := []chart{{
-		name: "memory", title: "Memory against capacity", unit: amounts, y1: 1.08 * in(max(1, r.Memory.Capacity)),
-		alt: fmt.Sprintf("up to %v of %v", r.Memory.Peak, known(r.Memory.Capacity)),
-		lines: []line{
-			{name: "reserved", shade: "teal", points: held(func(s memory.Stats) memory.Bytes { return s.Reserved }), width: 5},
-			{name: "between steps", shade: "blue", points: allocated, width: 2},
-			{name: "after forward", shade: "orange", points: phase(func(s runs.ProcessStep) memory.Bytes { return s.Forward }), width: 1.5},
-			{name: "after backward", shade: "magenta", points: phase(func(s runs.ProcessStep) memory.Bytes { return s.Backward }), width: 1.5},
-			{name: "highest so far", shade: "violet", points: held(func(s memory.Stats) memory.Bytes { return s.Peak }), width: 1.5},
-			{name: "capacity", shade: "ink", points: held(func(s memory.Stats) memory.Bytes { return s.Capacity }), width: 1.5, dashed: true},
+	_, fastest := speed.Bounds(0, 0)
+	_, most := pieces.Bounds(0, 1)
+	charts := []chart.Chart{{
+		Name: "memory", Title: "Memory against capacity", Unit: amounts, Y1: 1.08 * in(max(1, r.Memory.Capacity)),
+		Alt: fmt.Sprintf("up to %v of %v", r.Memory.Peak, known(r.Memory.Capacity)),
+		Lines: []chart.Line{
+			{Name: "reserved", Shade: "teal", Points: held(func(s memory.Stats) memory.Bytes { return s.Reserved }), Width: 5},
+			{Name: "between steps", Shade: "blue", Points: allocated, Width: 2},
+			{Name: "after forward", Shade: "orange", Points: phase(func(s runs.ProcessStep) memory.Bytes { return s.Forward }), Width: 1.5},
+			{Name: "after backward", Shade: "magenta", Points: phase(func(s runs.ProcessStep) memory.Bytes { return s.Backward }), Width: 1.5},
+			{Name: "highest so far", Shade: "violet", Points: held(func(s memory.Stats) memory.Bytes { return s.Peak }), Width: 1.5},
+			{Name: "capacity", Shade: "ink", Points: held(func(s memory.Stats) memory.Bytes { return s.Capacity }), Width: 1.5, Dashed: true},
 		},
-		areas: []area{{shade: "bluefill", points: allocated}},
+		Areas: []chart.Area{{Shade: "bluefill", Points: allocated}},
 	}, {
-		name: "throughput", title: "Throughput", unit: "optimizer steps per second", y1: 1.12 * fastest,
-		alt:   "optimizer steps per second over time",
-		lines: []line{{name: "newest steps", shade: "blue", points: speed, width: 1.5}},
+		Name: "throughput", Title: "Throughput", Unit: "optimizer steps per second", Y1: 1.12 * fastest,
+		Alt:   "optimizer steps per second over time",
+		Lines: []chart.Line{{Name: "newest steps", Shade: "blue", Points: speed, Width: 1.5}},
 	}, {
-		name: "pieces", title: "Pieces of a batch", unit: "pieces", whole: true, y1: 1.12 * most,
-		alt:   fmt.Sprintf("up to %.0f", most),
-		lines: []line{{name: "pieces per batch", shade: "blue", points: pieces.stepped(), width: 2}},
+		Name: "pieces", Title: "Pieces of a batch", Unit: "pieces", Whole: true, Y1: 1.12 * most,
+		Alt:   fmt.Sprintf("up to %.0f", most),
+		Lines: []chart.Line{{Name: "pieces per batch", Shade: "blue", Points: pieces.Stepped(), Width: 2}},
 	}}
-	charts[1] = charts[1].smoothed("reading", len(steps), func(i int) (x, y float64) { return when(steps[i].Time), 1 / steps[i].Seconds })
+	charts[1] = charts[1].Smoothed("reading", len(steps), func(i int) (x, y float64) { return when(steps[i].Time), 1 / steps[i].Seconds })
 	if r.Memory.Peak == 0 {
 		charts = charts[1:]
 	}
@@ -216,12 +323,12 @@ func commandPictures(r *Report) []Picture {
 	}
 	for i := range charts {
 		c := &charts[i]
-		c.across, c.x0, c.x1 = name+" since the first step", 0, max(when(steps[len(steps)-1].Time), 1e-3)
+		c.Across, c.X0, c.X1 = name+" since the first step", 0, max(when(steps[len(steps)-1].Time), 1e-3)
 		for _, row := range r.Ledger {
 			if row.Failed { // the time of the failure may lie off the axis, as in the first step or in the last one tried
-				c.marks = append(c.marks, markOf(row, "", min(max(c.x0, when(row.Time)), c.x1), math.NaN()))
+				c.Marks = append(c.Marks, markOf(row, "", min(max(c.X0, when(row.Time)), c.X1), math.NaN()))
 			}
 		}
 	}
-	return drawn(r, charts)
+	return charts
 }

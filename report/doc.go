@@ -13,6 +13,9 @@
 // step by step, whether the effective batch was kept ([Accounting]), and says so loudly
 // if it was not. What cannot be checked is called unchecked.
 //
+// The steps of a run were made by headroom's own trainer or by a command. One page serves
+// both: what differs is data, in body.go and commands.go, which every other file reads.
+//
 // The page is one file. It loads nothing, runs no script, follows the reader's light or
 // dark setting and can be printed. It stays small however long the run was. A picture has
 // at most a few thousand points, which include the extreme values ([Report.Pictures]),

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"headroom/memory"
+	"headroom/report/words"
 	"headroom/runs"
 )
 
@@ -162,7 +163,7 @@ type Checkpoints struct {
 	attempt                  int     // attempt in which the newest one was written
 }
 
-func checkpoints(in Input) Checkpoints {
+func checkpoints(in Input, b *body) Checkpoints {
 	c := Checkpoints{}
 	for _, e := range in.Entries {
 		switch e.Kind {
@@ -170,8 +171,8 @@ func checkpoints(in Input) Checkpoints {
 			c.Written++
 			c.Newest, c.Path, c.attempt = e.Step, e.Path, e.Attempt
 			c.Seconds += e.Seconds
-		case runs.KindAttempt: // an attempt starts from the newest whole checkpoint, but a command may also start over
-			if e.Step != c.Newest && (in.Command == "" || e.Step > 0) {
+		case runs.KindAttempt: // it starts from the newest whole checkpoint, or over
+			if e.Step != c.Newest && (b.resumes || e.Step > 0) {
 				c.Newest, c.Path = e.Step, ""
 			}
 		case runs.KindCheckpointFailed:
@@ -229,7 +230,7 @@ func (s Size) Rate() string {
 	if math.IsNaN(s.Speed) {
 		return "–"
 	}
-	return number(s.Speed)
+	return words.Number(s.Speed)
 }
 
 // about returns what the newest entries say about a command: how it was recognised, where
@@ -240,10 +241,10 @@ func about(entries []runs.Entry) string {
 		if e.Kind == runs.KindCommand {
 			known = e.Text
 		}
-		if python, torch, told := e.Attached(); told {
-			versions = "Python " + python
-			if torch != "none" { // PyTorch had been imported
-				versions += ", PyTorch " + torch
+		if a := e.Attached; a != nil {
+			versions = "Python " + a.Python
+			if a.Torch != "none" { // PyTorch had been imported
+				versions += ", PyTorch " + a.Torch
 			}
 		}
 	}

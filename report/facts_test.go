@@ -8,6 +8,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/chart"
 	"headroom/runs"
 )
 
@@ -146,8 +147,8 @@ func TestMemoryPictureLimits(t *testing.T) {
 		d.oom(0, memory.Batch, "too large")
 		d.Entries[len(d.Entries)-1].OOM.Requested = needed
 		d.walk(10, 0)
-		if c := memoryChart(New(d.Input)); c.y0 != 0 || c.y1 <= 24 || c.y1 > 24*overshoot+1e-9 {
-			t.Errorf("needed %v: from %v to %v GiB", needed, c.y0, c.y1)
+		if c := memoryChart(New(d.Input)); c.Y0 != 0 || c.Y1 <= 24 || c.Y1 > 24*overshoot+1e-9 {
+			t.Errorf("needed %v: from %v to %v GiB", needed, c.Y0, c.Y1)
 		}
 	}
 }
@@ -211,7 +212,7 @@ func TestSimulatedProcess(t *testing.T) {
 		d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it gave up"})
 		r := New(d.Input)
 		var page strings.Builder
-		if err := r.Markdown(&page, func(Picture) string { return "" }); err != nil {
+		if err := r.Markdown(&page, func(chart.Picture) string { return "" }); err != nil {
 			t.Fatal(err)
 		}
 		found := earnest.FindAllString(page.String(), -1)

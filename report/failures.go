@@ -8,7 +8,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
-	"headroom/runs"
+	"headroom/report/words"
 )
 
 // Failures sums up the failures in the ledger.
@@ -38,7 +38,7 @@ func failures(rows []Row, o Outcome) Failures {
 	causes, lost := map[memory.Cause]int{}, map[memory.Cause]float64{}
 	for _, row := range rows {
 		f.Lost += row.Lost
-		f.Approximate = f.Approximate || row.InPlace && strings.Contains(row.Reason, runs.Approximate)
+		f.Approximate = f.Approximate || row.approximate
 		if row.Failed {
 			lost[cmp.Or(row.Cause, memory.Unknown)] += row.Lost
 		}
@@ -80,9 +80,9 @@ func (f Failures) sentence() string {
 	}
 	var causes []string
 	for _, c := range f.told() {
-		causes = append(causes, count(c.N)+" "+c.name())
+		causes = append(causes, words.Count(c.N)+" "+c.name())
 	}
-	return strings.TrimSuffix(fmt.Sprintf("memory ran out %s, %s: %s", plural(f.Total, "time"), f.end(), strings.Join(causes, ", ")), ": ")
+	return strings.TrimSuffix(fmt.Sprintf("memory ran out %s, %s: %s", words.Plural(f.Total, "time"), f.end(), strings.Join(causes, ", ")), ": ")
 }
 
 // told returns the causes that are worth telling: none if no cause is known.

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
 	"headroom/recovery"
+	"headroom/report/chart"
+	"headroom/report/words"
 )
 
 // Limits on how much of a long run a page shows. They keep a page below 150 KiB, whatever
@@ -35,16 +38,10 @@ var (
 
 	page = sync.OnceValue(func() *template.Template {
 		return template.Must(template.New("page").Funcs(template.FuncMap{
-			"count": func(n int) string { return count(n) }, "number": number, "lasting": secondsLasting, "stamp": stamp, "day": day,
-			"style": style,
-			"known": func(n int) string {
-				if n == 0 {
-					return "–"
-				}
-				return count(n)
-			},
+			"count": func(n int) string { return words.Count(n) }, "number": words.Number, "lasting": words.Seconds, "stamp": stamp, "day": day,
+			"style":   style,
 			"script":  func() template.JS { return template.JS(liveScript) },
-			"picture": func(p interface{ inline() string }) template.HTML { return template.HTML(p.inline()) }, // its texts were escaped when it was drawn
+			"picture": func(p chart.Picture) template.HTML { return template.HTML(p.Inline()) }, // its texts were escaped when it was drawn
 		}).Parse(pageText))
 	})
 )
@@ -90,7 +87,7 @@ func printable(c rune) rune {
 // scheme. A printed page is white, whichever scheme the screen uses.
 func style() template.CSS {
 	return template.CSS(fmt.Sprintf(":root{color-scheme:light dark;%s}\n@media screen and (prefers-color-scheme:dark){:root{%s}}\n%s",
-		variables(false), variables(true), pageStyle))
+		chart.Variables(false), chart.Variables(true), pageStyle))
 }
 
 // Limits on how many attempts and rows of the ledger a page shows without folding them.
@@ -169,13 +166,13 @@ func (r *Report) Last() *Attempt {
 }
 
 // Wide returns the pictures that take up the page's full width.
-func (r *Report) Wide() []Picture { return r.width(true) }
+func (r *Report) Wide() []chart.Picture { return r.width(true) }
 
 // Narrow returns the pictures that are placed side by side.
-func (r *Report) Narrow() []Picture { return r.width(false) }
+func (r *Report) Narrow() []chart.Picture { return r.width(false) }
 
-func (r *Report) width(wide bool) []Picture {
-	var some []Picture
+func (r *Report) width(wide bool) []chart.Picture {
+	var some []chart.Picture
 	for _, p := range r.draw() {
 		if p.Wide == wide {
 			some = append(some, p)
@@ -221,7 +218,7 @@ type ShownRow struct {
 func (r ShownRow) Shade() string {
 	switch {
 	case r.Failed:
-		return causeShade(r.Cause)
+		return chart.CauseShade(r.Cause)
 	case r.Tone == Good:
 		return "teal"
 	case r.Tone == Bad:
@@ -243,9 +240,28 @@ func (r *Report) Period() string {
 		end = day(o.End) + " " + end
 	}
 	return fmt.Sprintf("%s %s to %s %s · %s in %s", day(o.Begin), stamp(o.Begin), end, o.End.Format("MST"),
-		lasting(o.Active), plural(max(1, len(r.Attempts)), "attempt"))
+		words.Lasting(o.Active), words.Plural(max(1, len(r.Attempts)), "attempt"))
 }
 
 func stamp(t time.Time) string { return t.Format("15:04:05") }
 
 func day(t time.Time) string { return t.Format("2 Jan 2006") }
+
+// clipped returns s if it takes at most limit bytes in HTML. Otherwise it returns as much
+// of the start of s as fits, with … for the rest.
+func clipped(s string, limit int) string {
+	for i, c := range s {
+		if limit -= weight(c); limit < 0 {
+			return strings.TrimRight(s[:i], " ") + " …"
+		}
+	}
+	return s
+}
+
+// weight returns how many bytes c takes in HTML.
+func weight(c rune) int {
+	if strings.ContainsRune(`<>&"'`, c) {
+		return len("&#34;")
+	}
+	return len(string(c))
+}

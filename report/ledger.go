@@ -2,11 +2,13 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/words"
 	"headroom/runs"
 )
 
@@ -38,12 +40,14 @@ type Row struct {
 	Lost          float64         // seconds lost to this; 0 if not known
 	last          recovery.Remedy // the latest remedy, if there were several
 	repeated      bool            // a step that had failed before ran out of memory again
-	wrapped       bool            // it happened to a wrapped command
+	unseen        bool            // Step is not known
+	late          bool            // recorded only after its process had ended, so that what it cost may not be known
 	from          int             // step of the checkpoint that a wrapped command's attempt began from
 	once          bool            // the plan changed for one step only
 	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
 	largest       int             // micro-batch that failed
 	starts        bool            // Result says which attempt started, and later outcomes are added to it
+	approximate   bool            // the gradients are not exactly those of the whole batch, as the user had allowed
 	refused       string          // what a worker said about a failure that it left to the command's own code
 }
 
@@ -52,12 +56,12 @@ type Row struct {
 // written after the checkpoint's step: "10+2".
 func (r Row) At() string {
 	switch {
-	case r.wrapped && r.Step == 0:
+	case r.unseen:
 		return "–"
 	case r.from > 0:
-		return count(r.from) + "+" + count(r.Step)
+		return words.Count(r.from) + "+" + words.Count(r.Step)
 	}
-	return count(r.Step)
+	return words.Count(r.Step)
 }
 
 // unknownCost stands for an amount of lost time that is not known.
@@ -65,7 +69,7 @@ const unknownCost = "not known"
 
 // uncounted reports whether the row is a failure that must have cost time, although it is
 // not known how much.
-func (r Row) uncounted() bool { return r.wrapped && r.Failed && !r.repeated && r.Lost <= 0 }
+func (r Row) uncounted() bool { return r.late && r.Failed && !r.repeated && r.Lost <= 0 }
 
 // Cost returns the time lost, as text.
 func (r Row) Cost() string {
@@ -75,7 +79,7 @@ func (r Row) Cost() string {
 	case r.Lost <= 0:
 		return "–"
 	}
-	return secondsLasting(r.Lost)
+	return words.Seconds(r.Lost)
 }
 
 // texts returns those texts of the row that may be long.
@@ -99,7 +103,7 @@ type bookkeeper struct {
 	again   bool           // the decision in the newest row was to start another attempt
 	stopped string         // why nothing more is tried, from the newest row; "" if it does not say so
 
-	wrapped  bool            // the run is that of a wrapped command
+	body     *body
 	attempts map[int]Attempt // by number
 	inStep   map[int]int     // by attempt: the newest step in which a worker saw a failure
 }
@@ -107,8 +111,8 @@ type bookkeeper struct {
 // ledger returns what happened in the run, oldest first: failures and what was done about
 // them, changes of plan, and other kinds of trouble. It leaves out what went as it
 // should, such as steps and checkpoints.
-func ledger(in Input, attempts []Attempt) []Row {
-	b := bookkeeper{wrapped: in.Command != "", attempts: map[int]Attempt{}, inStep: map[int]int{}}
+func ledger(in Input, body *body, attempts []Attempt) []Row {
+	b := bookkeeper{body: body, attempts: map[int]Attempt{}, inStep: map[int]int{}}
 	for _, a := range attempts {
 		b.attempts[a.Number] = a
 	}
@@ -125,13 +129,18 @@ func ledger(in Input, attempts []Attempt) []Row {
 	}
 	for i := range b.rows {
 		if row := &b.rows[i]; row.Failed && row.refused != "" {
-			row.Why = strings.TrimSuffix(strings.TrimPrefix(row.refused, "out of memory ")+". "+row.Why, ". ")
+			row.Why = joined(". ", row.refused, row.Why)
 		}
 		for _, text := range b.rows[i].texts() {
 			*text = clipped(*text, textLimit)
 		}
 	}
 	return b.rows
+}
+
+// joined joins those texts that are not empty.
+func joined(separator string, texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), separator)
 }
 
 func (b *bookkeeper) enter(e runs.Entry) {
@@ -143,7 +152,7 @@ func (b *bookkeeper) enter(e runs.Entry) {
 	case runs.KindSurvived:
 		b.survived(e)
 	case runs.KindRefused:
-		b.open(e, Row{Tone: Warn, What: "not recovered in place", Why: e.Text, refused: e.Text})
+		b.open(e, Row{Tone: Warn, What: "not recovered in place", Why: e.Text, refused: joined("; ", e.Details(), e.Left())})
 	case runs.KindDecision:
 		b.decision(e)
 	case runs.KindProbe:
@@ -156,32 +165,40 @@ func (b *bookkeeper) enter(e runs.Entry) {
 		b.exited = true
 	case runs.KindAttempt:
 		b.started(e)
-	case runs.KindCheckpointFailed, runs.KindJournalFailed:
-		b.open(e, Row{Tone: Warn, What: string(e.Kind), Why: e.Text})
-		b.spend(e)
-	case runs.KindDamaged:
-		b.open(e, Row{Tone: Warn, What: "checkpoint damaged", Why: e.Text})
-	case runs.KindMissing:
-		b.open(e, Row{Tone: Warn, What: "file or checkpoint missing", Why: e.Text})
-	case runs.KindReleased:
-		b.open(e, Row{Tone: Warn, What: "disk full", Why: e.Text})
-	case runs.KindWarning:
-		b.open(e, Row{Tone: Warn, What: "warning", Why: e.Text})
-	case runs.KindLeft:
-		b.open(e, Row{Tone: Warn, What: "left running", Why: e.Text})
-	case runs.KindInterrupted:
-		b.open(e, Row{Tone: Warn, What: "interrupted", Why: e.Text})
-	case runs.KindFault:
-		if e.Fault != nil {
-			e.Time = e.Fault.Time
-		}
-		b.open(e, Row{Tone: Warn, What: "device fault", Why: e.Text})
 	case runs.KindGone:
 		b.open(e, Row{Tone: Warn, What: deviceLost, Why: e.Text})
 		b.failure = true
 	case runs.KindFailed:
 		b.failed(e)
+	default:
+		b.trouble(e)
 	}
+}
+
+// troubles names the kinds of entries that are rows of their own, whatever comes before or after.
+var troubles = map[runs.Kind]string{
+	runs.KindCheckpointFailed: string(runs.KindCheckpointFailed),
+	runs.KindJournalFailed:    string(runs.KindJournalFailed),
+	runs.KindDamaged:          "checkpoint damaged",
+	runs.KindMissing:          "file or checkpoint missing",
+	runs.KindReleased:         "disk full",
+	runs.KindWarning:          "warning",
+	runs.KindLeft:             "left running",
+	runs.KindInterrupted:      "interrupted",
+	runs.KindFault:            "device fault",
+}
+
+// trouble adds a row if e is one of the troubles.
+func (b *bookkeeper) trouble(e runs.Entry) {
+	what := troubles[e.Kind]
+	if what == "" {
+		return
+	}
+	if e.Fault != nil {
+		e.Time = e.Fault.Time
+	}
+	b.open(e, Row{Tone: Warn, What: what, Why: e.Text})
+	b.spend(e)
 }
 
 // started records the start of an attempt. If a decision led to the attempt, the start is
@@ -191,7 +208,7 @@ func (b *bookkeeper) started(e runs.Entry) {
 	switch {
 	case b.again:
 		row := b.newest()
-		row.Result, row.starts = strings.TrimPrefix(row.Result+"; "+e.Text, "; "), true
+		row.Result, row.starts = joined("; ", row.Result, e.Text), true
 		if a := b.attempts[e.Attempt]; a.From > 0 { // the process would not have had to start once more
 			row.Lost += a.Start
 		}
@@ -247,27 +264,12 @@ func (b *bookkeeper) survived(e runs.Entry) {
 	b.outOfMemory(e)
 	b.failure = false
 	row := b.newest()
-	what, how, told := e.InPlace()
-	if told { // what ran out of memory names the line of the user's own code
-		why := row.Why
-		if why == e.Text { // the failure has no verdict
-			why = ""
-		}
-		row.Why = strings.Trim(strings.TrimPrefix(what, "out of memory")+". "+why, " .")
-	}
-	row.InPlace = true
-	if e.Decision == nil || e.Decision.Remedy == "" { // the process has not asked for a decision
-		row.Remedy, row.Reason = "survived in place", how
+	row.InPlace, row.Remedy = true, "survived in place"
+	if e.InPlace == nil { // an earlier version wrote only the text
+		row.Why = e.Text
 		return
 	}
-	why := ""
-	if e.Decision.Verdict != nil {
-		why = ": " + e.Decision.Verdict.Why
-	}
-	row.Remedy, row.Reason = string(e.Decision.Remedy)+", in place", strings.TrimSuffix(e.Decision.Reason, why)
-	if told {
-		row.Reason = strings.TrimSuffix(how, why)
-	}
+	row.Why, row.Reason, row.approximate = e.Details(), e.Done(), e.InPlace.Approximate
 }
 
 // planned records the plan of an attempt. After the first search of a run, this plan is
@@ -384,7 +386,7 @@ func (b *bookkeeper) result(e runs.Entry) {
 	if !row.starts {
 		row.Result = ""
 	}
-	row.Result = strings.TrimPrefix(row.Result+"; "+e.Text, "; ")
+	row.Result = joined("; ", row.Result, e.Text)
 	b.spend(e)
 }
 
@@ -423,7 +425,8 @@ func (b *bookkeeper) searching(e runs.Entry) {
 
 func (b *bookkeeper) open(e runs.Entry, row Row) {
 	row.Time, row.Attempt, row.Step = e.Time, e.Attempt, e.Step
-	if row.wrapped = b.wrapped; b.wrapped {
+	if row.late = !b.body.atOnce; !b.body.journalSteps {
+		row.unseen = e.InStep == 0
 		row.Step, row.from = e.InStep, b.attempts[e.Attempt].From
 		b.inStep[e.Attempt] = max(b.inStep[e.Attempt], e.InStep)
 	}
@@ -435,8 +438,7 @@ func (b *bookkeeper) open(e runs.Entry, row Row) {
 func (b *bookkeeper) newest() *Row { return &b.rows[len(b.rows)-1] }
 
 // spend adds to the newest row the time that was lost to e. If no entry of the row gives
-// a duration, it uses the time between entries. It does not do so for a wrapped command,
-// whose failures are recorded only after the command has ended.
+// a duration, it uses the time between entries, if entries are written as things happen.
 func (b *bookkeeper) spend(e runs.Entry) {
 	row := b.newest()
 	switch {
@@ -444,7 +446,7 @@ func (b *bookkeeper) spend(e runs.Entry) {
 		row.Lost, b.timed = e.Seconds, true
 	case e.Seconds > 0:
 		row.Lost += e.Seconds
-	case !b.timed && !b.wrapped && e.Time.After(b.begun):
+	case !b.timed && b.body.atOnce && e.Time.After(b.begun):
 		row.Lost = e.Time.Sub(b.begun).Seconds()
 	}
 }

@@ -78,17 +78,17 @@ func TestLedgerOfSurvivedInPlace(t *testing.T) {
 	d.Command = "python train.py"
 	d.begin()
 	v := &memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 25 GiB of 24 GiB"}
-	shrink := recovery.Decision{Remedy: recovery.Shrink, Plan: recovery.Plan{Effective: 40, World: 1, Micro: 20}, Verdict: v, Reason: "at most 20 of 40 rows: " + v.Why}
-	d.entry(runs.Entry{Kind: runs.KindSurvived, Verdict: v, Decision: &shrink, Seconds: 0.5, InStep: 2, OOM: &memory.OutOfMemoryError{Micro: 40}})
+	how := runs.InPlace{Way: runs.WayPieces, Rows: 40, Pieces: 2}
+	d.entry(runs.Entry{Kind: runs.KindSurvived, Verdict: v, InPlace: &how, Seconds: 0.5, InStep: 2, OOM: &memory.OutOfMemoryError{Micro: 40}})
 	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"})
 	d.entry(runs.Entry{Kind: runs.KindWorker, Text: "attached"})
 	d.walk(10, 0)
 	r := New(d.Input)
 	expectTold(t, r.Ledger, `
-1 step 2 out of memory: batch: shrink, in place 0.5s
+1 step 2 out of memory: batch: survived in place 0.5s
 2 step 0 not recovered in place:  0.0s
 `)
-	if r.Failures.Total != 1 || r.Failures.Open || r.Accounting.State != Held || r.Ledger[0].Reason != "at most 20 of 40 rows" {
+	if r.Failures.Total != 1 || r.Failures.Open || r.Accounting.State != Held || r.Ledger[0].Reason != "40 rows in 2 pieces" {
 		t.Errorf("%+v, %+v, %+v", r.Failures, r.Accounting, r.Ledger[0])
 	}
 }

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"headroom/report/chart"
+	"headroom/report/words"
 )
 
 // Markdown writes the report for places that show Markdown, such as a pull request, a
 // chat or a terminal. path returns the path of a picture's file, relative to the
 // Markdown. If path is nil, the pictures are left out.
-func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
+func (r *Report) Markdown(w io.Writer, path func(chart.Picture) string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s: %s\n\n", plain(r.Name), plain(r.Outcome.Title))
 	for _, text := range []string{r.Outcome.Reason, strings.TrimPrefix(r.Device+" · "+r.Period(), " · ")} {
@@ -18,14 +21,10 @@ func (r *Report) Markdown(w io.Writer, path func(Picture) string) error {
 			fmt.Fprintf(&b, "%s\n\n", plain(text))
 		}
 	}
-	if r.Command != "" {
-		fmt.Fprintf(&b, "Ran: %s\n\n", plain(r.Command))
-	}
-	if r.About != "" {
-		fmt.Fprintf(&b, "%s\n\n", plain(r.About))
-	}
-	if r.Trained != "" {
-		fmt.Fprintf(&b, "Trained: %s\n\n", plain(r.Trained))
+	for _, about := range []struct{ what, text string }{{"Ran: ", r.Command}, {"", r.About}, {"Trained: ", r.Trained}} {
+		if about.text != "" {
+			fmt.Fprintf(&b, "%s%s\n\n", about.what, plain(about.text))
+		}
 	}
 	r.markdownAlarms(&b)
 	b.WriteString("| | | |\n|---|---|---|\n")
@@ -62,7 +61,7 @@ func (r *Report) markdownAlarms(b *bytes.Buffer) {
 			fmt.Fprintf(b, "> - %s\n", plain(p))
 		}
 		if a.More > 0 {
-			fmt.Fprintf(b, "> - and %s more\n", count(a.More))
+			fmt.Fprintf(b, "> - and %s more\n", words.Count(a.More))
 		}
 		b.WriteString("\n")
 	}
@@ -80,7 +79,7 @@ func (r *Report) markdownLedger(b *bytes.Buffer) {
 	b.WriteString("| # | When | Step | What happened | What was done, and why | Plan | Time lost |\n|---:|---|---:|---|---|---|---:|\n")
 	for _, row := range r.Shown() {
 		if row.Skipped > 0 {
-			fmt.Fprintf(b, "| | | | rows left out here: %s; journal.jsonl has them all | | | |\n", count(row.Skipped))
+			fmt.Fprintf(b, "| | | | rows left out here: %s; journal.jsonl has them all | | | |\n", words.Count(row.Skipped))
 		}
 		done := "**" + plain(row.Remedy) + "**"
 		if row.Remedy == "" {
@@ -104,9 +103,9 @@ func (r *Report) markdownSizes(b *bytes.Buffer) {
 	b.WriteString("\n## How steps were cut\n\n| Largest micro-batch | Micro-batches per step | Steps | First | Last | Peak memory | Samples per second |\n|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, s := range r.SomeSizes() {
 		if s.Skipped > 0 {
-			fmt.Fprintf(b, "| sizes left out here: %s | | | | | | |\n", count(s.Skipped))
+			fmt.Fprintf(b, "| sizes left out here: %s | | | | | | |\n", words.Count(s.Skipped))
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %v | %s |\n", count(s.Micro), count(s.Accumulation), count(s.Steps), count(s.From), count(s.To), s.Peak, s.Rate())
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %v | %s |\n", words.Count(s.Micro), words.Count(s.Accumulation), words.Count(s.Steps), words.Count(s.From), words.Count(s.To), s.Peak, s.Rate())
 	}
 }
 

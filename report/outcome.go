@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"headroom/recovery"
+	"headroom/report/words"
 	"headroom/runs"
 )
 
@@ -36,19 +37,12 @@ type Outcome struct {
 }
 
 func outcome(in Input, r *Report) Outcome {
-	o := Outcome{State: Empty, Tone: Warn, Planned: in.Planned, Steps: r.Accounting.Last}
+	o := Outcome{State: Empty, Tone: Warn, Planned: in.Planned, Steps: r.body.steps(in, r)}
 	for _, a := range r.Attempts {
 		o.Active += a.End.Sub(a.Begin)
 	}
 	if n := len(in.Entries); n > 0 {
 		o.Begin, o.End = in.Entries[0].Time, in.Entries[n-1].Time
-		o.Steps = max(o.Steps, in.Entries[n-1].Step)
-	}
-	if in.Command != "" { // the entries of its journal have the step of the newest checkpoint
-		o.Steps = 0
-		for _, made := range stepsMade(r.seen) {
-			o.Steps += made
-		}
 	}
 	o.State, o.Reason = ending(in)
 	o.Reason = clipped(o.Reason, longTextLimit)
@@ -62,13 +56,9 @@ func outcome(in Input, r *Report) Outcome {
 	}
 	if o.State == Finished && o.Steps < o.Planned {
 		o.Tone = Bad
-		o.Reason = fmt.Sprintf("the journal says that the run is done, but only %s of %s steps are recorded", count(o.Steps), count(o.Planned))
+		o.Reason = fmt.Sprintf("the journal says that the run is done, but only %s of %s steps are recorded", words.Count(o.Steps), words.Count(o.Planned))
 	}
-	progress := o.progress()
-	if in.Command != "" {
-		progress = r.commandsProgress(o.Steps)
-	}
-	o.Title = strings.TrimSuffix(fmt.Sprintf("%s: %s", o.State, progress), ": ")
+	o.Title = strings.TrimSuffix(fmt.Sprintf("%s: %s", o.State, r.body.progress(o, r)), ": ")
 	if r.Accounting.State == Broken {
 		o.Tone = Bad
 		o.Title += ", effective batch NOT kept"
@@ -102,13 +92,6 @@ func ending(in Input) (State, string) {
 		}
 	}
 	return state, reason
-}
-
-func (o Outcome) progress() string {
-	if o.Planned > 0 {
-		return fmt.Sprintf("%s of %s steps", count(o.Steps), count(o.Planned))
-	}
-	return plural(o.Steps, "step")
 }
 
 // Attempt is one attempt of a run, from its start to its end.

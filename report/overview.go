@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"headroom/report/words"
 )
 
 // Overview is a page about several runs, with one row per run.
@@ -37,10 +39,10 @@ func (o *Overview) Title() string {
 			}
 		}
 		if n > 0 {
-			states = append(states, fmt.Sprintf("%s %s", count(n), state))
+			states = append(states, fmt.Sprintf("%s %s", words.Count(n), state))
 		}
 	}
-	return strings.TrimSuffix(plural(len(o.Runs), "run")+": "+strings.Join(states, ", "), ": ")
+	return strings.TrimSuffix(words.Plural(len(o.Runs), "run")+": "+strings.Join(states, ", "), ": ")
 }
 
 // Batch returns the first card, which says whether the effective batch was kept.
@@ -63,7 +65,7 @@ func (r *Report) Lost() string {
 	case f.Lost <= 0:
 		return "–"
 	}
-	return fmt.Sprintf("%s (%s)", secondsLasting(r.Failures.Lost), percent(r.Failures.Share))
+	return fmt.Sprintf("%s (%s)", words.Seconds(r.Failures.Lost), words.Percent(r.Failures.Share))
 }
 
 var (
@@ -72,7 +74,7 @@ var (
 
 	overviewPage = sync.OnceValue(func() *template.Template {
 		return template.Must(template.New("overview").Funcs(template.FuncMap{
-			"count": func(n int) string { return count(n) }, "lasting": lasting, "stamp": stamp, "day": day, "style": style, "page": func() string { return Page },
+			"count": func(n int) string { return words.Count(n) }, "lasting": words.Lasting, "stamp": stamp, "day": day, "style": style, "page": func() string { return Page },
 		}).Parse(overviewText))
 	})
 )
@@ -93,7 +95,7 @@ func (o *Overview) Markdown(w io.Writer) error {
 			stands += ": " + r.Outcome.Reason
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", plain(r.Name), plain(stands), plain(r.Survived()), plain(r.Lost()), plain(r.Batch().Answer),
-			plain(r.Began()), plain(lasting(r.Outcome.Active)))
+			plain(r.Began()), plain(words.Lasting(r.Outcome.Active)))
 	}
 	if _, err := b.WriteTo(w); err != nil {
 		return fmt.Errorf("write the overview of the runs as Markdown: %w", err)

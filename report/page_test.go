@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"headroom/memory"
+	"headroom/report/chart"
 	"headroom/runs"
 )
 
@@ -25,7 +26,7 @@ func html(t *testing.T, r *Report) string {
 	return b.String()
 }
 
-func markdown(t *testing.T, r *Report, path func(Picture) string) string {
+func markdown(t *testing.T, r *Report, path func(chart.Picture) string) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := r.Markdown(&b, path); err != nil {
@@ -34,7 +35,7 @@ func markdown(t *testing.T, r *Report, path func(Picture) string) string {
 	return b.String()
 }
 
-func svg(t *testing.T, p Picture) string {
+func svg(t *testing.T, p chart.Picture) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := p.SVG(&b); err != nil {
@@ -212,7 +213,7 @@ func columns(t *testing.T, text string) {
 }
 
 func TestMarkdown(t *testing.T) {
-	text := markdown(t, New(night().Input), func(p Picture) string { return "at/" + p.Name + ".svg" })
+	text := markdown(t, New(night().Input), func(p chart.Picture) string { return "at/" + p.Name + ".svg" })
 	for _, want := range []string{
 		"# gpt-owt: finished: 200 of 200 steps\n", "**kept: 64 samples in every step** | 200 steps × 64 = 12,800 samples",
 		"](<at/memory.svg>)", "](<at/loss.svg>)", "| 22 × 3 → 13 × 5 | 600 ms |", "- micro-batch 22 would have fitted from the start",
@@ -253,46 +254,6 @@ func TestLongRunHasASmallPage(t *testing.T) {
 	}
 	if page := html(t, r); len(page) > 150<<10 {
 		t.Errorf("a page of %d bytes", len(page))
-	}
-}
-
-// TestPath checks that a path's points are in the right place, to a tenth of a unit, and
-// that no point is written twice.
-func TestPath(t *testing.T) {
-	f := frame{x: func(v float64) float64 { return v }, y: func(v float64) float64 { return v }}
-	for want, points := range map[string][]point{
-		"M30.6,222.6H30.8V222.9H31": {{30.572, 222.64}, {30.787, 222.64}, {30.787, 222.87}, {31.003, 222.87}},
-		"M1,2l0.2,0.9l1-0.4":        {{1, 2}, {1.04, 2.04}, {1.2, 2.9}, {2.2, 2.5}},
-		"M0,-12H10":                 {{-0.04, -12}, {10, -12}},
-	} {
-		if got := path(points, f); got != want {
-			t.Errorf("%v became %s, want %s", points, got, want)
-		}
-	}
-}
-
-// TestFrame checks that the labels of both axes are inside the picture.
-func TestFrame(t *testing.T) {
-	for _, c := range []chart{
-		{width: 460, height: 300, x0: 1, x1: 10_000, y0: 0, y1: 1},
-		{width: 1140, height: 360, x0: 0.5, x1: 1_000_000, y0: -3e-5, y1: 2e-5},
-		{width: 460, height: 300, x0: 1, x1: 2, y0: 0, y1: 123_456_789},
-	} {
-		across, up := ticks(c.x0, c.x1, 4, true), ticks(c.y0, c.y1, 5, false)
-		f := c.frame(70, across, up)
-		for _, label := range across {
-			if half, x := textWidth(label.label, textSize)/2, f.x(label.value); x-half < 0 || x+half > c.width || x < f.left || x > f.right {
-				t.Errorf("%+v: label %s at %g", c, label.label, x)
-			}
-		}
-		for _, label := range up {
-			if y := f.y(label.value); f.left-6-textWidth(label.label, textSize) < 0 || y < 69.9 || y > f.bottom+0.1 {
-				t.Errorf("%+v: label %s at %g", c, label.label, y)
-			}
-		}
-		if f.y(c.y0) != f.bottom || math.Abs(f.y(c.y1)-f.top) > 1e-6 || f.x(c.x0) != f.left || math.Abs(f.x(c.x1)-f.right) > 1e-6 {
-			t.Errorf("%+v: the frame is not filled: %+v", c, f)
-		}
 	}
 }
 

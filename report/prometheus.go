@@ -31,14 +31,8 @@ func Prometheus(w io.Writer, dir string) error {
 		e.put("headroom_lost_seconds_total", "counter", "Time lost to failures, remedies and searches.", r.Failures.Lost)
 	}
 	e.put("headroom_checkpoint_step", "gauge", "Optimizer step of the newest checkpoint.", float64(r.Checkpoints.Newest))
-	if in.Command == "" {
-		e.put("headroom_steps_total", "counter", "Optimizer steps finished.", float64(status.Step))
-		e.put("headroom_steps_planned", "gauge", "Optimizer steps of the whole run.", float64(status.Steps))
-		e.put("headroom_samples_per_second", "gauge", "Throughput of the newest steps.", status.SamplesPerSecond)
-		e.put("headroom_memory_peak_bytes", "gauge", "Peak memory allocated in the newest step.", float64(status.Peak))
-		e.put("headroom_memory_capacity_bytes", "gauge", "Memory of the device.", float64(status.Capacity))
-	}
-	if status.Plan.Effective > 0 && (in.Command == "" || status.Plan.Effective > 1) {
+	r.body.gauges(&e, status)
+	if status.Plan.Effective >= r.body.leastBatch {
 		e.put("headroom_batch_effective", "gauge", "Samples per optimizer step, over all ranks.", float64(status.Plan.Effective))
 		e.put("headroom_batch_micro", "gauge", "Samples per micro-batch on each rank.", float64(status.Plan.Largest()))
 	}

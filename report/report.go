@@ -7,6 +7,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/chart"
 	"headroom/runs"
 )
 
@@ -58,27 +59,28 @@ type Report struct {
 
 	steps []runs.StepReport  // steps that were not rolled back; a step that was run again appears once
 	seen  []runs.ProcessStep // the recorded steps of a wrapped command
-	draw  func() []Picture   // the pictures, drawn when they are first asked for
+	body  *body
+	draw  func() []chart.Picture // the pictures, drawn when they are first asked for
 }
 
 // New works out the report of a run. It keeps no reference to the journal in the input,
 // but reads in.Steps for as long as the report is used.
 func New(in Input) *Report {
 	r := &Report{Name: in.Name, Device: clipped(in.Device, textLimit), Command: clipped(in.Command, longTextLimit), Trained: clipped(in.Trained, longTextLimit),
-		Version: in.Version, Simulated: in.Simulated, Made: in.Made, About: about(in.Entries), Ran: ran(in.Entries)}
+		Version: in.Version, Simulated: in.Simulated, Made: in.Made, About: about(in.Entries), Ran: ran(in.Entries), body: bodyOf(in)}
 	for _, p := range in.Problems {
 		r.Problems = append(r.Problems, clipped(p, textLimit))
 	}
 	r.steps, r.Accounting = account(in)
 	r.seen = trainers(in.Seen)
 	r.Attempts = attempts(in, r.seen)
-	r.Checkpoints = checkpoints(in)
+	r.Checkpoints = checkpoints(in, r.body)
 	r.Watched = watched(in.Entries)
 	r.Outcome = outcome(in, r)
 	if last := r.Last(); last != nil && last.Ended == clipped(r.Outcome.Reason, endLimit) && r.Outcome.State == Failed {
 		last.Ended = "failed" // the top of the page says why
 	}
-	r.Ledger = ledger(in, r.Attempts)
+	r.Ledger = ledger(in, r.body, r.Attempts)
 	if in.Simulated {
 		simulatedHints(r.Ledger)
 	}
@@ -91,12 +93,7 @@ func New(in Input) *Report {
 	r.Loss = loss(r.steps)
 	r.Sizes = sizes(r.steps)
 	r.Advice = advice(in, r)
-	r.draw = sync.OnceValue(func() []Picture {
-		if r.Command == "" {
-			return pictures(r)
-		}
-		return commandPictures(r)
-	})
+	r.draw = sync.OnceValue(func() []chart.Picture { return chart.Draw(r.body.charts(r)) })
 	return r
 }
 

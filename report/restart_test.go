@@ -41,7 +41,7 @@ func (d *diary) live(changed int) {
 	if d.attempt == 1 {
 		d.entry(runs.Entry{Kind: runs.KindRun, Text: "a run starts"})
 		d.entry(runs.Entry{Kind: runs.KindCommand, Text: "recognised by its --knob settings; checkpoints: /home/me/out/step-*.pt"})
-		d.entry(runs.Entry{Kind: runs.KindWorker, Text: runs.AttachedText("3.11.7", 4711, "2.11.0+cu130", "armed")})
+		d.entry(runs.Entry{Kind: runs.KindWorker, Attached: &runs.Attached{Python: "3.11.7", PID: 4711, Torch: "2.11.0+cu130", Mode: "armed"}})
 	}
 	d.entry(runs.Entry{Kind: runs.KindAttempt, Text: fmt.Sprintf("attempt %d starts", d.attempt)})
 	if changed > 0 {
@@ -125,10 +125,11 @@ func TestRelaunchIsOneRow(t *testing.T) {
 // left it to the command and the failure then ended the command.
 func TestRefusalIsInTheRowOfItsFailure(t *testing.T) {
 	d := restarted(1)
-	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "out of memory at micro-batch 4 in backward (train.py:38); left to the command's own code: the graph is kept"})
+	d.entry(runs.Entry{Kind: runs.KindRefused, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Micro: 4, Phase: memory.PhaseBackward}, Where: "train.py:38",
+		Refusal: &runs.Refusal{Why: "the graph is kept"}}.Told())
 	d.dies(memory.Batch, "too large")
 	rows := New(d.Input).Ledger
-	if len(rows) != 1 || rows[0].Why != "at micro-batch 4 in backward (train.py:38); left to the command's own code: the graph is kept. too large" || rows[0].What != "out of memory: batch" {
+	if len(rows) != 1 || rows[0].Why != "at micro-batch 4 in backward: 1 GiB asked for (train.py:38); left to the command's own code: the graph is kept. too large" || rows[0].What != "out of memory: batch" {
 		t.Errorf("%s%q", told(rows), rows[0].Why)
 	}
 }
@@ -186,9 +187,9 @@ func TestTimeLostByCause(t *testing.T) {
 func TestSaysWhatACommandIs(t *testing.T) {
 	d := restarted(2)
 	d.entry(runs.Entry{Kind: runs.KindCommand, Text: "recognised as transformers; checkpoints: /home/me/out/checkpoint-*"})
-	d.entry(runs.Entry{Kind: runs.KindWorker, Text: runs.AttachedText("3.11.7", 42, "2.11.0+cu130", "armed") + ", rank 0 of 2"})
+	d.entry(runs.Entry{Kind: runs.KindWorker, Attached: &runs.Attached{Python: "3.11.7", PID: 42, Torch: "2.11.0+cu130", Mode: "armed", World: 2}})
 	d.entry(runs.Entry{Kind: runs.KindWorker, Text: "a batch of 40 rows runs in 4 pieces"})
-	bare := []runs.Entry{{Kind: runs.KindWorker, Text: runs.AttachedText("3.12", 1, "none", "armed")}, {Kind: runs.KindWarning, Text: "attached to python 2 (pid 1, torch 2, armed)"}}
+	bare := []runs.Entry{{Kind: runs.KindWorker, Attached: &runs.Attached{Python: "3.12", PID: 1, Torch: "none", Mode: "armed"}}, {Kind: runs.KindWarning, Text: "attached to python 2 (pid 1, torch 2, armed)"}}
 	if got := about(bare); got != "Python 3.12" {
 		t.Errorf("without PyTorch: %q", got)
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"headroom/report/words"
 	"headroom/runs"
 )
 
@@ -86,27 +87,27 @@ func (w Watched) card() Card {
 	}
 	if !math.IsNaN(w.Utilisation) {
 		answer = append(answer, fmt.Sprintf("%.0f %% busy", w.Utilisation))
-		notes = append(notes, "the busy share is the median of "+plural(w.Readings, "reading"))
+		notes = append(notes, "the busy share is the median of "+words.Plural(w.Readings, "reading"))
 	}
 	if w.DeviceGone > 0 {
 		c.Tone = Warn
-		answer = append(answer, "lost "+plural(w.DeviceGone, "time"))
+		answer = append(answer, "lost "+words.Plural(w.DeviceGone, "time"))
 	}
 	if answer != nil {
 		c.Answer = strings.Join(answer, ", ")
 	}
 	for _, t := range w.Throttled {
 		c.Tone = Warn
-		notes = append(notes, fmt.Sprintf("clocks held back in %s of %s: %s", count(t.Readings), plural(w.Readings, "reading"), t.Word))
+		notes = append(notes, fmt.Sprintf("clocks held back in %s of %s: %s", words.Count(t.Readings), words.Plural(w.Readings, "reading"), t.Word))
 	}
 	if w.ECC > 0 {
 		c.Tone = Warn
-		notes = append(notes, plural(int(w.ECC), "uncorrected memory error")+" since the driver was loaded")
+		notes = append(notes, words.Plural(int(w.ECC), "uncorrected memory error")+" since the driver was loaded")
 	}
 	for i, f := range w.Faults {
 		c.Tone = Warn
 		if i == faultLimit {
-			notes = append(notes, fmt.Sprintf("and %s", plural(len(w.Faults)-i, "more fault")))
+			notes = append(notes, fmt.Sprintf("and %s", words.Plural(len(w.Faults)-i, "more fault")))
 			break
 		}
 		notes = append(notes, fmt.Sprintf("%s %s: %s", day(f.Time), stamp(f.Time), clipped(f.Text, textLimit)))

@@ -11,6 +11,7 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/report/chart"
 	"headroom/runs"
 )
 
@@ -19,21 +20,27 @@ func survivedInside() runs.Entry {
 	verdict := memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 14 GiB of 12 GiB"}
 	return runs.Entry{
 		Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward, Micro: 40}, Verdict: &verdict, Seconds: 2,
-		Decision: &recovery.Decision{Remedy: recovery.Shrink, Verdict: &verdict, Reason: "at most 20 of 40 rows at once from now on: " + verdict.Why},
-		Text:     "out of memory at micro-batch 40 in forward: 1 GiB asked for (train.py:31); survived in place: 40 rows in 4 pieces: " + verdict.Why,
-	}
+		InPlace: &runs.InPlace{Way: runs.WayPieces, Rows: 40, Pieces: 4}, Where: "train.py:31",
+	}.Told()
 }
 
-// TestSurvivedUnasked checks the row of a failure in evaluation, for which a process does
-// not ask for a decision.
-func TestSurvivedUnasked(t *testing.T) {
+// TestSurvivedWithoutAVerdict checks the row of a failure in evaluation, and of one that an earlier
+// version has recorded.
+func TestSurvivedWithoutAVerdict(t *testing.T) {
 	d := newDiary("train-run", 0)
 	d.Command = "python train.py"
 	d.begin()
-	d.entry(runs.Entry{Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseEval}, Decision: &recovery.Decision{},
-		Text: "out of memory in eval: 1 GiB asked for (train.py:31); survived in place: 40 rows in 4 pieces"})
+	old := runs.Entry{Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseEval}, Decision: &recovery.Decision{},
+		Text: "out of memory in eval: 1 GiB asked for (train.py:31); survived in place: 40 rows in 4 pieces"}
+	e := old
+	e.InPlace, e.Where = &runs.InPlace{Way: runs.WayPieces, Rows: 40, Pieces: 4}, "train.py:31"
+	d.entry(e)
+	d.entry(old)
 	rows := New(d.Input).Ledger
-	if len(rows) != 1 || rows[0].Why != "in eval: 1 GiB asked for (train.py:31)" || rows[0].Remedy != "survived in place" || rows[0].Reason != "40 rows in 4 pieces" {
+	if e.Told().Text != old.Text || rows[1].Why != old.Text || rows[1].Remedy != "survived in place" || rows[1].Reason != "" {
+		t.Errorf("%q, %+v", e.Told().Text, rows)
+	}
+	if len(rows) != 2 || rows[0].Why != "in eval: 1 GiB asked for (train.py:31)" || rows[0].Remedy != "survived in place" || rows[0].Reason != "40 rows in 4 pieces" {
 		t.Errorf("%+v", rows)
 	}
 }
@@ -52,15 +59,15 @@ func TestWrappedCommand(t *testing.T) {
 		t.Errorf("%+v", cards)
 	}
 	var markdown, page bytes.Buffer
-	if err := r.Markdown(&markdown, func(p Picture) string { return p.Name }); err != nil {
+	if err := r.Markdown(&markdown, func(p chart.Picture) string { return p.Name }); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.HTML(&page); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"# train-run: finished\n", "Ran: python train.py --note \"two words\"", "| Effective batch | **kept** | steps that ran out of memory still gave the result of the whole batch |",
-		"at micro-batch 40 in forward: 1 GiB asked for (train.py:31). micro-batch 40 needs at least 14 GiB of 12 GiB |",
-		"**shrink, in place**. 40 rows in 4 pieces |", "| – | **out of memory: batch**"} {
+		"at micro-batch 40 in forward: 1 GiB asked for (train.py:31) |",
+		"**survived in place**. 40 rows in 4 pieces |", "| – | **out of memory: batch**"} {
 		if !strings.Contains(markdown.String(), want) {
 			t.Errorf("no %q in\n%s", want, markdown.String())
 		}
@@ -92,7 +99,7 @@ func TestWrappedBatch(t *testing.T) {
 			d.entry(survivedInside())
 			in := survivedInside() // the worker's note is with the last failure of a step
 			in.Repeated = true
-			in.Text += " (approximate, as allowed: each piece has its own BatchNorm statistics)"
+			in.InPlace.Approximate = true
 			d.entry(in)
 		}, "kept, in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"},
 		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command sets it, no plan was changed"},
@@ -213,8 +220,8 @@ func TestWrappedCommandsSteps(t *testing.T) {
 	var names []string
 	for _, p := range r.Pictures() {
 		names = append(names, p.Name)
-		if !strings.Contains(p.body, "minutes since the first step") || !strings.Contains(p.body, `class="mark"`) || strings.Contains(p.Alt, "nothing") {
-			t.Errorf("%s: %s\n%s", p.Name, p.Alt, p.body)
+		if text := svg(t, p); !strings.Contains(text, "minutes since the first step") || !strings.Contains(text, `class="mark"`) || strings.Contains(p.Alt, "nothing") {
+			t.Errorf("%s: %s\n%s", p.Name, p.Alt, text)
 		}
 	}
 	if !slices.Equal(names, []string{"memory", "throughput", "pieces"}) {
@@ -228,7 +235,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 				short.seen[i].Time = begin.Add(at / stretch)
 			}
 		}
-		if body := commandPictures(short)[0].body; !strings.Contains(body, unit+" since the first step") {
+		if across := commandCharts(short)[0].Across; across != unit+" since the first step" {
 			t.Errorf("not over %s", unit)
 		}
 	}

@@ -1,9 +1,7 @@
 package runs
 
 import (
-	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"headroom/memory"
@@ -83,6 +81,16 @@ type Entry struct {
 	// together, so that smaller micro-batches would train something else.
 	Mixed string `json:"mixed,omitempty"`
 
+	// Where is the line of the user's own code, as file:line, at which memory ran out inside a
+	// wrapped command's process.
+	Where string `json:"where,omitempty"`
+	// InPlace says how a failure was survived inside a process, in an entry of [KindSurvived].
+	InPlace *InPlace `json:"in_place,omitempty"`
+	// Refusal says why a failure was left to the command's own code, in an entry of [KindRefused].
+	Refusal *Refusal `json:"refusal,omitempty"`
+	// Attached describes the process to which a worker is attached, in an entry of [KindWorker].
+	Attached *Attached `json:"attached,omitempty"`
+
 	// Repeated marks a further out-of-memory failure of a step that has failed before
 	// and has not been finished since. Only the first failure counts.
 	Repeated bool `json:"repeated,omitempty"`
@@ -90,39 +98,6 @@ type Entry struct {
 	// Final marks an entry whose content the user is told at the end of the run anyway,
 	// so that it need not be printed earlier.
 	Final bool `json:"final,omitempty"`
-}
-
-// inPlace separates what ran out of memory from what was done, in the text of an
-// entry about a failure survived in place.
-const inPlace = "; survived in place: "
-
-// InPlaceText returns the text of an entry about a failure survived in place. wrong
-// says what ran out of memory, and done says what was done.
-func InPlaceText(wrong, done string) string { return wrong + inPlace + done }
-
-// InPlace splits the text of an entry about a failure survived in place into what ran
-// out of memory and what was done. If the text is not of that form, told is false and
-// wrong is the whole text.
-func (e Entry) InPlace() (wrong, done string, told bool) { return strings.Cut(e.Text, inPlace) }
-
-// Approximate begins the worker's note, in what was done about a failure survived in
-// place, that the gradients are not exactly those of the whole batch.
-const Approximate = "approximate, as allowed"
-
-// AttachedText returns the beginning of the text of an entry about a worker that is
-// attached to a process.
-func AttachedText(python string, pid int, torch, mode string) string {
-	return fmt.Sprintf("attached to python %s (pid %d, torch %s, %s)", python, pid, torch, mode)
-}
-
-// Attached reads the versions of Python and PyTorch from an entry whose text begins
-// with [AttachedText]. For any other entry, told is false.
-func (e Entry) Attached() (python, torch string, told bool) {
-	rest, told := strings.CutPrefix(e.Text, "attached to python ")
-	python, rest, _ = strings.Cut(rest, " (pid ")
-	_, rest, found := strings.Cut(rest, ", torch ")
-	torch, _, _ = strings.Cut(rest, ", ")
-	return python, torch, told && found && e.Kind == KindWorker
 }
 
 // Failed reports whether an entry counts as an out-of-memory failure.

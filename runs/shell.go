@@ -29,6 +29,11 @@ func shellWord(word string) string {
 	case utf8.ValidString(word) && !strings.ContainsFunc(word, unicode.IsControl):
 		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}
+	return "$'" + escaped(word) + "'"
+}
+
+// escaped returns word as it is written between $' and '.
+func escaped(word string) string {
 	var b strings.Builder
 	for i, r := range word {
 		switch _, size := utf8.DecodeRuneInString(word[i:]); {
@@ -46,5 +51,5 @@ func shellWord(word string) string {
 			b.WriteRune(r)
 		}
 	}
-	return "$'" + b.String() + "'"
+	return b.String()
 }

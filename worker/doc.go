@@ -5,7 +5,6 @@
 //
 //	Begin     starts one life of a command: unpacks the package, opens the socket
 //	Life.Env  adds the variables by which Python finds the package and the socket
-//	Pieces    decides how many rows of a step run at once, using recovery.Decide
 //	Life.End  reports what was seen, once every process of the life is gone
 //
 // # The wire
@@ -13,11 +12,12 @@
 // The two ends exchange JSON, one message per line, over the Unix socket at the path
 // in HEADROOM_SOCKET. Both ends ignore fields and messages that they do not know.
 //
-//	to headroom    hello step oom note refused check bye
-//	from headroom  plan decision heard look
+//	to headroom    hello step oom survived refused note check bye
+//	from headroom  plan heard look
 //
-// A process says hello at its first guarded step and receives the plan. As long as nothing fails,
-// no process waits after that. After oom a process waits for the decision. After refused it waits
-// for heard, so that headroom's message about the refusal appears before the traceback. headroom's
-// history never crosses the wire, and a process continues on its own if its headroom is gone.
+// A process says hello at its first guarded step and receives the plan. It decides by itself how
+// many rows run at once, and says so with each step; headroom keeps that number for the next
+// attempt, judges what has failed, and writes everything down. No process waits for headroom, with
+// one exception: after refused it waits for heard, so that headroom's message about the refusal
+// appears before the traceback. A process continues on its own if its headroom is gone.
 package worker

@@ -123,6 +123,12 @@ func (c *client) hears() (a answer) {
 	return a
 }
 
+// read waits until headroom has read everything that the process has sent: it answers each hello.
+func (c *client) read() {
+	c.send(helloLine(0, 1))
+	c.hears()
+}
+
 // stub replaces the worker in the life's package with one that only says hello at the
 // first step of an optimizer. This is enough for tests of how the worker gets into a
 // process.
@@ -207,5 +213,5 @@ func script(name string) string { return filepath.Join("testdata", "scripts", na
 
 // helloLine returns a process's first message.
 func helloLine(rank, world int) string {
-	return fmt.Sprintf(`{"type":"hello","v":1,"rank":%d,"world":%d,"python":"3.11.7","torch":"2.11.0","mode":"armed","colour":"red"}`, rank, world)
+	return fmt.Sprintf(`{"type":"hello","v":2,"rank":%d,"world":%d,"python":"3.11.7","torch":"2.11.0","mode":"armed","colour":"red"}`, rank, world)
 }

@@ -90,6 +90,7 @@ type Ended struct {
 	Where string
 	Why   string // why the failure was left to the command's own code, or "" if it was not
 	Hint  string // what the user can do about it, or ""
+	Allow string // what the user could allow instead, one of [Allowances], or ""
 	// Mixed says how a step's result was seen to depend on which rows are in a batch together, so
 	// that smaller micro-batches would train something else. It is "" if no step was seen to.
 	Mixed string

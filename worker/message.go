@@ -6,11 +6,12 @@ import (
 	"math"
 
 	"headroom/memory"
+	"headroom/runs"
 )
 
 const (
 	// protocol is the version of the wire protocol.
-	protocol = 1
+	protocol = 2
 	// lineMost is the longest line that may be sent in either direction, in bytes.
 	lineMost = 1 << 20
 	// textMost is the size, in bytes, to which a text from a process is cut.
@@ -34,12 +35,13 @@ type message struct {
 	Headroom string `json:"headroom"`
 	Mode     string `json:"mode"`
 
-	// step, oom, refused; amounts are in bytes
+	// step, oom, survived, refused; amounts are in bytes
 	ID        int64        `json:"id"`
 	Step      int          `json:"step"`
 	Rows      int          `json:"rows"`   // in the whole call
 	Micro     int          `json:"micro"`  // rows that were run at once; 0 means all of them
 	Pieces    int          `json:"pieces"` // how many pieces the rows were cut into
+	Limit     *int         `json:"limit"`  // how many rows may run at once from now on, 0 for all of them; nil if that is not known
 	Seconds   float64      `json:"seconds"`
 	Phase     memory.Phase `json:"phase"`
 	Where     string       `json:"where"` // file:line of the user's code
@@ -56,14 +58,22 @@ type message struct {
 	// check
 	Found []Checked `json:"found"`
 
+	// survived
+	Way         runs.Way `json:"way"`
+	Approximate bool     `json:"approximate"`
+
 	// refused
+	Code  string `json:"code"`  // the kind of reason
+	Allow string `json:"allow"` // what the user could allow instead, or ""
 	Mixed bool   `json:"mixed"` // the result depends on which rows are in a batch together
 	Hint  string `json:"hint"`  // what the user can do, or ""
 
-	// note, refused
+	// note
 	Text  string `json:"text"`
 	Level string `json:"level"`
-	Why   string `json:"why"`
+
+	// hello, survived, refused
+	Why string `json:"why"`
 }
 
 // Checked is a finding about one backward call of a first step, or about an
@@ -100,6 +110,9 @@ func parse(line []byte) (message, error) {
 			*n = 0
 		}
 	}
+	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
+		m.Limit = nil
+	}
 	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak, &m.Forward, &m.Backward} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
@@ -108,7 +121,7 @@ func parse(line []byte) (message, error) {
 	if m.Seconds < 0 || m.Seconds > math.MaxInt32 {
 		m.Seconds = 0
 	}
-	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, (*string)(&m.Phase)} {
+	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Allow, (*string)(&m.Way), (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
 	}
 	m.Found = m.Found[:min(len(m.Found), foundMost)]
@@ -140,12 +153,8 @@ func (m message) stats() memory.Stats {
 type answer struct {
 	Type string `json:"type"`
 
-	V       int    `json:"v,omitempty"`
-	Mode    Mode   `json:"mode,omitempty"`
-	Limit   int    `json:"limit,omitempty"` // rows to run at once; 0 means all of them
-	ID      int64  `json:"id,omitempty"`
-	Rows    int    `json:"rows,omitempty"`
-	Remedy  string `json:"remedy,omitempty"`
-	Lasting bool   `json:"lasting,omitempty"`
-	Reason  string `json:"reason,omitempty"`
+	V     int   `json:"v,omitempty"`
+	Mode  Mode  `json:"mode,omitempty"`
+	Limit int   `json:"limit,omitempty"` // rows to run at once, as an earlier attempt has reported; 0 means all of them
+	ID    int64 `json:"id,omitempty"`
 }

@@ -256,7 +256,7 @@ func TestHarnessGoes(t *testing.T) {
 	if !lines.Scan() || lines.Text() != "alone True True" {
 		t.Errorf("%q", lines.Text())
 	}
-	if err := c.Wait(); err != nil || errs.String() != "headroom: nobody answers: half as many rows from now on\n" {
+	if err := c.Wait(); err != nil || errs.String() != "headroom: headroom is gone\n" {
 		t.Errorf("%v\n%s", err, errs.String())
 	}
 }
@@ -359,9 +359,9 @@ func TestPythonIsFuzzed(t *testing.T) {
 	}
 	const rounds = 60
 	random := rand.New(rand.NewPCG(1, 2))
-	words := []string{`{"type":"plan","v":1,"mode":"armed","limit":3}`, `{"type":"plan","v":"1","limit":-3,"mode":7}`, `{"type":"plan"}`, `{"type":"stop"}`, `{"type":"look"}`,
-		`{"type":"decision","id":1,"rows":4}`, `{"type":"decision","id":1,"rows":"many"}`, `{"type":"decision","rows":1e999}`,
-		`{"type":"decision","id":1,"rows":true}`, `{"type":"decision","id":1,"rows":-1}`, `{"type":"decision","id":2,"rows":2}`, `{"type":"tomorrow","rows":2}`, `[]`, `null`, `{}`, strings.Repeat("[", 100000), "\x00\xff\xfe", `{"type":{}}`, ""}
+	words := []string{`{"type":"plan","v":2,"mode":"armed","limit":3}`, `{"type":"plan","v":"1","limit":-3,"mode":7}`, `{"type":"plan"}`, `{"type":"stop"}`, `{"type":"look"}`,
+		`{"type":"plan","v":2,"limit":"many"}`, `{"type":"plan","v":2,"limit":1e999}`, `{"type":"plan","v":2,"limit":true}`, `{"type":"plan","v":2,"limit":-1}`,
+		`{"type":"heard","id":1}`, `{"type":"heard","id":"1"}`, `{"type":"tomorrow","rows":2}`, `[]`, `null`, `{}`, strings.Repeat("[", 100000), "\x00\xff\xfe", `{"type":{}}`, ""}
 	answers := make([]string, rounds)
 	for i := range answers {
 		for range random.IntN(6) {

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"time"
 
+	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
@@ -31,8 +31,9 @@ type talk struct {
 	lines  *bufio.Scanner
 	pid    int
 	world  int
-	pieces *Pieces
-	cuts   map[int]int // rows of a batch → pieces in which it was last run
+	met    bool             // it has said hello
+	seen   harness.Evidence // what its steps have needed
+	cuts   map[int]int      // rows of a batch → pieces in which it was last run
 	trend  trend
 	pace   pace
 	last   runs.ProcessStep  // the newest step that the process reported
@@ -41,37 +42,33 @@ type talk struct {
 	grown  string            // what grows, and how fast
 	going  bool              // the process went on running at the end of the life
 
-	pending []told // failures decided on in the current step
+	pending []told // failures in the current step of which nothing further is known
 	refused *told  // the newest failure that was left to the command's own code; nil after a finished step
 }
 
-// told is a reported failure together with the decision about it.
+// told is a reported failure and its cause.
 type told struct {
 	message
-	failure  memory.OutOfMemoryError
-	decision recovery.Decision
-	when     time.Time // when it was reported
-}
-
-// at returns a text with the failure and the line of the user's code at which
-// it happened.
-func (f told) at() string {
-	text := f.failure.Error()
-	if f.Where != "" {
-		text += " (" + f.Where + ")"
-	}
-	return text
+	failure memory.OutOfMemoryError
+	verdict memory.Verdict
+	when    time.Time // when it was reported
 }
 
 // uncounted returns f without the number of rows, which its verdict also names.
 func (f told) uncounted() told {
 	f.failure.Micro = 0
-	if v := f.decision.Verdict; v != nil && (v.Cause == memory.Batch || v.Cause == memory.Model) {
-		needed := f.failure
-		if needed.Stats.Capacity <= 0 {
-			needed = needed.Assume(0)
-		}
-		f.decision.Verdict = &memory.Verdict{Cause: v.Cause, Why: "the call needs " + needed.Shortage()}
+	if f.verdict.Cause == memory.Batch || f.verdict.Cause == memory.Model {
+		needed := measurable(f.failure)
+		f.verdict.Why = "the call needs " + needed.Shortage()
+	}
+	return f
+}
+
+// measurable returns f with numbers by which its cause can be judged: a failure of the
+// CPU's allocator has only the size of the request.
+func measurable(f memory.OutOfMemoryError) memory.OutOfMemoryError {
+	if f.Stats.Capacity <= 0 {
+		return f.Assume(0)
 	}
 	return f
 }
@@ -125,14 +122,14 @@ func (t *talk) end() {
 	}
 	if last != nil {
 		t.life.ended.OOM, t.life.ended.Where, t.life.ended.Why = &last.failure, last.Where, last.Why
-		t.life.ended.Hint = last.Hint
+		t.life.ended.Hint, t.life.ended.Allow = last.Hint, last.Allow
 		t.life.ended.Boundary, t.life.ended.Every = t.trend.newest(memory.LeakWindow)
 	}
 }
 
 // take handles a message. An error ends the connection.
 func (t *talk) take(m message) error {
-	if t.pieces == nil && m.Type != "hello" && m.Type != "bye" {
+	if !t.met && m.Type != "hello" && m.Type != "bye" {
 		return nil // the process has not said hello yet
 	}
 	switch m.Type {
@@ -141,7 +138,12 @@ func (t *talk) take(m message) error {
 	case "step":
 		t.step(m)
 	case "oom":
-		t.outOfMemory(m)
+		t.pending = append(t.pending, t.judged(m))
+	case "survived":
+		if len(t.pending) == 0 { // its beginning was not reported
+			t.pending = []told{{message: m, failure: m.failure()}}
+		}
+		t.settle(runs.InPlace{Way: m.Way, Rows: m.Rows, Pieces: m.Pieces, Approximate: m.Approximate, Why: m.Why}, m.Rows)
 	case "refused":
 		t.refusal(told{message: m, failure: m.failure()})
 		t.say(answer{Type: "heard", ID: m.ID})
@@ -175,21 +177,15 @@ func (t *talk) hello(m message) error {
 	}
 	l := t.life
 	l.mu.Lock()
-	if t.pieces == nil {
-		t.pieces = NewPieces(l.limit)
+	if !t.met {
+		t.met, t.seen = true, harness.NewEvidence(memory.Stats{})
 	}
 	t.world = max(1, m.World)
 	first := !l.ended.Attached
 	l.ended.Attached = true
 	if first {
-		text := runs.AttachedText(m.Python, t.pid, m.Torch, string(l.o.Mode))
-		if t.world > 1 {
-			text += fmt.Sprintf(", rank %d of %d", m.Rank, t.world)
-		}
-		if m.Why != "" {
-			text += ", only watching: " + m.Why
-		}
-		l.o.Books.Note(runs.Entry{Kind: runs.KindWorker, Text: text})
+		a := runs.Attached{Python: m.Python, PID: t.pid, Torch: m.Torch, Mode: string(l.o.Mode), Rank: m.Rank, World: m.World, Watches: m.Why}
+		l.o.Books.Note(runs.Entry{Kind: runs.KindWorker, Attached: &a}.Told())
 	}
 	l.mu.Unlock()
 	if m.Why != "" && l.o.Mode == Armed && t.world == 1 {
@@ -207,7 +203,7 @@ func (t *talk) hello(m message) error {
 // step records a finished optimizer step, and records that the pending failures were
 // survived.
 func (t *talk) step(m message) {
-	t.settle("", m.Rows) // a step, unlike a note, does not say what was done
+	t.settle(runs.InPlace{}, m.Rows)
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
@@ -220,11 +216,17 @@ func (t *talk) step(m message) {
 		t.life.mu.Unlock()
 	}
 	t.grows(m, now)
-	if !t.pieces.Finished(m.Step, m.Rows, m.Pieces, m.stats()) {
-		return
+	t.seen.Add(ran(m.Rows, m.Pieces), m.stats())
+	if m.Limit != nil {
+		t.life.mu.Lock()
+		t.life.o.Books.KeepPieces(*m.Limit)
+		t.life.mu.Unlock()
 	}
-	t.keep()
-	t.say(answer{Type: "plan", V: protocol, Mode: t.life.o.Mode, Limit: t.pieces.Limit()})
+}
+
+// ran is a batch that was run in pieces, as a plan.
+func ran(rows, pieces int) recovery.Plan {
+	return recovery.Plan{Effective: rows, World: 1, Micro: (rows + max(1, pieces) - 1) / max(1, pieces)}
 }
 
 // bye records the last step that the process completed, unless the process has already reported it.
@@ -288,10 +290,10 @@ func (t *talk) grows(m message, now time.Time) {
 }
 
 // settle records that the pending failures were survived, by what means, and how much time has
-// passed since the first of them. how is "" if the means is not known. rows is the number of rows of
-// the batch, or 0 if the process does not know it. If the process gave another number with the failure,
-// that is the size of some other dimension, and is not shown.
-func (t *talk) settle(how string, rows int) {
+// passed since the first of them. rows is the number of rows of the batch, or 0 if the process does
+// not know it. If the process gave another number with the failure, that is the size of some other
+// dimension, and is not shown.
+func (t *talk) settle(how runs.InPlace, rows int) {
 	if len(t.pending) == 0 {
 		return
 	}
@@ -299,81 +301,49 @@ func (t *talk) settle(how string, rows int) {
 	defer t.life.mu.Unlock()
 	t.life.ended.Survived++
 	for i, f := range t.pending {
-		if how != "" && rows != f.Rows {
+		if how.Way != "" && rows != f.Rows {
 			f = f.uncounted()
 		}
-		e := runs.Entry{OOM: &f.failure, Verdict: f.decision.Verdict, Decision: &f.decision, Repeated: i > 0, InStep: f.Step}
+		e := runs.Entry{Kind: runs.KindSurvived, OOM: &f.failure, InPlace: &how, Where: f.Where, Repeated: i > 0, InStep: f.Step}
+		if f.verdict.Cause != "" {
+			e.Verdict = &f.verdict
+		}
 		if i == 0 && !f.when.IsZero() {
 			e.Seconds = time.Since(f.when).Seconds()
 		}
-		reason := f.decision.Reason
-		if how != "" && i == len(t.pending)-1 { // say what was done instead of what was to be tried
-			reason = how
-			if e.Verdict != nil {
-				reason += ": " + e.Verdict.Why
-			}
-		}
-		e.Text = strings.TrimSuffix(runs.InPlaceText(f.at(), reason), ": ")
-		t.life.o.Books.Survived(e)
+		t.life.o.Books.Survived(e.Told())
 	}
 	t.pending = nil
-	t.life.o.Books.KeepPieces(t.pieces.Limit())
 }
 
-func (t *talk) keep() {
-	t.life.mu.Lock()
-	defer t.life.mu.Unlock()
-	t.life.o.Books.KeepPieces(t.pieces.Limit())
-}
-
-// outOfMemory decides what to do about a failure, and sends the decision to the
-// process.
-func (t *talk) outOfMemory(m message) {
+// judged returns a failure that the process has just reported, with its cause.
+func (t *talk) judged(m message) told {
 	f := told{message: m, failure: m.failure(), when: time.Now()}
-	switch {
-	case t.life.o.Mode == Observe:
-		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: "failures are only observed"}
-	case t.world > 1:
-		f.decision = recovery.Decision{Remedy: recovery.Stop, Reason: fmt.Sprintf("this process is one of %d ranks, which would have to agree on how to split the batch", t.world)}
-	default:
-		f.decision = t.pieces.Failed(f.failure, m.Rows)
-	}
-	d := f.decision
-	said := answer{Type: "decision", ID: m.ID, Remedy: string(d.Remedy), Lasting: d.Remedy == recovery.Shrink, Reason: d.Reason}
-	if d.Remedy == recovery.Stop {
-		f.Why = d.Reason
-		t.refusal(f)
-	} else {
-		t.pending = append(t.pending, f)
-		said.Rows = t.pieces.Rows()
-	}
-	t.say(said)
+	evidence := t.seen.Of(measurable(f.failure), ran(m.Rows, 1), 1)
+	evidence.Boundary, evidence.Every = t.trend.newest(memory.LeakWindow)
+	f.verdict = memory.Diagnose(evidence)
+	return f
 }
 
 // refusal records a failure that is left to the command's own code.
 func (t *talk) refusal(f told) {
+	if len(t.pending) > 0 {
+		f.verdict = t.pending[len(t.pending)-1].verdict
+	}
 	t.refused, t.pending = &f, nil
-	e := runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Verdict: f.decision.Verdict, InStep: f.Step,
-		Text: f.at() + "; left to the command's own code: " + f.Why}
+	e := runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Where: f.Where, InStep: f.Step, Refusal: &runs.Refusal{Code: f.Code, Why: f.Why}}
 	if f.Mixed {
 		e.Mixed = f.Why
 		t.life.mu.Lock()
 		t.life.ended.Mixed = f.Why
 		t.life.mu.Unlock()
 	}
-	t.noted("refused\n"+f.Why+"\n"+f.Where, e)
+	t.noted("refused\n"+f.Why+"\n"+f.Where, e.Told())
 }
 
 func (t *talk) note(m message) {
 	kind := runs.KindWorker
-	switch m.Level {
-	case "survived":
-		if len(t.pending) == 0 { // the process survived it without asking
-			t.pending = []told{{message: m, failure: m.failure()}}
-		}
-		t.settle(m.Text, m.Rows)
-		return
-	case "warning":
+	if m.Level == "warning" {
 		kind = runs.KindWarning
 	}
 	t.noted("", runs.Entry{Kind: kind, Text: m.Text})

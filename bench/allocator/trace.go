@@ -110,6 +110,11 @@ func (t *trace) validate() error {
 	if t.Slots < 0 || t.Slots > len(t.Ops) {
 		return fmt.Errorf("%d tensors with %d operations: two for each", t.Slots, len(t.Ops))
 	}
+	return t.validateOps()
+}
+
+// validateOps is the part of validate that is about the operations of a step.
+func (t *trace) validateOps() error {
 	const fresh, live, freed = 0, 1, 2
 	slots := make([]int, t.Slots)
 	for i, o := range t.Ops {

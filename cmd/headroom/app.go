@@ -9,14 +9,15 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
-	"github.com/xrash/smetrics"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
+	"headroom/spelling"
 )
 
 // newApp returns headroom's command line. The help, the manual page and the
 // completion scripts are generated from it.
-func newApp(u *ui) *cli.App {
+func newApp(u *ui.UI) *cli.App {
 	app := &cli.App{
 		Name:                  "headroom",
 		Usage:                 "run a training job to completion in whatever GPU memory there is",
@@ -29,7 +30,7 @@ func newApp(u *ui) *cli.App {
 			profilesCommand(u), configCommand(u), versionCommand(u), completionCommand(u), manCommand(u), helpCommand(),
 		},
 		Flags:                     []cli.Flag{cli.HelpFlag}, // the library adds this flag only along with its own help command
-		Writer:                    u.out,
+		Writer:                    u.Out,
 		ErrWriter:                 io.Discard, // every message goes through ui
 		EnableBashCompletion:      true,
 		DisableSliceFlagSeparator: true, // --set data.files=[a,b] is one value
@@ -48,7 +49,7 @@ func newApp(u *ui) *cli.App {
 			command.BashComplete = completeFlags(command)
 		}
 	}
-	cli.VersionPrinter = func(c *cli.Context) { _ = u.answer(c.App.Version) }
+	cli.VersionPrinter = func(c *cli.Context) { _ = u.Answer(c.App.Version) }
 	return app
 }
 
@@ -65,7 +66,7 @@ newest checkpoint, with a smaller micro-batch and more accumulation.`
 // printHelp prints a page of help: template, filled in with data. The templates call functions for
 // whatever takes time to format, because most invocations of headroom print no help.
 func printHelp(w io.Writer, template string, data any) {
-	cli.HelpPrinterCustom(w, template, data, map[string]any{"flag": flagHelp, "statuses": exitHelp})
+	cli.HelpPrinterCustom(w, template, data, map[string]any{"flag": flagHelp, "statuses": ui.ExitHelp})
 }
 
 // The templates of the help show what the library's own templates show, and the exit statuses.
@@ -82,7 +83,7 @@ COMMANDS:{{range .VisibleCommands}}
    {{.Name}}{{"\t"}}{{.Usage}}{{end}}
 
 EXIT STATUS:
-{{statuses "` + passedOn + `"}}
+{{statuses "` + ui.PassedOn + `"}}
 "headroom run --help" says more about run; every command has such a page.
 `
 	// The library sorts categories and their flags by name; here they keep their order.
@@ -126,15 +127,15 @@ func helpCommand() *cli.Command {
 // noCommand handles a command line that names none of headroom's commands. It returns a
 // usage error, because an exit status of 0 would mean that something was done. If the
 // command line has no words at all, noCommand prints the help first.
-func noCommand(u *ui, c *cli.Context) error {
+func noCommand(u *ui.UI, c *cli.Context) error {
 	if name := c.Args().First(); name != "" {
 		return unknownCommand(c, name)
 	}
-	c.App.Writer = u.screen.w
+	c.App.Writer = u.Screen.Writer
 	if err := cli.ShowAppHelp(c); err != nil {
 		return err
 	}
-	return usagef("", "no command was named")
+	return ui.Usagef("", "no command was named")
 }
 
 func unknownCommand(c *cli.Context, name string) error {
@@ -143,10 +144,10 @@ func unknownCommand(c *cli.Context, name string) error {
 	for _, command := range c.App.Commands {
 		names = append(names, command.Name)
 	}
-	if near := nearest(name, names); near != "" {
+	if near := spelling.Nearest(name, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", "headroom "+near)
 	}
-	return usagef(hint, "unknown command %q", name)
+	return ui.Usagef(hint, "unknown command %q", name)
 }
 
 // usageFault turns an error of the flag parser into a usage error in headroom's own words.
@@ -159,18 +160,18 @@ func usageFault(c *cli.Context, err error, _ bool) error {
 		for _, f := range c.Command.Flags {
 			names = append(names, f.Names()...)
 		}
-		switch near := nearest(name, names); {
+		switch near := spelling.Nearest(name, names); {
 		case near != "":
 			hint = fmt.Sprintf("did you mean %s?", dashed(near))
 		case slices.Contains(takeCommands, c.Command.Name) && ownCommand(c):
 			hint = fmt.Sprintf("your own command goes after --, as in %s -- python train.py", c.Command.HelpName)
 		}
-		return usagef(hint, "unknown flag %s", dashed(name))
+		return ui.Usagef(hint, "unknown flag %s", dashed(name))
 	}
 	if wrong := valueFault(c, text); wrong != nil {
 		return wrong
 	}
-	return &usageError{err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
+	return &ui.UsageError{Err: errors.New(strings.NewReplacer("flag -", "flag --", "for -", "for --").Replace(text))}
 }
 
 // ownCommand reports whether the user seems to have forgotten the -- before their own command.
@@ -182,36 +183,9 @@ func ownCommand(c *cli.Context) bool {
 	return at >= 0 && !slices.Contains(configs.Presets(), words[at]) && !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(words[at]))
 }
 
-// nearest returns the entry of words that the user probably meant by word, or "" if no entry is
-// similar enough.
-func nearest(word string, words []string) string {
-	const likely = 0.8 // two swapped letters of "find" score 0.93, "status" and "start" 0.83, "run" and "find" 0.53
-	best, most := "", likely
-	for _, w := range words {
-		alike := smetrics.JaroWinkler(w, word, 0.7, 4)
-		if swapped(w, word) { // in a short word Jaro-Winkler matches neither of two swapped letters
-			alike = 1
-		}
-		if alike > most {
-			best, most = w, alike
-		}
-	}
-	return best
-}
-
-// swapped reports whether two words begin with the same letter and consist of the same letters.
-func swapped(a, b string) bool {
-	letters := func(word string) string {
-		all := []byte(word)
-		slices.Sort(all)
-		return string(all)
-	}
-	return a != "" && b != "" && a[0] == b[0] && letters(a) == letters(b)
-}
-
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
-		return usagef("", "%s takes no arguments, got %q", c.Command.Name, c.Args().First())
+		return ui.Usagef("", "%s takes no arguments, got %q", c.Command.Name, c.Args().First())
 	}
 	return nil
 }
@@ -224,9 +198,9 @@ func oneArgument(c *cli.Context, what, hint string) (string, error) {
 	case 1:
 		return c.Args().First(), nil
 	case 0:
-		return "", usagef(hint, "%s needs %s", c.Command.Name, what)
+		return "", ui.Usagef(hint, "%s needs %s", c.Command.Name, what)
 	}
-	return "", usagef(hint, "%s takes one argument, not %d: %q", c.Command.Name, c.Args().Len(), c.Args().Slice())
+	return "", ui.Usagef(hint, "%s takes one argument, not %d: %q", c.Command.Name, c.Args().Len(), c.Args().Slice())
 }
 
 func jsonFlag(usage string) cli.Flag { return boolFlag("json", usage) }

@@ -10,10 +10,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/urfave/cli/v2"
+
+	"headroom/cmd/headroom/ui"
 )
 
 func TestFlagsFirst(t *testing.T) {
-	app := newApp(&ui{})
+	app := newApp(&ui.UI{})
 	for in, want := range map[string]string{
 		"headroom":                                 "headroom",
 		"headroom run gpt --json":                  "headroom run --json gpt",
@@ -44,7 +46,7 @@ func TestFlagsFirst(t *testing.T) {
 }
 
 func TestFlagsFirstKeepsEveryWord(t *testing.T) {
-	app := newApp(&ui{})
+	app := newApp(&ui.UI{})
 	words := []string{"gpt", "--set", "a=b", "--json", "-", "--", "x"}
 	for i := range 1 << (2 * len(words)) {
 		args := []string{"headroom", "run"}
@@ -69,7 +71,7 @@ func TestFlagsFirstKeepsEveryWord(t *testing.T) {
 // of run may have 48 lines, because run has the most flags.
 func TestHelpFitsAScreen(t *testing.T) {
 	pages := []string{"headroom", "headroom --help"}
-	for _, command := range newApp(&ui{}).Commands {
+	for _, command := range newApp(&ui.UI{}).Commands {
 		pages = append(pages, "headroom "+command.Name+" --help")
 	}
 	for _, page := range pages {
@@ -105,7 +107,7 @@ func TestHelpSaysWhatIsRefused(t *testing.T) {
 		return fmt.Sprint(err)
 	}
 	for _, name := range []string{"run", "find"} {
-		command := newApp(&ui{}).Command(name)
+		command := newApp(&ui.UI{}).Command(name)
 		for _, f := range command.Flags {
 			_, value, _ := flagParts(f)
 			flag, group := "--"+f.Names()[0], ""

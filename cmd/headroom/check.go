@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/runs"
 	"headroom/worker"
@@ -22,7 +23,7 @@ import (
 // it to stop. After that, it is killed.
 const lastWords = 10 * time.Second
 
-func checkCommand(u *ui) *cli.Command {
+func checkCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "check",
 		Usage:     "test what would happen if a command ran out of memory in PyTorch",
@@ -49,7 +50,7 @@ type checked struct {
 	Why     string           `json:"why,omitempty"` // why nothing was found
 }
 
-func checkAction(u *ui, c *cli.Context) error {
+func checkAction(u *ui.UI, c *cli.Context) error {
 	r, err := neededCommand(c)
 	if err != nil {
 		return err
@@ -61,19 +62,19 @@ func checkAction(u *ui, c *cli.Context) error {
 		return err
 	}
 	if c.Bool("json") {
-		err = u.answerJSON(answer)
+		err = u.AnswerJSON(answer)
 	} else {
-		err = u.answer(answer.String())
+		err = u.Answer(answer.String())
 	}
 	if err == nil && !answer.safe() {
-		err = &childError{code: 1, err: errors.New("not every backward pass can be run in pieces"), quiet: true}
+		err = &ui.ChildError{Code: 1, Err: errors.New("not every backward pass can be run in pieces"), Quiet: true}
 	}
 	return err
 }
 
 // looked runs a command until its first step has been checked. It returns what was found about
 // that step, or why nothing was found.
-func looked(ctx context.Context, u *ui, line command.Line) (found []worker.Checked, why string, err error) {
+func looked(ctx context.Context, u *ui.UI, line command.Line) (found []worker.Checked, why string, err error) {
 	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
 	if err != nil {
 		return nil, "", err
@@ -83,7 +84,7 @@ func looked(ctx context.Context, u *ui, line command.Line) (found []worker.Check
 	exit, err := begunAndEnded(ctx, u, within, life.Checked())
 	seen, ended := life.End()
 	if ended != nil {
-		u.warn("the worker's folder is left behind: %v", ended)
+		u.Warn("the worker's folder is left behind: %v", ended)
 	}
 	select {
 	case <-life.Checked():
@@ -105,16 +106,16 @@ func looked(ctx context.Context, u *ui, line command.Line) (found []worker.Check
 
 // begunAndEnded starts a command, and asks it to stop when enough is closed or ctx is cancelled.
 // It returns how the command ended. The command's output goes to stderr.
-func begunAndEnded(ctx context.Context, u *ui, line command.Line, enough <-chan struct{}) (exit command.Exit, err error) {
+func begunAndEnded(ctx context.Context, u *ui.UI, line command.Line, enough <-chan struct{}) (exit command.Exit, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return exit, err
 	}
 	defer func() { err = errors.Join(err, null.Close()) }()
 	child, err := child.Start(line, child.Options{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
-		Trouble: func(err error) { u.warn("%v", err) }})
+		Trouble: func(err error) { u.Warn("%v", err) }})
 	if start := (*command.StartError)(nil); errors.As(err, &start) {
-		return exit, &usageError{err: err, hint: meant(line, start.Err)}
+		return exit, &ui.UsageError{Err: err, Hint: meant(line, start.Err)}
 	}
 	if err != nil {
 		return exit, err

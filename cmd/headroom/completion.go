@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/wrap/profile"
 )
@@ -87,7 +88,7 @@ end
 complete -c headroom -f -a '(__headroom_complete)'`,
 }
 
-func completionCommand(u *ui) *cli.Command {
+func completionCommand(u *ui.UI) *cli.Command {
 	shells := slices.Sorted(func(yield func(string) bool) {
 		for shell := range completions {
 			if !yield(shell) {
@@ -110,9 +111,9 @@ fish:  headroom completion fish | source   in ~/.config/fish/config.fish`,
 			}
 			script, ok := completions[shell]
 			if !ok {
-				return usagef("", "no completion for %q: one of %s", shell, which)
+				return ui.Usagef("", "no completion for %q: one of %s", shell, which)
 			}
-			return u.answer(script)
+			return u.Answer(script)
 		},
 	}
 	command.BashComplete = completeFlags(command, func() []string { return shells })

@@ -5,10 +5,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 )
 
-func configCommand(u *ui) *cli.Command {
+func configCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "config",
 		Usage:     "print a preset or another configuration",
@@ -24,15 +25,15 @@ presets are listed.`,
 	return command
 }
 
-func configAction(u *ui, c *cli.Context) error {
+func configAction(u *ui.UI, c *cli.Context) error {
 	words := c.Args().Slice()
 	switch {
 	case len(words) == 0:
-		return u.answer(strings.Join(configs.Presets(), "\n"))
+		return u.Answer(strings.Join(configs.Presets(), "\n"))
 	case words[0] != "show":
-		return usagef("headroom config show "+words[0], "config has no command %q", words[0])
+		return ui.Usagef("headroom config show "+words[0], "config has no command %q", words[0])
 	case len(words) != 2:
-		return usagef(`"headroom config" lists the presets`, "config show needs one file, or the name of a preset")
+		return ui.Usagef(`"headroom config" lists the presets`, "config show needs one file, or the name of a preset")
 	}
 	show := configs.Text
 	if isSet(c, "set") || isSet(c, "unset") {
@@ -42,9 +43,9 @@ func configAction(u *ui, c *cli.Context) error {
 	}
 	text, err := show(words[1])
 	if err != nil {
-		return asUsage(err)
+		return ui.AsUsage(err)
 	}
-	return u.answer(strings.TrimRight(string(text), "\n"))
+	return u.Answer(strings.TrimRight(string(text), "\n"))
 }
 
 // resolved returns the configuration that would be run, as YAML with every key and its value.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/runs"
 )
 
@@ -47,7 +48,7 @@ func enoughFiles() error {
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur >= fewestFiles {
 		return nil
 	}
-	return usagef(fmt.Sprintf("ulimit -n %d, or LimitNOFILE=%[1]d in a systemd unit", 1024),
+	return ui.Usagef(fmt.Sprintf("ulimit -n %d, or LimitNOFILE=%[1]d in a systemd unit", 1024),
 		"this process may open only %d files, and a run needs %d", limit.Cur, fewestFiles)
 }
 
@@ -153,7 +154,7 @@ func crashText(report io.Reader) string {
 func (s *runner) watchCrashes(folder *runs.Folder) {
 	log, err := openCrashLog(folder.Dir())
 	if err != nil {
-		s.u.warn("no crash log: %v", err)
+		s.u.Warn("no crash log: %v", err)
 		log = &crashLog{close: func() error { return nil }}
 	}
 	s.crash = log

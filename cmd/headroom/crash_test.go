@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/device"
 )
 
@@ -42,7 +43,7 @@ func (p *process) crashed() int {
 	if !ok {
 		p.t.Fatalf("%T does not tell of a signal", p.cmd.ProcessState.Sys())
 	}
-	return signalled + int(ended.Signal())
+	return ui.Signalled + int(ended.Signal())
 }
 
 // TestCrashIsNoUsageError ends a run with each signal at which the Go runtime prints a
@@ -69,8 +70,8 @@ func TestCrashIsNoUsageError(t *testing.T) {
 			p.until("a step", stepAfter(0))
 			p.signal(c.signal)
 		}
-		got, want := p.crashed(), signalled+int(syscall.SIGABRT)
-		faulted := strings.Contains(p.stderr.String(), "panic during panic") && got == signalled+int(syscall.SIGSEGV)
+		got, want := p.crashed(), ui.Signalled+int(syscall.SIGABRT)
+		faulted := strings.Contains(p.stderr.String(), "panic during panic") && got == ui.Signalled+int(syscall.SIGSEGV)
 		if got != want && !faulted {
 			t.Fatalf("%s: exit status %d, want %d\n%s", c.says, got, want, p.stderr.String())
 		}
@@ -178,7 +179,7 @@ func TestTheLoopStartsAgain(t *testing.T) {
 }
 
 // TestTheUnitStartsAgain checks the exit statuses after which the systemd unit of
-// docs/overnight.md is not started again. They must be those of all failures in [statuses],
+// docs/overnight.md is not started again. They must be those of all failures in [exits],
 // except for an interrupt and a crash, which another start can cure.
 func TestTheUnitStartsAgain(t *testing.T) {
 	text, err := os.ReadFile("../../docs/overnight.md")
@@ -188,9 +189,9 @@ func TestTheUnitStartsAgain(t *testing.T) {
 	_, after, _ := strings.Cut(string(text), "RestartPreventExitStatus='")
 	stays, _, _ := strings.Cut(after, "'")
 	var want []string
-	for _, e := range statuses {
-		if e.code != 0 && e.code != 75 && e.code != signalled {
-			want = append(want, strconv.Itoa(e.code))
+	for _, e := range ui.Exits {
+		if e.Code != 0 && e.Code != 75 && e.Code != ui.Signalled {
+			want = append(want, strconv.Itoa(e.Code))
 		}
 	}
 	if stays != strings.Join(want, " ") || !strings.Contains(string(text), "Restart=on-failure") {

@@ -12,8 +12,8 @@
 //
 // The package is the shell around the packages below it: it reads the command
 // line (one file per command), wires a configuration to harness.Run, shows what
-// happens (ui.go holds every line that a user sees, screen.go puts it on a
-// terminal) and turns the outcome into an exit status (exit.go, the one table).
+// happens and turns the outcome into an exit status. What a user sees is in the
+// package ui below: every line, the terminal, the one table of exit statuses.
 // Nothing is decided here.
 //
 // signals.go answers requests to stop: after the first signal headroom waits for

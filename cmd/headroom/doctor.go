@@ -10,13 +10,14 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/job"
 	"headroom/machine"
 	"headroom/memory"
 )
 
-func doctorCommand(u *ui) *cli.Command {
+func doctorCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "doctor",
 		Usage:     "show what this machine has, and what would go wrong tonight",
@@ -31,7 +32,7 @@ trained and nothing is changed. The status is 1 if a check fails.`,
 	return command
 }
 
-func doctorAction(u *ui, c *cli.Context) error {
+func doctorAction(u *ui.UI, c *cli.Context) error {
 	folder := configs.RunsDir()
 	var cfg *configs.Config
 	if c.Args().Present() {
@@ -46,15 +47,15 @@ func doctorAction(u *ui, c *cli.Context) error {
 		return fmt.Errorf("doctor: %w", err)
 	}
 	m := lookAround(runs)
-	checks := examine(m, u.now())
+	checks := examine(m, u.Now())
 	if cfg != nil {
 		checks = append(checks, checkJob(cfg)...)
 		checks = append(checks, checkDevice(cfg, m))
 	}
 	if c.Bool("json") {
-		err = u.answerJSON(map[string]any{"version": readBuild(), "machine": m, "checks": checks})
+		err = u.AnswerJSON(map[string]any{"version": readBuild(), "machine": m, "checks": checks})
 	} else {
-		err = u.answer(checkTable(checks))
+		err = u.Answer(checkTable(checks))
 	}
 	return errors.Join(err, failing(checks))
 }
@@ -225,7 +226,7 @@ func checkCheckpoints(each memory.Bytes, keep int, free, held memory.Bytes, n in
 	need := memory.Bytes(keep+1) * each
 	c := check{Name: "checkpoints", State: ok, Found: fmt.Sprintf("%v each; with train.keep %d they take up to %v, and %v is free", each, keep, need, free)}
 	if n > 0 {
-		c.Found += fmt.Sprintf("; already there: %s", plural(n, "checkpoint"))
+		c.Found += fmt.Sprintf("; already there: %s", ui.Plural(n, "checkpoint"))
 	}
 	switch {
 	case free < each && n < 2:

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/job"
 	"headroom/recovery"
@@ -40,7 +41,7 @@ func predecessor() (*handover, error) {
 	}
 	r := &handover{}
 	if err := json.Unmarshal([]byte(text), r); err != nil || r.PID != os.Getpid() {
-		return nil, usagef("unset "+execKey, "%s=%s: not set by headroom for this process", execKey, text)
+		return nil, ui.Usagef("unset "+execKey, "%s=%s: not set by headroom for this process", execKey, text)
 	}
 	return r, os.Unsetenv(execKey) // the next exec writes its own
 }
@@ -58,11 +59,11 @@ func (r *handover) carry(result *harness.Result) {
 func (r *handover) open() (*job.Job, *runs.Folder, error) {
 	cfg, err := keptConfig(r.Dir)
 	if err != nil {
-		return nil, nil, asUsage(err)
+		return nil, nil, ui.AsUsage(err)
 	}
 	folder, err := runs.Inherit(cfg.RunDir(), r.Lock)
 	if err != nil {
-		return nil, nil, asUsage(err)
+		return nil, nil, ui.AsUsage(err)
 	}
 	j, err := opened(cfg)
 	if err == nil {
@@ -82,7 +83,7 @@ func (s *runner) notOpened(before *handover, err error) error {
 	if before == nil {
 		return err
 	}
-	if !isInterrupted(err) {
+	if !ui.IsInterrupted(err) {
 		err = fmt.Errorf("continue after the device was lost: %w", err)
 	}
 	last := &runner{u: s.u, stream: s.stream, name: filepath.Base(before.Dir), dir: before.Dir} // s may still be in use by the goroutine that opens the run
@@ -143,7 +144,7 @@ func (s *runner) goesOn(interrupt <-chan struct{}, done func(), folder *runs.Fol
 		return errors.Join(fmt.Errorf("not restarted: %w", context.Canceled), unwritten, lock.Close())
 	default:
 	}
-	s.u.screen.show("")
+	s.u.Screen.Show("")
 	next.PID, next.Lock = os.Getpid(), int(lock.Fd())
 	return errors.Join(err, unwritten, next.exec(), lock.Close())
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/machine"
 	"headroom/worker"
 	"headroom/wrap"
@@ -16,7 +17,7 @@ import (
 	"headroom/wrap/rewrite"
 )
 
-func explainCommand(u *ui) *cli.Command {
+func explainCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "explain",
 		Usage:     "show what is known about a command, and what could go wrong",
@@ -32,7 +33,7 @@ headroom init. Nothing is started and nothing is written.`,
 	return command
 }
 
-func explainAction(u *ui, c *cli.Context) error {
+func explainAction(u *ui.UI, c *cli.Context) error {
 	r, err := neededCommand(c)
 	if err != nil {
 		return err
@@ -41,11 +42,11 @@ func explainAction(u *ui, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	e := explained(w, u.now())
+	e := explained(w, u.Now())
 	if c.Bool("json") {
-		return u.answerJSON(e.Explanation)
+		return u.AnswerJSON(e.Explanation)
 	}
-	return u.answer(e.full())
+	return u.Answer(e.full())
 }
 
 // explanation puts a [wrap.Explanation] into words for people.
@@ -88,7 +89,7 @@ func (e explanation) full() string {
 	e.smaller(&b)
 	e.saved(&b)
 	e.tonight(&b, "  ", true)
-	return strings.TrimRight(printableLines(b.String()), "\n")
+	return strings.TrimRight(ui.PrintableLines(b.String()), "\n")
 }
 
 // brief returns the part of the explanation that a user who is about to start the command needs.
@@ -99,7 +100,7 @@ func (e explanation) brief() string {
 	e.planned(&b)
 	e.tonight(&b, "warning: ", false)
 	e.smaller(&b)
-	return strings.TrimRight(printableLines(b.String()), "\n")
+	return strings.TrimRight(ui.PrintableLines(b.String()), "\n")
 }
 
 // runs writes why the command cannot run, if something of it does not exist.
@@ -125,7 +126,7 @@ func (e explanation) launched() string {
 	}
 	switch {
 	case e.Launch.Ranks > 1:
-		text += ", on " + plural(e.Launch.Ranks, "rank")
+		text += ", on " + ui.Plural(e.Launch.Ranks, "rank")
 	case e.Launch.Ranks == 0 && e.Launch.Why != "":
 		text += "; the number of ranks is not known: " + e.Launch.Why
 	}

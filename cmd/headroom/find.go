@@ -9,12 +9,13 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/harness"
 	"headroom/job"
 )
 
-func findCommand(u *ui) *cli.Command {
+func findCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "find",
 		Usage:     "find the largest micro-batch that fits, and the plan to use",
@@ -38,7 +39,7 @@ fits and with a few smaller ones. Nothing is kept.`,
 	return command
 }
 
-func findAction(u *ui, c *cli.Context) error {
+func findAction(u *ui.UI, c *cli.Context) error {
 	if r, asked, err := commandRequest(c); asked || err != nil {
 		if err != nil {
 			return err
@@ -47,24 +48,24 @@ func findAction(u *ui, c *cli.Context) error {
 	}
 	for _, flag := range append(knownFlags(), trialFlags()...) {
 		if name := flag.Names()[0]; isSet(c, name) {
-			return usagef("headroom find --"+name+" … -- python train.py", "--%s applies to a command, but there is none after --", name)
+			return ui.Usagef("headroom find --"+name+" … -- python train.py", "--%s applies to a command, but there is none after --", name)
 		}
 	}
-	u.quiet = c.Bool("quiet")
-	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.findStops(again) })
+	u.Quiet = c.Bool("quiet")
+	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.FindStops(again) })
 	defer done()
 	var s stage
 	return s.attended(ctx, interrupt, func() error { return findIn(ctx, interrupt, u, c, &s) }, func(phase) error { return harness.ErrInterrupted })
 }
 
 // findIn carries out find for a configuration, from reading it to printing the answer.
-func findIn(ctx context.Context, interrupt <-chan struct{}, u *ui, c *cli.Context, s *stage) (err error) {
+func findIn(ctx context.Context, interrupt <-chan struct{}, u *ui.UI, c *cli.Context, s *stage) (err error) {
 	cfg, err := loadConfig(c)
 	if err != nil {
 		return err
 	}
 	if err := job.Fits(cfg); err != nil {
-		return asUsage(err)
+		return ui.AsUsage(err)
 	}
 	j, err := opened(cfg)
 	if err != nil {
@@ -80,16 +81,16 @@ func findIn(ctx context.Context, interrupt <-chan struct{}, u *ui, c *cli.Contex
 	}
 	defer func() { err = errors.Join(err, trainer.Close()) }()
 	o := j.Find()
-	o.Interrupt, o.Now, o.OnEntry, o.OnTiming = interrupt, u.now, u.entry, u.timed
+	o.Interrupt, o.Now, o.OnEntry, o.OnTiming = interrupt, u.Now, u.Entry, u.Timed
 	answer, err := harness.Find(ctx, trainer, o)
 	if err != nil {
 		return err
 	}
 	f := found{Device: j.Device(), Found: *answer}
 	if c.Bool("json") {
-		return u.answerJSON(f)
+		return u.AnswerJSON(f)
 	}
-	return u.answer(f.String())
+	return u.Answer(f.String())
 }
 
 // found is the answer of find for a configuration.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
@@ -45,8 +46,8 @@ type foundMicro struct {
 
 // findCommandsMicro finds the largest micro-batch of a command that fits, by running trials of
 // the command, and prints the answer.
-func findCommandsMicro(u *ui, c *cli.Context, r request) error {
-	u.quiet = c.Bool("quiet")
+func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
+	u.Quiet = c.Bool("quiet")
 	if err := notForCommands(c, "a configuration", configFlags()); err != nil {
 		return err
 	}
@@ -58,14 +59,14 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 		return err
 	}
 	if w.Match == nil {
-		return asUsage(w.why)
+		return ui.AsUsage(w.why)
 	}
 	f := foundMicro{Profile: w.Match.Profile.Name, Asked: w.Asked}
 	trials, o, err := prepared(c, w, &f)
 	if err != nil {
-		return asUsage(err)
+		return ui.AsUsage(err)
 	}
-	_, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.findStops(again) })
+	_, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.FindStops(again) })
 	defer done()
 	ctx, cancel := context.WithCancel(c.Context)
 	defer cancel()
@@ -76,36 +77,28 @@ func findCommandsMicro(u *ui, c *cli.Context, r request) error {
 		case <-ctx.Done():
 		}
 	}()
-	trials.Trouble = func(err error) { u.warn("%v", err) }
-	u.looksAmong(o)
-	o.Try, o.OnTried = trials.Try, u.tried
+	trials.Trouble = func(err error) { u.Warn("%v", err) }
+	u.LooksAmong(o)
+	o.Try, o.OnTried = trials.Try, u.Tried
 	found, err := wrap.Find(ctx, o)
 	if err != nil {
-		return u.trialFailed(w.Command, err)
+		return trialFailed(u, w.Command, err)
 	}
 	f.Found = *found
 	if err := f.rewritten(w); err != nil {
 		return err
 	}
 	if c.Bool("json") {
-		return u.answerJSON(f)
+		return u.AnswerJSON(f)
 	}
-	return u.answer(f.String())
+	return u.Answer(f.String())
 }
 
 // unnamedKnobs returns the error for a command that is not recognised, and whose sizes the user has
 // not named either. It names all that find has to know, so that the user learns it at once. w and
 // err are what recognised returned.
 func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
-	var problem *profile.Error
-	switch {
-	case r.Profile != "":
-		return nil
-	case err != nil && (!errors.As(err, &problem) || problem.Key != "micro" || problem.Value != ""):
-		return nil
-	case err == nil && w.Match == nil && !errors.As(w.why, new(*rewrite.NotRecognisedError)):
-		return nil
-	case err == nil && w.Match != nil && w.Match.Profile.Name != "plain":
+	if r.Profile != "" || !unrecognised(w, err) {
 		return nil
 	}
 	all, _ := nvml.GPUs() // without NVML there is no GPU to watch
@@ -122,7 +115,20 @@ func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
 	if len(r.Knobs) > 0 {
 		text = "find also has to know where the command sets: "
 	}
-	return usagef(hint, "%s%s", text, strings.Join(names, ", "))
+	return ui.Usagef(hint, "%s%s", text, strings.Join(names, ", "))
+}
+
+// unrecognised reports whether what recognised returned means that no profile knows the command,
+// and that the user has not said where it sets its micro-batch.
+func unrecognised(w *wrapped, err error) bool {
+	if err != nil {
+		problem := (*profile.Error)(nil)
+		return errors.As(err, &problem) && problem.Key == "micro" && problem.Value == ""
+	}
+	if w.Match == nil {
+		return errors.As(w.why, new(*rewrite.NotRecognisedError))
+	}
+	return w.Match.Profile.Name == "plain"
 }
 
 // prepared returns how to try the command w, or an error that says why it cannot be tried. It
@@ -174,4 +180,21 @@ func (f *foundMicro) rewritten(w *wrapped) error {
 		f.Prove = next.Prove
 	}
 	return nil
+}
+
+// trialFailed returns the error that the command find is to end with, given err, which ended its
+// search. If a trial failed for a reason other than memory, the returned error carries the trial's
+// exit status, and trialFailed first prints the last output of the trial.
+func trialFailed(u *ui.UI, c command.Line, err error) error {
+	var failed *wrap.TrialError
+	switch {
+	case errors.As(err, &failed):
+		for line := range strings.Lines(failed.Last) {
+			u.Line(ui.Plain, "  | "+strings.TrimSuffix(line, "\n"))
+		}
+		return &ui.ChildError{Code: max(1, failed.Code), Err: err, Hint: "check whether the command runs without headroom; the micro-batch is not the cause"}
+	case errors.As(err, new(*command.StartError)):
+		return notStarted(c, err)
+	}
+	return err
 }

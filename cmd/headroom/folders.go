@@ -9,7 +9,9 @@ import (
 	"slices"
 	"syscall"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
+	"headroom/spelling"
 )
 
 // runFolder returns the folder of the run that word names. word is the name of a run in
@@ -21,10 +23,10 @@ func runFolder(word string) (string, error) {
 		}
 	}
 	hint := `"headroom status" lists the runs here`
-	if near := nearest(word, runNames()); near != "" {
+	if near := spelling.Nearest(word, runNames()); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	return "", usagef(hint, "no run %q: it is neither the name of a run in %s nor the path of one", word, configs.RunsDir())
+	return "", ui.Usagef(hint, "no run %q: it is neither the name of a run in %s nor the path of one", word, configs.RunsDir())
 }
 
 func isRun(dir string) bool {

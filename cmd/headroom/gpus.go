@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/cuda"
 	"headroom/cuda/driver"
@@ -107,7 +108,7 @@ func checkGPU(name string, g nvml.GPU) []check {
 			fmt.Sprintf("the GPU is slower than it could be; nvidia-smi -q -i %d -d PERFORMANCE,POWER,TEMPERATURE shows more", g.Index)})
 	}
 	if g.UncorrectedECC > 0 {
-		checks = append(checks, check{name, warn, plural(int(g.UncorrectedECC), "uncorrectable memory error") + " since the driver was loaded",
+		checks = append(checks, check{name, warn, ui.Plural(int(g.UncorrectedECC), "uncorrectable memory error") + " since the driver was loaded",
 			fmt.Sprintf("each such error ends a run's process: reset the GPU (nvidia-smi --gpu-reset -i %d) or restart the machine before a long run, and have the GPU replaced if errors come back", g.Index)})
 	}
 	return checks

@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/runs"
 )
@@ -16,7 +17,7 @@ import (
 // initFile is the file that headroom init writes unless told otherwise.
 const initFile = "headroom.yaml"
 
-func initCommand(u *ui) *cli.Command {
+func initCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "init",
 		Usage:     `write a command and its settings to a file for "headroom run"`,
@@ -33,25 +34,25 @@ runs it; init itself starts nothing.`,
 	return command
 }
 
-func initAction(u *ui, c *cli.Context) error {
+func initAction(u *ui.UI, c *cli.Context) error {
 	r, asked, err := commandRequest(c)
 	if err != nil {
 		return err
 	}
 	if !asked || r.file != "" {
-		return usagef("headroom init -- python train.py", "init needs a command after --")
+		return ui.Usagef("headroom init -- python train.py", "init needs a command after --")
 	}
 	if r.Name != "" && !configs.IsName(r.Name) {
-		return usagef("", "--name %s: not a valid name for a folder; allowed: %s", r.Name, configs.NamesAllowed)
+		return ui.Usagef("", "--name %s: not a valid name for a folder; allowed: %s", r.Name, configs.NamesAllowed)
 	}
 	w, err := recognised(r)
 	if err != nil {
 		return err
 	}
 	path := c.String("output")
-	text, err := r.document(path, explained(w, u.now()))
+	text, err := r.document(path, explained(w, u.Now()))
 	if err != nil {
-		return asUsage(err)
+		return ui.AsUsage(err)
 	}
 	mode := os.FileMode(0o644)
 	if _, secrets := runs.Masked(r.Args); len(secrets) > 0 { // the command has to have them
@@ -60,8 +61,8 @@ func initAction(u *ui, c *cli.Context) error {
 	if err := writeNew(path, text, c.Bool("force"), mode); err != nil {
 		return err
 	}
-	u.say("written: %s", path)
-	u.hint(fmt.Sprintf("headroom run %s", path))
+	u.Say("written: %s", path)
+	u.Hint(fmt.Sprintf("headroom run %s", path))
 	return nil
 }
 
@@ -125,10 +126,10 @@ func writeNew(path string, text []byte, force bool, mode os.FileMode) error {
 	}
 	f, err := os.OpenFile(path, how, mode)
 	if errors.Is(err, os.ErrExist) {
-		return usagef("--force overwrites it, --output FILE writes a different file", "%s already exists", path)
+		return ui.Usagef("--force overwrites it, --output FILE writes a different file", "%s already exists", path)
 	}
 	if err != nil {
-		return asUsage(fmt.Errorf("write the command: %w", err))
+		return ui.AsUsage(fmt.Errorf("write the command: %w", err))
 	}
 	_, err = f.Write(text)
 	if err = errors.Join(err, f.Close()); err != nil {

@@ -3,11 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/runs"
@@ -17,70 +16,14 @@ import (
 	"headroom/wrap/exits"
 )
 
-// books is a session behind a lock. While the command runs, several goroutines write to the
-// session, such as the one that listens to the worker and the one that follows the command.
-type books struct {
-	mu sync.Mutex
-	*harness.Session
-	made int // most optimizer steps that a process has made in this life
-}
-
-// Note is [harness.Session.Note], under the lock.
-func (b *books) Note(e runs.Entry) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.Session.Note(e)
-}
-
-// Survived is [harness.Session.Survived], under the lock.
-func (b *books) Survived(e runs.Entry) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.Session.Survived(e)
-}
-
-// Stepped is [harness.Session.Stepped], under the lock.
-func (b *books) Stepped(s runs.ProcessStep) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.made = max(b.made, s.Made)
-	b.Session.Stepped(s)
-}
-
-// forget prepares for another life: nothing is known of its steps.
-func (b *books) forget() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.made = 0
-}
-
-// KeepPieces is [harness.Session.KeepPieces], under the lock.
-func (b *books) KeepPieces(rows int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.Session.KeepPieces(rows)
-}
-
-// Commands is [harness.Session.Commands], under the lock.
-func (b *books) Commands(p runs.Process, place string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.Session.Commands(p, place)
-}
-
 // firstBeat is how long after its start a life of the command is first recorded as still
 // running. A life that is shorter needs no such record. beatEvery is the interval between
 // further records.
 const firstBeat, beatEvery = time.Second, 15 * time.Second
 
 // beat records at intervals that a life is still running, until stop is called.
-func (b *books) beat() (stop func()) {
+func beat(j harness.Journal) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
-	say := func(every time.Duration) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.Beat(every)
-	}
 	go func() {
 		defer close(done)
 		next := time.NewTimer(firstBeat)
@@ -88,10 +31,10 @@ func (b *books) beat() (stop func()) {
 		for {
 			select {
 			case <-quit:
-				say(0)
+				j.Beat(0)
 				return
 			case <-next.C:
-				say(beatEvery)
+				j.Beat(beatEvery)
 				next.Reset(beatEvery)
 			}
 		}
@@ -102,13 +45,13 @@ func (b *books) beat() (stop func()) {
 // inside sets up the worker that watches the lives of a command from inside the command's
 // processes. A life is one start of the command, with all that happens until its end.
 type inside struct {
-	u     *ui
-	books *books
-	mode  worker.Mode
-	allow []string
-	ready *worker.Standby // the worker's folder for the first life; may be nil
-	life  atomic.Pointer[worker.Life]
-	blind bool // it is not known how many steps the newest life has made
+	u       *ui.UI
+	journal harness.Journal
+	mode    worker.Mode
+	allow   []string
+	ready   *worker.Standby // the worker's folder for the first life; may be nil
+	life    atomic.Pointer[worker.Life]
+	blind   bool // it is not known how many steps the newest life has made
 }
 
 // mode returns how much the worker may do.
@@ -122,9 +65,8 @@ func (w *wrapped) mode() worker.Mode {
 // begin implements [wrap.Wrapped].Inside. If the worker cannot be set up, the command runs
 // without it.
 func (i *inside) begin(c command.Line) (command.Line, func(exits.Outcome) exits.Outcome) {
-	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.books, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
+	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.journal, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
 	i.blind = true
-	i.books.forget()
 	if err != nil {
 		return c, func(o exits.Outcome) exits.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
 	}
@@ -135,7 +77,7 @@ func (i *inside) begin(c command.Line) (command.Line, func(exits.Outcome) exits.
 		i.life.Store(nil)
 		seen, err := life.End()
 		if err != nil {
-			i.u.warn("the worker's folder is left behind: %v", err)
+			i.u.Warn("the worker's folder is left behind: %v", err)
 		}
 		i.blind = !seen.Attached && !seen.Torch
 		return i.ended(c, o, seen)
@@ -147,9 +89,7 @@ func (i *inside) stepsMade() int {
 	if i.blind {
 		return -1
 	}
-	i.books.mu.Lock() // the life may be going on
-	defer i.books.mu.Unlock()
-	return i.books.made
+	return i.journal.Made()
 }
 
 // runsOut implements [wrap.Wrapped].RunsOut.
@@ -167,16 +107,8 @@ func (i *inside) ended(c command.Line, o exits.Outcome, seen worker.Ended) exits
 	switch {
 	case seen.OOM != nil:
 		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
-		for _, name := range worker.Allowances {
-			if o.Hint == "" && o.Kind.Memory() && strings.Contains(seen.Why, "--allow "+name) {
-				o.Hint = "run the command again with --allow " + name + ", if it is acceptable that the gradients are approximate"
-			}
-		}
 		if o.Hint == "" && o.Kind.Memory() {
-			o.Hint = seen.Hint
-		}
-		if o.Hint == "" && o.Kind.Memory() && seen.Mixed != "" {
-			o.Hint = "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
+			o.Hint = helps(seen)
 		}
 		return o
 	case seen.Attached || !o.Kind.Memory() && o.Kind != exits.Failed:
@@ -186,11 +118,23 @@ func (i *inside) ended(c command.Line, o exits.Outcome, seen worker.Ended) exits
 	if seen.Failed == "" && seen.Watches != "" { // it would have done nothing in any case
 		why = errors.New("only watching: " + unattached(c, seen))
 	}
-	i.books.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
+	i.journal.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
 	if o.Kind.Memory() {
-		i.u.say("the worker was %v", why)
+		i.u.Say("the worker was %v", why)
 	}
 	return o
+}
+
+// helps returns what would help against a failure that the worker has seen, or "" if it is not
+// known.
+func helps(seen worker.Ended) string {
+	if seen.Allow != "" {
+		return "run the command again with --allow " + seen.Allow + ", if it is acceptable that the gradients are approximate"
+	}
+	if seen.Hint == "" && seen.Mixed != "" {
+		return "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
+	}
+	return seen.Hint
 }
 
 // unattached says why no process of the command reported to headroom.

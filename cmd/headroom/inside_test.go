@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
@@ -17,13 +18,13 @@ import (
 // TestAllowIsTheNextStep checks that a command that ended because something was not allowed
 // gets that as its hint, and that no other command does.
 func TestAllowIsTheNextStep(t *testing.T) {
-	for why, want := range map[string]string{
-		"BatchNorm1d computes statistics over the batch; with --allow batchnorm-pieces each piece would have statistics of its own": "run the command again with --allow batchnorm-pieces, if it is acceptable that the gradients are approximate",
-		"one row alone does not fit": "",
+	for allow, want := range map[string]string{
+		"batchnorm-pieces": "run the command again with --allow batchnorm-pieces, if it is acceptable that the gradients are approximate",
+		"":                 "",
 	} {
-		o := (&inside{}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Why: why})
+		o := (&inside{}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Allow: allow})
 		if o.Hint != want {
-			t.Errorf("%s: %q", why, o.Hint)
+			t.Errorf("%s: %q", allow, o.Hint)
 		}
 	}
 }
@@ -52,16 +53,16 @@ func TestWhyNothingWasDone(t *testing.T) {
 		{worker.Ended{Python: true, Torch: true, Attached: true, Watches: "several ranks would have to agree"}, ""},
 	} {
 		var out bytes.Buffer
-		u := &ui{screen: &screen{w: &out}}
-		_ = (&inside{u: u, books: emptyBooks(t)}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, c.seen)
+		u := &ui.UI{Screen: &ui.Screen{Writer: &out}}
+		_ = (&inside{u: u, journal: newSession(t)}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, c.seen)
 		if out.String() != c.want {
 			t.Errorf("%+v: %q, want %q", c.seen, out.String(), c.want)
 		}
 	}
 }
 
-// emptyBooks returns the books of a run that has just begun.
-func emptyBooks(t *testing.T) *books {
+// newSession returns the session of a run that has just begun.
+func newSession(t *testing.T) *harness.Session {
 	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,18 +76,19 @@ func emptyBooks(t *testing.T) *books {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &books{Session: session}
+	return session
 }
 
 // TestStepsMadeDuringALife checks that the steps of the newest life can be asked for while its processes
 // report them, and that those of an earlier life do not count. The race detector watches.
 func TestStepsMadeDuringALife(t *testing.T) {
-	i := &inside{books: emptyBooks(t)}
+	session := newSession(t)
+	i := &inside{journal: session}
 	reported := make(chan struct{})
 	go func() {
 		defer close(reported)
 		for made := range 100 {
-			i.books.Stepped(runs.ProcessStep{Made: made})
+			session.Stepped(runs.ProcessStep{Made: made})
 		}
 	}()
 	for range 100 {
@@ -98,7 +100,9 @@ func TestStepsMadeDuringALife(t *testing.T) {
 	if made := i.stepsMade(); made != 99 {
 		t.Errorf("%d steps, not 99", made)
 	}
-	i.books.forget()
+	if err := session.Attempt(nil); err != nil {
+		t.Fatal(err)
+	}
 	if made := i.stepsMade(); made != 0 {
 		t.Errorf("%d steps of an earlier life", made)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/job"
 	"headroom/runs"
@@ -42,22 +43,22 @@ func unsetFlag() cli.Flag {
 // loadConfig reads the configuration that the command line asks for. Every error that it
 // returns is a usage error.
 func loadConfig(c *cli.Context) (*configs.Config, error) {
-	path, err := oneArgument(c, "a configuration: a file or the name of a preset", configHint(c.Command.Name, c.Args().Len()))
+	path, err := oneArgument(c, "a configuration: a file or the name of a preset", ui.ConfigHint(c.Command.Name, c.Args().Len()))
 	if err != nil {
 		return nil, err
 	}
 	if configs.IsCommand(path) {
-		return nil, usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s holds a command, but %s takes the configuration of a run", path, c.Command.Name)
+		return nil, ui.Usagef(fmt.Sprintf("headroom explain %s, or headroom run %[1]s", path), "%s holds a command, but %s takes the configuration of a run", path, c.Command.Name)
 	}
 	if filepath.Ext(path) == ".py" {
-		return nil, usagef(fmt.Sprintf("headroom %s -- python %s", c.Command.Name, path), "%s is a Python script; without --, %s takes a configuration", path, c.Command.Name)
+		return nil, ui.Usagef(fmt.Sprintf("headroom %s -- python %s", c.Command.Name, path), "%s is a Python script; without --, %s takes a configuration", path, c.Command.Name)
 	}
 	sets := c.StringSlice("set")
 	if isSet(c, "name") {
 		sets = append(sets, "name="+c.String("name"))
 	}
 	cfg, err := configs.Load(path, sets, c.StringSlice("unset")...)
-	return cfg, asUsage(err)
+	return cfg, ui.AsUsage(err)
 }
 
 // keptConfig returns the configuration of the run in dir. If there is no run, the error
@@ -78,10 +79,10 @@ func goOn(cfg *configs.Config) error {
 		return nil
 	}
 	if err != nil {
-		return usagef("--fresh sets that folder aside and starts over", "the run in %s cannot be read: %w", cfg.RunDir(), err)
+		return ui.Usagef("--fresh sets that folder aside and starts over", "the run in %s cannot be read: %w", cfg.RunDir(), err)
 	}
 	if different := configs.Diff(old, cfg); len(different) > 0 {
-		return otherRun(cfg, different)
+		return ui.OtherRun(cfg, different)
 	}
 	cfg.Inherit(old)
 	return nil
@@ -94,7 +95,7 @@ func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 	if again && !fresh {
 		s, err := runs.ReadStatus(dir)
 		if err != nil && !missing(err) {
-			return "", asUsage(err)
+			return "", ui.AsUsage(err)
 		}
 		fresh = s.State == runs.StateDone
 	}
@@ -102,23 +103,23 @@ func makeWay(cfg *configs.Config, fresh, again bool) (string, error) {
 		return "", nil
 	}
 	to, err := runs.SetAside(dir)
-	return to, asUsage(err)
+	return to, ui.AsUsage(err)
 }
 
 // openFolder creates the folder of all runs if necessary, and opens the run's own folder in
 // it.
 func openFolder(cfg *configs.Config) (*runs.Folder, error) {
 	if err := os.MkdirAll(cfg.Output.Dir, 0o755); err != nil {
-		return nil, asUsage(fmt.Errorf("make the folder of runs: %w", err))
+		return nil, ui.AsUsage(fmt.Errorf("make the folder of runs: %w", err))
 	}
 	f, err := runs.Open(cfg.RunDir())
-	return f, asUsage(err)
+	return f, ui.AsUsage(err)
 }
 
 // opened is [job.Open], but every error is a usage error.
 func opened(cfg *configs.Config) (*job.Job, error) {
 	j, err := job.Open(cfg)
-	return j, asUsage(err)
+	return j, ui.AsUsage(err)
 }
 
 // openJob reads the data, then opens the run's folder and writes run.yaml into it. It

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 )
 
@@ -26,7 +27,7 @@ func TestOpenJobLooksAgain(t *testing.T) {
 	if err := open("batch.effective=8"); err != nil {
 		t.Fatal(err)
 	}
-	if err := open("batch.effective=16"); exitStatus(err) != 2 || !strings.Contains(err.Error(), "batch.effective: 8 → 16") {
+	if err := open("batch.effective=16"); ui.ExitStatus(err) != 2 || !strings.Contains(err.Error(), "batch.effective: 8 → 16") {
 		t.Errorf("error %v, want that the folder holds another run", err)
 	}
 	if err := open("train.steps=9"); err != nil {

@@ -62,7 +62,7 @@ func (s *runner) leave(from phase, before *handover) error {
 	result, attempt := s.account.soFar()
 	before.carry(&result)
 	err := fmt.Errorf("stopped during step %d, without finishing it: %w", result.Steps+1, context.Canceled)
-	s.u.interrupted(result, s.progress.total, false, s.kept())
+	s.u.Interrupted(result, s.progress.Total, false, s.kept())
 	said := make(chan struct{})
 	go func() {
 		defer close(said)
@@ -82,7 +82,7 @@ func (s *runner) leave(from phase, before *handover) error {
 // recordLeft records in the journal and the status that the run was abandoned. Errors are
 // ignored: a run without this record counts as stale, like one that was killed.
 func (s *runner) recordLeft(attempt, step int, why error) {
-	now := s.u.now()
+	now := s.u.Now()
 	_ = s.folder.Record(runs.Entry{Time: now, Attempt: attempt, Step: step, Kind: runs.KindInterrupted, Text: why.Error() + "; no checkpoint written"})
 	status, err := runs.ReadStatus(s.dir)
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"headroom/cmd/headroom/ui"
 )
 
 func main() { os.Exit(mainStatus()) }
@@ -18,10 +20,10 @@ func mainStatus() int {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ours, command := cutCommand(os.Args)
 	crashesAbort(os.LookupEnv, command == nil)
-	u := newUI(os.Stdout, os.Stderr, os.LookupEnv)
+	u := ui.New(os.Stdout, os.Stderr, os.LookupEnv)
 	app := newApp(u)
 	ctx := context.WithValue(context.Background(), commandKey{}, command)
 	err := app.RunContext(ctx, flagsFirst(app, ours))
-	u.failed(err)
-	return exitStatus(err)
+	u.Failed(err)
+	return ui.ExitStatus(err)
 }

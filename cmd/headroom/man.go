@@ -5,9 +5,11 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"headroom/cmd/headroom/ui"
 )
 
-func manCommand(u *ui) *cli.Command {
+func manCommand(u *ui.UI) *cli.Command {
 	return &cli.Command{
 		Name:        "man",
 		Usage:       "print the manual page",
@@ -16,7 +18,7 @@ func manCommand(u *ui) *cli.Command {
 			if err := noArguments(c); err != nil {
 				return err
 			}
-			return u.answer(strings.TrimRight(manPage(c.App), "\n"))
+			return u.Answer(strings.TrimRight(manPage(c.App), "\n"))
 		},
 	}
 }
@@ -42,9 +44,9 @@ func manPage(app *cli.App) string {
 		}
 		manFlags(line, command.VisibleFlags())
 	}
-	line(".SH EXIT STATUS\n%s", roff(passedOn))
-	for _, e := range statuses {
-		line(".TP\n.B %s\n%s", e.label(), roff(e.means))
+	line(".SH EXIT STATUS\n%s", roff(ui.PassedOn))
+	for _, e := range ui.Exits {
+		line(".TP\n.B %s\n%s", e.Label(), roff(e.Means))
 	}
 	line(".SH ENVIRONMENT")
 	for _, v := range environment {

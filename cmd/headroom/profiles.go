@@ -9,10 +9,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
+	"headroom/spelling"
 	"headroom/wrap/profile"
 )
 
-func profilesCommand(u *ui) *cli.Command {
+func profilesCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "profiles",
 		Usage:     "list the profiles of training frameworks, or show one",
@@ -29,37 +31,37 @@ docs/profiles.md describes the language.`,
 	return command
 }
 
-func profilesAction(u *ui, c *cli.Context) error {
+func profilesAction(u *ui.UI, c *cli.Context) error {
 	words := c.Args().Slice()
 	switch {
 	case len(words) == 0:
-		return u.profiles()
+		return listProfiles(u)
 	case words[0] != "show":
-		return usagef(fmt.Sprintf("headroom profiles show %s", words[0]), "profiles has no command %q", words[0])
+		return ui.Usagef(fmt.Sprintf("headroom profiles show %s", words[0]), "profiles has no command %q", words[0])
 	case len(words) != 2:
-		return usagef(`"headroom profiles" lists them`, "\"profiles show\" needs one profile's name")
+		return ui.Usagef(`"headroom profiles" lists them`, "\"profiles show\" needs one profile's name")
 	}
 	all, name, err := profilesFor(words[1])
 	if err != nil {
-		return asUsage(err)
+		return ui.AsUsage(err)
 	}
 	for _, p := range all {
 		if p.Name == name {
-			return u.answer(fmt.Sprintf("# %s: %s\n%s", p.Name, sourceOf(p), strings.TrimRight(string(p.Text), "\n")))
+			return u.Answer(fmt.Sprintf("# %s: %s\n%s", p.Name, sourceOf(p), strings.TrimRight(string(p.Text), "\n")))
 		}
 	}
 	hint := `"headroom profiles" lists them`
-	if near := nearest(name, namesOf(all)); near != "" {
+	if near := spelling.Nearest(name, namesOf(all)); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", "headroom profiles show "+near)
 	}
-	return usagef(hint, "no profile %q", name)
+	return ui.Usagef(hint, "no profile %q", name)
 }
 
-// profiles prints the table of profiles.
-func (u *ui) profiles() error {
+// listProfiles prints the table of profiles.
+func listProfiles(u *ui.UI) error {
 	all, _, err := profilesFor("")
 	if err != nil {
-		return asUsage(err)
+		return ui.AsUsage(err)
 	}
 	var b strings.Builder
 	table(&b, func(w *tabwriter.Writer) {
@@ -72,7 +74,7 @@ func (u *ui) profiles() error {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, kind, p.Signs(), sourceOf(p))
 		}
 	})
-	return u.answer(strings.TrimRight(printableLines(b.String()), "\n"))
+	return u.Answer(strings.TrimRight(ui.PrintableLines(b.String()), "\n"))
 }
 
 func sourceOf(p profile.Profile) string {
@@ -126,7 +128,7 @@ func profilesFor(given string) (all []profile.Profile, name string, err error) {
 		return nil, "", err
 	}
 	if len(one) != 1 {
-		return nil, "", fmt.Errorf("read profile: %s: %s in that folder; name a file", given, plural(len(one), "profile"))
+		return nil, "", fmt.Errorf("read profile: %s: %s in that folder; name a file", given, ui.Plural(len(one), "profile"))
 	}
 	one[0].File = given
 	return profile.Over(one, all), one[0].Name, nil

@@ -14,11 +14,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/report"
 )
 
-func reportCommand(u *ui) *cli.Command {
+func reportCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "report",
 		Usage:     "redraw a run's report, or make a page about all runs",
@@ -40,7 +41,7 @@ and reports that are out of date are drawn again.`,
 				return err
 			}
 			if toStdout(format, c.String("output")) && c.Bool("open") {
-				return usagef("leave out --open, or name a file with --output", "--open needs a file, but the page goes to stdout")
+				return ui.Usagef("leave out --open, or name a file with --output", "--open needs a file, but the page goes to stdout")
 			}
 			dir, drawing, err := asked(u, c)
 			if err != nil {
@@ -70,7 +71,7 @@ type drawing interface {
 
 // asked returns the drawing that the command line asks for, and the folder that the pages
 // belong in.
-func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
+func asked(u *ui.UI, c *cli.Context) (dir string, d drawing, err error) {
 	if !c.Args().Present() {
 		d, err = overview(u)
 		return configs.RunsDir(), d, err
@@ -82,33 +83,33 @@ func asked(u *ui, c *cli.Context) (dir string, d drawing, err error) {
 	if dir, err = runFolder(word); err != nil {
 		return "", nil, err
 	}
-	d, err = drawn(dir, "", u.now())
+	d, err = drawn(dir, "", u.Now())
 	return dir, d, err
 }
 
 // overview redraws the report of every run in [configs.RunsDir] whose report is missing
 // or older than the files that it is drawn from, and returns the page about all runs. A
 // run that cannot be read only causes a warning.
-func overview(u *ui) (*report.Overview, error) {
+func overview(u *ui.UI) (*report.Overview, error) {
 	names := runNames()
 	if len(names) == 0 {
-		return nil, usagef(startOne, "there are no runs in %s", configs.RunsDir())
+		return nil, ui.Usagef(ui.StartOne, "there are no runs in %s", configs.RunsDir())
 	}
 	var all []*report.Report
 	for _, name := range names {
 		dir := filepath.Join(configs.RunsDir(), name)
-		r, err := drawn(dir, "", u.now())
+		r, err := drawn(dir, "", u.Now())
 		if err == nil && outdated(dir) {
 			err = r.Write(dir)
 		}
 		if err != nil {
-			u.warn("%v", err)
+			u.Warn("%v", err)
 		}
 		if r != nil {
 			all = append(all, r)
 		}
 	}
-	return report.NewOverview(u.now(), all), nil
+	return report.NewOverview(u.Now(), all), nil
 }
 
 // outdated reports whether the run in dir has no report, or has continued since its report
@@ -138,11 +139,11 @@ func formatOf(format, output string) (string, error) {
 	if format == "" && output != "" {
 		format = map[string]string{".html": "html", ".htm": "html", ".md": "md"}[filepath.Ext(output)]
 		if format == "" {
-			return "", usagef("add --format html or --format md", "--output %s: the name does not say which format", output)
+			return "", ui.Usagef("add --format html or --format md", "--output %s: the name does not say which format", output)
 		}
 	}
 	if format != "" && format != "html" && format != "md" {
-		return "", usagef("", "--format %s: must be html or md", format)
+		return "", ui.Usagef("", "--format %s: must be html or md", format)
 	}
 	return format, nil
 }
@@ -160,7 +161,7 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 		in.Effective, in.Device, in.Trained = cfg.Batch.Effective, deviceName(cfg, device), trained(cfg)
 		in.Simulated = len(cfg.Device.Squeeze) > 0
 	}
-	if in.Command != "" && !in.Running { // a page about a run in progress does not say how to continue it
+	if !in.Running { // a page about a run in progress does not say how to continue it
 		_, err := continuable(dir, false)
 		in.Resumable = err == nil
 	}
@@ -170,7 +171,7 @@ func drawn(dir, device string, now time.Time) (*report.Report, error) {
 // trained says in words what cfg trains, and on which data.
 func trained(cfg *configs.Config) string {
 	m, d := cfg.Model, cfg.Data
-	text := fmt.Sprintf("%s: %s of width %d", m.Kind, plural(m.Layers, "layer"), m.Width)
+	text := fmt.Sprintf("%s: %s of width %d", m.Kind, ui.Plural(m.Layers, "layer"), m.Width)
 	if cfg.Applies("model.context") {
 		text += fmt.Sprintf(", context %d", m.Context)
 	}
@@ -182,11 +183,11 @@ func trained(cfg *configs.Config) string {
 	return text
 }
 
-func writeReport(u *ui, d drawing, dir string) error {
+func writeReport(u *ui.UI, d drawing, dir string) error {
 	if err := d.Write(dir); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	u.reportWritten(filepath.Join(dir, report.Page))
+	u.ReportWritten(filepath.Join(dir, report.Page))
 	return nil
 }
 
@@ -207,7 +208,7 @@ func openers() []string {
 // openPage shows a page with the first opener that is installed, and waits for the opener, because
 // it may run a browser that uses the terminal. The opener's stderr is not shown, because openers
 // use it to list every browser that they failed to find.
-func openPage(u *ui, page string) error {
+func openPage(u *ui.UI, page string) error {
 	why := fmt.Errorf("none of %s is installed", strings.Join(openers(), ", "))
 	for _, opener := range openers() {
 		path, err := exec.LookPath(opener)
@@ -215,7 +216,7 @@ func openPage(u *ui, page string) error {
 			continue
 		}
 		opening := exec.Command(path, page)
-		opening.Stdin, opening.Stdout = os.Stdin, u.out
+		opening.Stdin, opening.Stdout = os.Stdin, u.Out
 		if err = opening.Run(); err == nil {
 			return nil
 		}
@@ -227,12 +228,12 @@ func openPage(u *ui, page string) error {
 		path = page
 	}
 	address := &url.URL{Scheme: "file", Path: path}
-	return &childError{code: 1, err: fmt.Errorf("open %s: %w", page, why), hint: fmt.Sprintf("open %v in a browser, or copy the page to a machine that has one", address)}
+	return &ui.ChildError{Code: 1, Err: fmt.Errorf("open %s: %w", page, why), Hint: fmt.Sprintf("open %v in a browser, or copy the page to a machine that has one", address)}
 }
 
 // writePage writes one page to stdout or to the file output. The file appears only once it is
 // complete.
-func writePage(u *ui, d drawing, format, output string) error {
+func writePage(u *ui.UI, d drawing, format, output string) error {
 	write := d.HTML
 	if format == "md" {
 		switch d := d.(type) {
@@ -243,7 +244,7 @@ func writePage(u *ui, d drawing, format, output string) error {
 		}
 	}
 	if toStdout(format, output) {
-		return write(u.out)
+		return write(u.Out)
 	}
 	f, err := os.CreateTemp(filepath.Dir(output), "."+filepath.Base(output)+".*.tmp")
 	if err != nil {
@@ -264,6 +265,6 @@ func writePage(u *ui, d drawing, format, output string) error {
 	if err := os.Rename(f.Name(), output); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	u.reportWritten(output)
+	u.ReportWritten(output)
 	return nil
 }

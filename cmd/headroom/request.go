@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/memory"
 	"headroom/runs"
@@ -74,9 +75,9 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 	}
 	switch {
 	case words != nil && len(words) == 0:
-		return r, true, usagef("headroom "+c.Command.Name+" -- python train.py", "there is no command after --")
+		return r, true, ui.Usagef("headroom "+c.Command.Name+" -- python train.py", "there is no command after --")
 	case words != nil && c.Args().Present():
-		return r, true, usagef("give a configuration, or a command after --, not both; headroom's own flags go before --", "%q comes before --", c.Args().First())
+		return r, true, ui.Usagef("give a configuration, or a command after --, not both; headroom's own flags go before --", "%q comes before --", c.Args().First())
 	case words != nil:
 		r.Args, r.Hang = words, configs.DefaultHang
 		if r.Dir, err = os.Getwd(); err != nil {
@@ -86,11 +87,11 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 		r.file = c.Args().First()
 		read, err := configs.LoadCommand(r.file)
 		if err != nil {
-			return r, true, asUsage(err)
+			return r, true, ui.AsUsage(err)
 		}
 		r.Command = *read
 		if r.Args, err = runs.Unmasked(filepath.Dir(r.file), read.Args); err != nil { // it may be a run's run.yaml
-			return r, true, usagef("put the secret back into the file, or give the command after --", "%s: %w", r.file, err)
+			return r, true, ui.Usagef("put the secret back into the file, or give the command after --", "%s: %w", r.file, err)
 		}
 	default:
 		return r, false, nil
@@ -103,7 +104,7 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 func neededCommand(c *cli.Context) (request, error) {
 	r, asked, err := commandRequest(c)
 	if err == nil && !asked {
-		err = usagef("headroom "+c.Command.Name+" -- python train.py", "%s needs a command after --, or a file with one", c.Command.Name)
+		err = ui.Usagef("headroom "+c.Command.Name+" -- python train.py", "%s needs a command after --, or a file with one", c.Command.Name)
 	}
 	return r, err
 }
@@ -113,7 +114,7 @@ func neededCommand(c *cli.Context) (request, error) {
 func notForCommands(c *cli.Context, purpose string, flags []cli.Flag) error {
 	for _, flag := range flags {
 		if name := flag.Names()[0]; isSet(c, name) {
-			return usagef("leave it out", "--%s is for %s, not for a command", name, purpose)
+			return ui.Usagef("leave it out", "--%s is for %s, not for a command", name, purpose)
 		}
 	}
 	return nil
@@ -122,12 +123,7 @@ func notForCommands(c *cli.Context, purpose string, flags []cli.Flag) error {
 // override applies the flags on the command line to r. They take precedence over settings that r
 // has from a file. override returns a usage error if the settings do not fit together.
 func (r *request) override(c *cli.Context) error {
-	r.flags = c.StringSlice("knob")
-	for _, knob := range r.flags {
-		name, _, _ := strings.Cut(knob, "=")
-		r.Knobs = slices.DeleteFunc(r.Knobs, func(other string) bool { return r.file != "" && strings.HasPrefix(other, name+"=") })
-	}
-	r.Knobs = append(r.Knobs, r.flags...)
+	r.overrideKnobs(c.StringSlice("knob"))
 	if isSet(c, "profile") {
 		profile, err := absoluteProfile(c.String("profile"))
 		if err != nil {
@@ -154,17 +150,34 @@ func (r *request) override(c *cli.Context) error {
 	inside, _ := r.allowances()
 	switch {
 	case len(inside) > 0 && (r.NoWorker || r.Observe || r.WatchOnly):
-		return usagef("leave out one of them", "--allow %s has no effect with --no-worker, --observe or --watch-only", inside[0])
+		return ui.Usagef("leave out one of them", "--allow %s has no effect with --no-worker, --observe or --watch-only", inside[0])
 	case isSet(c, "world") && r.World < 1:
 		return wrongValue("world", r.World, outOfRange)
 	case r.Hang < 0:
 		return wrongValue("hang", r.Hang, outOfRange)
+	}
+	return r.contradiction()
+}
+
+// overrideKnobs adds the knobs on the command line, each in place of those of its name in the file.
+func (r *request) overrideKnobs(flags []string) {
+	r.flags = flags
+	for _, knob := range flags {
+		name, _, _ := strings.Cut(knob, "=")
+		r.Knobs = slices.DeleteFunc(r.Knobs, func(other string) bool { return r.file != "" && strings.HasPrefix(other, name+"=") })
+	}
+	r.Knobs = append(r.Knobs, flags...)
+}
+
+// contradiction returns a usage error if two settings do not fit together.
+func (r *request) contradiction() error {
+	switch {
 	case r.Observe && r.NoWorker:
-		return usagef("leave out one of them", "--observe has no effect with --no-worker")
+		return ui.Usagef("leave out one of them", "--observe has no effect with --no-worker")
 	case r.RestartLeaking && r.NoWorker:
-		return usagef("leave out one of them", "--restart-leaking has no effect with --no-worker: it is the worker that sees a leak")
+		return ui.Usagef("leave out one of them", "--restart-leaking has no effect with --no-worker: it is the worker that sees a leak")
 	case r.RestartHung && r.Hang == 0:
-		return usagef("leave out one of them", "--restart-hung has no effect with --hang 0")
+		return ui.Usagef("leave out one of them", "--restart-hung has no effect with --hang 0")
 	}
 	return nil
 }

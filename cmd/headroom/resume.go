@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/recovery"
 	"headroom/runs"
@@ -17,7 +18,7 @@ import (
 	"headroom/wrap/child"
 )
 
-func resumeCommand(u *ui) *cli.Command {
+func resumeCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "resume",
 		Usage:     "continue a wrapped command's run",
@@ -36,13 +37,13 @@ A run of a configuration needs no resume: give the same command again.`,
 	return command
 }
 
-func resumeAction(u *ui, c *cli.Context) error {
-	u.quiet = c.Bool("quiet")
+func resumeAction(u *ui.UI, c *cli.Context) error {
+	u.Quiet = c.Bool("quiet")
 	if wordsOf(c) != nil {
-		return usagef("headroom resume RUN", "the command is taken from the run; give nothing after --")
+		return ui.Usagef("headroom resume RUN", "the command is taken from the run; give nothing after --")
 	}
 	if c.NArg() != 1 {
-		return usagef("headroom status lists the runs", "resume takes one run, not %d", c.NArg())
+		return ui.Usagef("headroom status lists the runs", "resume takes one run, not %d", c.NArg())
 	}
 	dir, err := runFolder(c.Args().First())
 	if err != nil {
@@ -52,14 +53,14 @@ func resumeAction(u *ui, c *cli.Context) error {
 		return err
 	}
 	if text := inUse(dir); text != "" {
-		return usagef("wait for it, or interrupt it", "%s is still running%s", dir, text)
+		return ui.Usagef("wait for it, or interrupt it", "%s is still running%s", dir, text)
 	}
 	w, err := continuable(dir, c.Bool("trust"))
 	if err != nil {
 		return err
 	}
 	if err := rival(dir, checkpoints.Place(w.Match)); err != nil {
-		return usagef("wait for it, or end it", "%w", err)
+		return ui.Usagef("wait for it, or end it", "%w", err)
 	}
 	live, err := openWeb(c)
 	if err != nil {
@@ -69,7 +70,7 @@ func resumeAction(u *ui, c *cli.Context) error {
 	w.verbose = c.Bool("verbose")
 	folder, err := runs.Open(dir)
 	if err != nil {
-		return asUsage(err)
+		return ui.AsUsage(err)
 	}
 	if err := errors.Join(alone(dir, true), w.earlier(folder)); err != nil { // once more, now that nobody else can start it
 		return errors.Join(err, folder.Close())
@@ -90,7 +91,7 @@ func alone(dir string, held bool) error {
 		return nil // nothing is recorded of its command, or its headroom runs
 	}
 	if living := child.Living(dir, status); living != nil {
-		return usagef(fmt.Sprintf("wait until it has ended, or end it: kill %d", living.PID), "the command of %s is still running, although its headroom was killed: %s", dir, child.LeftText([]child.Left{*living}))
+		return ui.Usagef(fmt.Sprintf("wait until it has ended, or end it: kill %d", living.PID), "the command of %s is still running, although its headroom was killed: %s", dir, child.LeftText([]child.Left{*living}))
 	}
 	return nil
 }
@@ -109,7 +110,7 @@ func continuable(dir string, trust bool) (*wrapped, error) {
 	}
 	w, err := recognised(kept)
 	if err == nil && w.Match == nil {
-		err = usagef("start it with headroom run", "nothing is known about the command, so it cannot be continued: %v", w.why)
+		err = ui.Usagef("start it with headroom run", "nothing is known about the command, so it cannot be continued: %v", w.why)
 	}
 	return w, err
 }
@@ -117,7 +118,7 @@ func continuable(dir string, trust bool) (*wrapped, error) {
 // finished returns a usage error if the run in dir, of the given command, is finished.
 func finished(dir string, command []string) error {
 	if status, err := runs.ReadStatus(dir); err == nil && status.State == runs.StateDone {
-		return usagef("headroom run -- "+command[0]+" … runs the command again", "%s is finished", dir)
+		return ui.Usagef("headroom run -- "+command[0]+" … runs the command again", "%s is finished", dir)
 	}
 	return nil
 }
@@ -128,15 +129,15 @@ func readKept(dir string) (request, error) {
 	kept, err := configs.LoadCommand(path)
 	switch {
 	case missing(err):
-		return request{}, asUsage(fmt.Errorf("resume: %w", err))
+		return request{}, ui.AsUsage(fmt.Errorf("resume: %w", err))
 	case err != nil && !configs.IsCommand(path):
-		return request{}, usagef("headroom run "+path+" continues it", "%s is a run of a configuration, not of a command", dir)
+		return request{}, ui.Usagef("headroom run "+path+" continues it", "%s is a run of a configuration, not of a command", dir)
 	case err != nil:
-		return request{}, asUsage(err)
+		return request{}, ui.AsUsage(err)
 	}
 	words, err := runs.Unmasked(dir, kept.Args)
 	if err != nil {
-		return request{}, usagef("headroom run -- "+kept.Args[0]+" … starts the command again", "resume %s: %w", dir, err)
+		return request{}, ui.Usagef("headroom run -- "+kept.Args[0]+" … starts the command again", "resume %s: %w", dir, err)
 	}
 	kept.Args = words
 	return request{Command: *kept, file: path}, nil
@@ -199,7 +200,7 @@ func (w *wrapped) own(dir string) error {
 	if err != nil || newest == nil || w.Wrote(newest) || newest.Time.Before(last.Add(margin)) {
 		return nil // the checkpoint is looked for again when the command is started
 	}
-	return usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command",
+	return ui.Usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command",
 		"%s was written at %s, after %s %s at %s: it belongs to another training run", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
 }
 

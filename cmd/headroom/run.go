@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/device"
 	"headroom/harness"
@@ -19,7 +20,7 @@ import (
 	"headroom/runs"
 )
 
-func runCommand(u *ui) *cli.Command {
+func runCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "run",
 		Usage:     "train to the end, in whatever memory there is",
@@ -32,7 +33,7 @@ starts again from its newest checkpoint, with a smaller micro-batch and the same
 effective batch. A file from "headroom init" can take the place of -- COMMAND.
 
 A run of CONFIG is kept in runs/NAME; the same command line continues it.`,
-		CustomHelpTemplate: jobHelp(passedOn),
+		CustomHelpTemplate: jobHelp(ui.PassedOn),
 		Flags: slices.Concat(grouped(forCommand, wrapFlags()...), grouped(forConfig, append(configFlags(), configRunFlags()...)...),
 			grouped(forBoth, &cli.StringFlag{Name: "name", Usage: "name the run and its folder `NAME`"}),
 			grouped(forBoth, webFlags()...),
@@ -43,7 +44,7 @@ A run of CONFIG is kept in runs/NAME; the same command line continues it.`,
 	return command
 }
 
-func runAction(u *ui, c *cli.Context) error {
+func runAction(u *ui.UI, c *cli.Context) error {
 	if r, asked, err := commandRequest(c); asked || err != nil {
 		if err != nil {
 			return err
@@ -52,31 +53,31 @@ func runAction(u *ui, c *cli.Context) error {
 	}
 	for _, flag := range wrapFlags() {
 		if name := flag.Names()[0]; isSet(c, name) {
-			return usagef("headroom run --"+name+" … -- python train.py", "--%s applies to a command, but there is none after --", name)
+			return ui.Usagef("headroom run --"+name+" … -- python train.py", "--%s applies to a command, but there is none after --", name)
 		}
 	}
-	u.quiet = c.Bool("quiet")
+	u.Quiet = c.Bool("quiet")
 	live, err := openWeb(c)
 	if err != nil {
 		return err
 	}
 	defer live.close()
 	s := &runner{u: u, verbose: c.Bool("verbose"), web: live}
-	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.asked(s.stage.in(working), again) })
+	ctx, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.Asked(s.stage.in(working), again) })
 	defer done()
 	before, err := predecessor()
 	if err != nil {
 		return err
 	}
-	s.progress = progress{u: u, started: u.now(), hidden: c.Bool("no-progress")}
+	s.progress = ui.Progress{UI: u, Started: u.Now(), Hidden: c.Bool("no-progress")}
 	if c.Bool("json") {
-		s.stream = &stream{u: u}
-		u.screen.live = u.screen.live && !u.outShows
+		s.stream = &ui.Stream{UI: u}
+		u.Screen.Live = u.Screen.Live && !u.OutShows
 	}
 	open := func() (*job.Job, *runs.Folder, error) { return newJob(u, c) }
 	if before != nil {
 		open = func() (*job.Job, *runs.Folder, error) { return before.open() }
-		s.progress.failures = before.Failures
+		s.progress.Failures = before.Failures
 	}
 	return s.stage.attended(ctx, interrupt, func() error { return s.work(ctx, interrupt, done, before, open) },
 		func(from phase) error { return s.leave(from, before) })
@@ -91,9 +92,9 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 		}
 		return s.notOpened(before, err)
 	}
-	s.name, s.dir, s.progress.total = j.Config.Name, j.Config.RunDir(), j.Config.Train.Steps
+	s.name, s.dir, s.progress.Total = j.Config.Name, j.Config.RunDir(), j.Config.Train.Steps
 	if c, known := diskOf(j); known && c.State != ok && before == nil {
-		s.u.warn("checkpoints: %s: %s", c.Found, c.Next)
+		s.u.Warn("checkpoints: %s: %s", c.Found, c.Next)
 	}
 	s.folder = folder
 	s.watchCrashes(folder)
@@ -106,7 +107,7 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 		return nil
 	}
 	if closed := s.crash.close(); closed != nil {
-		s.u.warn("close the crash log: %v", closed)
+		s.u.Warn("close the crash log: %v", closed)
 	}
 	before.carry(&result)
 	if execs(err) {
@@ -120,17 +121,17 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 
 // newJob opens the job that the command line asks for, and the folder of its run. If --fresh or
 // --again demands it, newJob first sets aside the run that is already in the folder.
-func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
+func newJob(u *ui.UI, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	cfg, err := loadConfig(c)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := job.Fits(cfg); err != nil {
-		return nil, nil, asUsage(err)
+		return nil, nil, ui.AsUsage(err)
 	}
 	aside, err := makeWay(cfg, c.Bool("fresh"), c.Bool("again"))
 	if aside != "" {
-		u.setAside(cfg.RunDir(), aside)
+		u.SetAside(cfg.RunDir(), aside)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -141,7 +142,7 @@ func newJob(u *ui, c *cli.Context) (*job.Job, *runs.Folder, error) {
 	}
 	j, folder, err := openJob(cfg)
 	if err == nil && open && j.Config.Schedule.Steps < j.Config.Train.Steps {
-		u.shortSchedule(j.Config)
+		u.ShortSchedule(j.Config)
 	}
 	return j, folder, err
 }
@@ -151,25 +152,25 @@ var wrapDevice func(device.Device) device.Device
 
 // runner carries out one call of headroom run for a configuration.
 type runner struct {
-	u         *ui
+	u         *ui.UI
 	name, dir string
 	verbose   bool
 	stage     stage
 	folder    *runs.Folder
 	crash     *crashLog
 	device    string // name of the device that the run used; "" if it opened none
-	progress  progress
-	stream    *stream // nil without --json
+	progress  ui.Progress
+	stream    *ui.Stream // nil without --json
 	web       *web
 	account   account
 }
 
 func (s *runner) run(ctx context.Context, interrupt <-chan struct{}, j *job.Job, folder *runs.Folder) (harness.Result, error) {
-	j.Passed, j.Squeezed, j.Wrap = s.u.passed(), s.squeezed, wrapDevice
+	j.Passed, j.Squeezed, j.Wrap = s.u.Passed(), s.squeezed, wrapDevice
 	books := j.Session()
 	books.Version, books.OnEntry, books.OnStep = readBuild().named(), s.entry, s.step
 	if s.verbose {
-		books.Log = consoleLog(s.u.screen)
+		books.Log = consoleLog(s.u.Screen)
 	}
 	session, err := harness.Begin(folder, books)
 	if err != nil {
@@ -183,8 +184,8 @@ func (s *runner) run(ctx context.Context, interrupt <-chan struct{}, j *job.Job,
 }
 
 func (s *runner) squeezed(q configs.Squeeze, begins bool) {
-	s.stream.send(squeezeLine{"squeeze", begins, q.From, q.To, q.Take})
-	s.u.squeezed(q, begins)
+	s.stream.Send(ui.SqueezeLine{Kind: "squeeze", Begins: begins, From: q.From, To: q.To, Take: q.Take})
+	s.u.Squeezed(q, begins)
 }
 
 func (s *runner) entry(e runs.Entry) {
@@ -192,12 +193,12 @@ func (s *runner) entry(e runs.Entry) {
 	if s.stage.in(left) {
 		return
 	}
-	s.stream.send(e)
+	s.stream.Send(e)
 	if e.Failed() {
-		s.progress.failures++
+		s.progress.Failures++
 	}
 	if !s.verbose { // otherwise the log says it
-		s.u.entry(e)
+		s.u.Entry(e)
 	}
 }
 
@@ -206,29 +207,29 @@ func (s *runner) step(r runs.StepReport) {
 	if s.stage.in(left) {
 		return
 	}
-	s.stream.send(stepLine{"step", r})
-	s.progress.step(r)
+	s.stream.Send(ui.StepLine{Kind: "step", StepReport: r})
+	s.progress.Step(r)
 }
 
 // end draws the report and then says how the run went, so that the last line is the outcome. It
 // returns err.
 func (s *runner) end(result harness.Result, err error) error {
 	already := err == nil && result.Attempts == 0
-	s.u.screen.show("")
+	s.u.Screen.Show("")
 	if _, missing := os.Stat(filepath.Join(s.dir, report.Page)); !already || missing != nil {
 		s.report() // even for a finished run: it may have been killed just before its report was drawn
 	}
 	switch {
 	case already:
-		s.u.alreadyFinished(s.name, s.dir, result.Steps)
+		s.u.AlreadyFinished(s.name, s.dir, result.Steps)
 	case err == nil:
-		s.u.finished(result)
-	case isInterrupted(err):
+		s.u.Finished(result)
+	case ui.IsInterrupted(err):
 		lost := (*harness.DeviceGoneError)(nil)
 		if errors.As(err, &lost) {
-			s.u.say("%v", lost)
+			s.u.Say("%v", lost)
 		}
-		s.u.interrupted(result, s.progress.total, lost == nil && errors.Is(err, harness.ErrInterrupted), s.kept())
+		s.u.Interrupted(result, s.progress.Total, lost == nil && errors.Is(err, harness.ErrInterrupted), s.kept())
 	}
 	s.last(result, err)
 	return err
@@ -236,13 +237,13 @@ func (s *runner) end(result harness.Result, err error) error {
 
 // last prints the last line of --json.
 func (s *runner) last(result harness.Result, err error) {
-	last := resultLine{Kind: "result", Status: exitStatus(err), Name: s.name, Folder: s.dir,
+	last := ui.ResultLine{Kind: "result", Status: ui.ExitStatus(err), Name: s.name, Folder: s.dir,
 		Report: filepath.Join(s.dir, report.Page), Finished: result.Finished, Steps: result.Steps,
 		Resumed: result.Resumed, Failures: result.Failures, DeviceGone: result.DeviceGone, Plan: result.Plan}
 	if err != nil {
 		last.Error = err.Error()
 	}
-	s.stream.send(last)
+	s.stream.Send(last)
 }
 
 // kept reports whether there is a checkpoint to continue from.
@@ -254,18 +255,18 @@ func (s *runner) kept() bool {
 // report draws the run's report. The run is complete without one, so a failure is
 // only a warning.
 func (s *runner) report() {
-	r, err := drawn(s.dir, s.device, s.u.now())
+	r, err := drawn(s.dir, s.device, s.u.Now())
 	if err == nil {
 		err = writeReport(s.u, r, s.dir)
 	}
 	if err != nil {
-		s.u.noReport(err)
+		s.u.NoReport(err)
 	}
 }
 
 // consoleLog returns a logger that prints to s, between headroom's other lines. It leaves out
 // the entries that only repeat what the command says when it ends.
-func consoleLog(s *screen) *zap.Logger {
+func consoleLog(s *ui.Screen) *zap.Logger {
 	config := zap.NewDevelopmentEncoderConfig()
 	return zap.New(besides{zapcore.NewCore(zapcore.NewConsoleEncoder(config), zapcore.AddSync(s), zapcore.DebugLevel)})
 }
@@ -284,7 +285,7 @@ func (b besides) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.Check
 
 func (b besides) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	for _, f := range fields {
-		if f.Key == "kind" && ending(runs.Kind(f.String)) {
+		if f.Key == "kind" && ui.Ending(runs.Kind(f.String)) {
 			return nil
 		}
 	}

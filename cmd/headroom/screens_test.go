@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
@@ -19,15 +20,15 @@ import (
 
 // nativeScreen prints the output of a run of a configuration. Everything that can happen in such a
 // run happens in this one.
-func nativeScreen(u *ui) {
-	p := progress{u: u, total: 200, started: u.now()}
+func nativeScreen(u *ui.UI) {
+	p := ui.Progress{UI: u, Total: 200, Started: u.Now()}
 	say := func(kind runs.Kind, text string) {
 		e := runs.Entry{Kind: kind, Text: text}
 		if kind == runs.KindOOM {
 			e.Verdict = &memory.Verdict{Cause: memory.Batch}
-			p.failures = 1
+			p.Failures = 1
 		}
-		u.entry(e)
+		u.Entry(e)
 	}
 	say(runs.KindRun, "a run of 200 steps of 32 samples starts")
 	say(runs.KindAttempt, "attempt 1 starts from step 0 of 200")
@@ -40,25 +41,26 @@ func nativeScreen(u *ui) {
 	say(runs.KindSearch, "micro-batch 21 is the largest that fits (9 probes, 1.2 s)")
 	say(runs.KindDecision, "micro-batch 32 → 16: in 15 MiB, micro-batch 21 is the largest that fits; sizes up to 19 leave at least 8 % of the memory unused; accumulation 1 → 2 keeps the effective batch at 32")
 	say(runs.KindRemedy, "emptied the cache: 12.2 MiB given back in 0.9 ms")
-	step := aStep(120)
-	step.Splits = []int{16, 16}
-	p.step(step)
+	step := runs.StepReport{Step: 120, Samples: 80, Loss: 3.14159, Splits: []int{16, 16}, Seconds: 0.5,
+		Memory: memory.Stats{Peak: 3 * memory.GiB, Capacity: 4 * memory.GiB}}
+	p.Step(step)
 	say(runs.KindCheckpointFailed, "checkpoint of step 150 could not be written: no space left on device; older ones are untouched; make room or fix the disk under runs/gpt before the next one")
 	step.Step = 200
-	p.step(step)
-	u.screen.show("")
-	u.reportWritten("runs/gpt/report.html")
-	u.finished(harness.Result{Steps: 200, AllFailures: 1, Last: step})
+	p.Step(step)
+	u.Screen.Show("")
+	u.ReportWritten("runs/gpt/report.html")
+	u.Finished(harness.Result{Steps: 200, AllFailures: 1, Last: step})
 }
 
 // wrappedScreen prints what headroom prints about a command that survives a failure in place, is
 // started again and gives up.
-func wrappedScreen(u *ui) {
+func wrappedScreen(u *ui.UI) {
 	w := &wrapped{}
 	for _, e := range []runs.Entry{
 		{Kind: runs.KindWarning, Text: "a checkpoint every 500 of 20000 steps (--save_steps): a failure costs up to 500 steps"},
-		{Kind: runs.KindSurvived, Text: "out of memory at micro-batch 512 in forward: 1.9 GiB asked for, 944.5 MiB free of 18.2 GiB, 16.6 GiB allocated, 17.3 GiB reserved (train.py:36)" +
-			"; survived in place: 512 rows in 4 pieces: micro-batch 512 needs at least 18.5 GiB of 18.2 GiB"},
+		{Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: 1945 * memory.MiB, Micro: 512, Phase: memory.PhaseForward,
+			Stats: memory.Stats{Free: 944 * memory.MiB, Capacity: 18636 * memory.MiB, Allocated: 16998 * memory.MiB, Reserved: 17715 * memory.MiB}},
+			Where: "train.py:36", InPlace: &runs.InPlace{Way: runs.WayPieces, Rows: 512, Pieces: 4}},
 		{Kind: runs.KindRefused, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory at micro-batch 512 in backward: 1 GiB asked for (train.py:38); left to the command's own code: the graph is kept to be used again (retain_graph)"},
 		{Kind: runs.KindExit, Text: "exit status 1 after 3.2 h: out of memory"},
 		{Kind: runs.KindOOM, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory in backward: 1 GiB asked for, 0.2 GiB free of 18.2 GiB", Verdict: &memory.Verdict{Cause: memory.Batch}},
@@ -66,18 +68,18 @@ func wrappedScreen(u *ui) {
 	} {
 		w.entry(u)(e)
 	}
-	u.survived(harness.Result{Failures: 2, InPlace: 1, Plan: recovery.Plan{Effective: 512, World: 1, Micro: 256}})
-	u.failed(&childError{code: 1, err: errors.New("exit status 1 after 76 s: out of memory: memory held between steps rose by 1.9 GiB over the last 20 steps"),
-		hint: "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it"})
-	u.failed(&harness.GaveUpError{Decision: recovery.Decision{Reason: "out of memory in step 12, leak: nothing smaller is left to try", Hint: "a smaller model, an optimizer with less state, or a device with more memory"}})
-	u.failed(notASize("free", "much", errors.New("no number")))
-	_ = u.trialFailed(command.Line{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it exited with status 3"})
+	u.Survived(harness.Result{Failures: 2, InPlace: 1, Plan: recovery.Plan{Effective: 512, World: 1, Micro: 256}})
+	u.Failed(&ui.ChildError{Code: 1, Err: errors.New("exit status 1 after 76 s: out of memory: memory held between steps rose by 1.9 GiB over the last 20 steps"),
+		Hint: "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it"})
+	u.Failed(&harness.GaveUpError{Decision: recovery.Decision{Reason: "out of memory in step 12, leak: nothing smaller is left to try", Hint: "a smaller model, an optimizer with less state, or a device with more memory"}})
+	u.Failed(notASize("free", "much", errors.New("no number")))
+	_ = trialFailed(u, command.Line{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it exited with status 3"})
 }
 
 // TestScreens records what the output of runs looks like: on terminals of 80 and 140 columns,
 // with and without colours, and in a log.
 func TestScreens(t *testing.T) {
-	for name, tell := range map[string]func(*ui){"native": nativeScreen, "wrapped": wrappedScreen} {
+	for name, tell := range map[string]func(*ui.UI){"native": nativeScreen, "wrapped": wrappedScreen} {
 		var all strings.Builder
 		for _, s := range []struct {
 			columns     int
@@ -85,8 +87,8 @@ func TestScreens(t *testing.T) {
 		}{{80, true, true}, {80, true, false}, {140, true, true}, {140, true, false}, {0, false, false}} {
 			var out bytes.Buffer
 			now := time.Unix(0, 0)
-			u := &ui{out: io.Discard, now: func() time.Time { now = now.Add(time.Minute); return now }}
-			u.screen = &screen{w: &out, live: s.live, color: s.color, width: func() int { return s.columns }}
+			u := &ui.UI{Out: io.Discard, Now: func() time.Time { now = now.Add(time.Minute); return now }}
+			u.Screen = &ui.Screen{Writer: &out, Live: s.live, Color: s.color, Width: func() int { return s.columns }}
 			tell(u)
 			if s.live {
 				fmt.Fprintf(&all, "== %d columns, colours: %t\n", s.columns, s.color)
@@ -94,10 +96,10 @@ func TestScreens(t *testing.T) {
 				all.WriteString("== a log\n")
 			}
 			text := out.String()
-			for code, colour := range map[string]string{red: "<red>", green: "<green>", yellow: "<yellow>", cyan: "<cyan>", "\x1b[0m": "<>", eraseRest: "<erase>", "\r": "\n<back>"} {
+			for code, colour := range map[string]string{ui.Red: "<red>", ui.Green: "<green>", ui.Yellow: "<yellow>", ui.Cyan: "<cyan>", "\x1b[0m": "<>", ui.EraseRest: "<erase>", "\r": "\n<back>"} {
 				text = strings.ReplaceAll(text, code, colour)
 			}
-			plain := strings.ReplaceAll(colours.ReplaceAllString(out.String(), ""), eraseRest, "")
+			plain := strings.ReplaceAll(colours.ReplaceAllString(out.String(), ""), ui.EraseRest, "")
 			for _, row := range strings.FieldsFunc(plain, func(r rune) bool { return r == '\r' || r == '\n' }) {
 				if n := len([]rune(row)); s.live && n > s.columns {
 					t.Errorf("%s: %d columns of %d: %s", name, n, s.columns, row)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"headroom/cmd/headroom/ui"
+	"headroom/spelling"
 	"headroom/wrap/command"
 )
 
@@ -18,19 +20,19 @@ func notStarted(c command.Line, err error) error {
 	if !errors.As(err, &start) {
 		return err
 	}
-	return &childError{code: start.Code, err: err, hint: meant(c, start.Err)}
+	return &ui.ChildError{Code: start.Code, Err: err, Hint: meant(c, start.Err)}
 }
 
 // neverBegan returns the error for a command whose script or module, called name, Python could not
 // open. It carries the command's own exit status.
 func neverBegan(c command.Line, name string, code int) error {
-	err := &childError{code: code, err: fmt.Errorf("nothing has run, and no run is kept: Python cannot open %s", name)}
+	err := &ui.ChildError{Code: code, Err: fmt.Errorf("nothing has run, and no run is kept: Python cannot open %s", name)}
 	beside, _ := filepath.Glob(filepath.Join(filepath.Dir(c.From(name)), "*.py")) // without any, there is nothing to suggest
 	for i, path := range beside {
 		beside[i] = filepath.Base(path)
 	}
-	if near := nearest(filepath.Base(name), beside); near != "" && strings.HasSuffix(name, ".py") {
-		err.hint = fmt.Sprintf("did you mean %s?", filepath.Join(filepath.Dir(name), near))
+	if near := spelling.Nearest(filepath.Base(name), beside); near != "" && strings.HasSuffix(name, ".py") {
+		err.Hint = fmt.Sprintf("did you mean %s?", filepath.Join(filepath.Dir(name), near))
 	}
 	return err
 }
@@ -41,26 +43,43 @@ func meant(c command.Line, why error) string {
 	if len(c.Args) == 0 {
 		return ""
 	}
-	word, rest := c.Args[0], c.Args[1:]
-	info, err := os.Stat(c.From(word))
-	file := err == nil && !info.IsDir()
-	switch words := strings.Fields(word); {
-	case file && filepath.Ext(word) == ".py":
+	switch info, err := os.Stat(c.From(c.Args[0])); {
+	case err != nil:
+		return meantByWords(c)
+	case info.IsDir():
+		return ""
+	}
+	return meantByFile(c, why)
+}
+
+// meantByFile is meant for a command whose first word is a file that cannot be started.
+func meantByFile(c command.Line, why error) string {
+	word := c.Args[0]
+	switch {
+	case filepath.Ext(word) == ".py":
 		return fmt.Sprintf("did you mean python %v?", c)
-	case file && filepath.Ext(word) == ".sh":
+	case filepath.Ext(word) == ".sh":
 		return fmt.Sprintf("did you mean bash %v?", c)
-	case file && !strings.Contains(word, "/"):
+	case !strings.Contains(word, "/"):
 		return fmt.Sprintf("./%s is a file here; chmod +x makes it executable", word)
-	case file && errors.Is(why, fs.ErrPermission):
+	case errors.Is(why, fs.ErrPermission):
 		return fmt.Sprintf("chmod +x %v makes it executable", command.Line{Args: c.Args[:1]})
-	case file && errors.Is(why, fs.ErrNotExist):
+	case errors.Is(why, fs.ErrNotExist):
 		return "its first line names an interpreter that does not exist"
-	case err != nil && len(words) > 1 && strings.ContainsAny(word, "|&;<>"):
+	}
+	return ""
+}
+
+// meantByWords is meant for a command whose first word is no file.
+func meantByWords(c command.Line) string {
+	word, rest := c.Args[0], c.Args[1:]
+	switch words := strings.Fields(word); {
+	case len(words) > 1 && strings.ContainsAny(word, "|&;<>"):
 		return fmt.Sprintf("this needs a shell: -- %v", command.Line{Args: []string{"bash", "-o", "pipefail", "-c", strings.Join(c.Args, " ")}})
-	case err != nil && len(words) > 1:
+	case len(words) > 1:
 		return fmt.Sprintf("give the words of the command separately, without quotes around the whole command: -- %v", command.Line{Args: append(words, rest...)})
-	case err != nil && !strings.Contains(word, "/"):
-		if near := nearest(word, c.Programs()); near != "" {
+	case !strings.Contains(word, "/"):
+		if near := spelling.Nearest(word, c.Programs()); near != "" {
 			return fmt.Sprintf("did you mean %v?", command.Line{Args: append([]string{near}, rest...)})
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/wrap/command"
 )
 
@@ -37,8 +38,8 @@ func TestNotStarted(t *testing.T) {
 	} {
 		line := command.Line{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
 		err := notStarted(line, line.Startable())
-		child := (*childError)(nil)
-		if !errors.As(err, &child) || child.code != c.code || child.hint != c.hint {
+		child := (*ui.ChildError)(nil)
+		if !errors.As(err, &child) || child.Code != c.code || child.Hint != c.hint {
 			t.Errorf("%q: %v, %+v; want %d, %q", c.words, err, child, c.code, c.hint)
 		}
 	}

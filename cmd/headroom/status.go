@@ -8,12 +8,13 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/runs"
 	"headroom/wrap/child"
 )
 
-func statusCommand(u *ui) *cli.Command {
+func statusCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "status",
 		Usage:     "show the state of a run, or of all runs",
@@ -37,12 +38,12 @@ folder. The run may still be in progress.`,
 			}
 			if c.Bool("json") {
 				for _, s := range standings {
-					errs = append(errs, u.answerJSON(s))
+					errs = append(errs, u.AnswerJSON(s))
 				}
 				return errors.Join(errs...)
 			}
-			errs = append(errs, u.standings(standings))
-			u.hint(statusHint(standings, c.Args().Present()))
+			errs = append(errs, printStandings(u, standings))
+			u.Hint(statusHint(standings, c.Args().Present()))
 			return errors.Join(errs...)
 		},
 	}
@@ -105,7 +106,7 @@ func (s standing) speed() string {
 	case s.Seen != nil && s.Seen.Seconds > 0:
 		return fmt.Sprintf("%.2g s/step", s.Seen.Seconds)
 	case s.SamplesPerSecond > 0:
-		return rate(s.SamplesPerSecond)
+		return ui.Rate(s.SamplesPerSecond)
 	}
 	return "-"
 }
@@ -121,7 +122,7 @@ func (s standing) memory() string {
 	if capacity <= 0 {
 		return "-"
 	}
-	return share(peak, capacity)
+	return ui.Share(peak, capacity)
 }
 
 // newest returns the time at which the run last recorded anything.
@@ -132,7 +133,7 @@ func (s standing) newest() time.Time {
 	return s.Updated
 }
 
-func wantedRuns(u *ui, c *cli.Context) ([]string, error) {
+func wantedRuns(u *ui.UI, c *cli.Context) ([]string, error) {
 	if c.Args().Present() {
 		word, err := oneArgument(c, "the name of a run", "")
 		if err != nil {
@@ -146,7 +147,64 @@ func wantedRuns(u *ui, c *cli.Context) ([]string, error) {
 		dirs = append(dirs, filepath.Join(configs.RunsDir(), name))
 	}
 	if dirs == nil {
-		u.noRuns()
+		u.NoRuns()
 	}
 	return dirs, nil
+}
+
+// word returns what names the run on a command line: its name, or else its folder.
+func (s standing) word() string {
+	if filepath.Join(configs.RunsDir(), s.Name) == filepath.Clean(s.Folder) {
+		return s.Name
+	}
+	return s.Folder
+}
+
+// goesOn says how to continue a run whose process is gone.
+func (s standing) goesOn() string {
+	if configs.IsCommand(filepath.Join(s.Folder, "run.yaml")) {
+		if _, err := continuable(s.Folder, false); err != nil {
+			return "headroom does not know how to continue its command: start it again"
+		}
+		return fmt.Sprintf("headroom resume %s starts its command again from the newest checkpoint", s.word())
+	}
+	return "rerunning the command that started it continues from the newest checkpoint"
+}
+
+// staleHint says what to do about the first run whose command goes on without headroom, or else
+// about the first run that crashed or, if none did, about the first
+// run whose process is gone. It returns "" if there is no such run.
+func staleHint(all []standing) string {
+	for _, s := range all {
+		if s.Lives != nil {
+			return fmt.Sprintf("%s is stale: its headroom was killed, but its command is still running: %s; headroom resume %s continues once it has ended", s.Name, child.LeftText([]child.Left{*s.Lives}), s.word())
+		}
+	}
+	for _, s := range all {
+		if s.Crash != nil {
+			return fmt.Sprintf("%s crashed: %s; the trace is in %s, and %s", s.Name, s.Crash.Error, s.Crash.Trace, s.goesOn())
+		}
+	}
+	for _, s := range all {
+		if s.State == runs.StateStale {
+			return fmt.Sprintf("%s is stale: its process is gone, and %s", s.Name, s.goesOn())
+		}
+	}
+	return ""
+}
+
+// statusHint returns what to do next: about a run that crashed or is stale, if there is one, or
+// else about the run that the user named.
+func statusHint(all []standing, named bool) string {
+	if hint := staleHint(all); hint != "" || !named || len(all) != 1 {
+		return hint
+	}
+	s := all[0]
+	switch s.State {
+	case runs.StateInterrupted:
+		return fmt.Sprintf("%s was interrupted, and %s", s.Name, s.goesOn())
+	case runs.StateDone, runs.StateFailed:
+		return fmt.Sprintf("headroom report %s --open shows what happened, and what to change next", s.word())
+	}
+	return ""
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/memory"
 	"headroom/runs"
 )
@@ -115,9 +116,9 @@ func TestStatusOfACommand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u := newUI(out, out, func(string) (string, bool) { return "", false })
-		u.now = func() time.Time { return now }
-		if err := u.standings([]standing{at}); err != nil {
+		u := ui.New(out, out, func(string) (string, bool) { return "", false })
+		u.Now = func() time.Time { return now }
+		if err := printStandings(u, []standing{at}); err != nil {
 			t.Fatal(err)
 		}
 		text, err := os.ReadFile(out.Name())

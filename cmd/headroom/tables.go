@@ -10,13 +10,14 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/search"
 )
 
-// standings prints the table of runs.
-func (u *ui) standings(all []standing) error {
+// printStandings prints the table of runs.
+func printStandings(u *ui.UI, all []standing) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -29,26 +30,26 @@ func (u *ui) standings(all []standing) error {
 			loss = fmt.Sprintf("%.3f", s.Loss)
 		}
 		if newest := s.newest(); !newest.IsZero() {
-			updated = ago(u.now(), newest)
+			updated = ago(u.Now(), newest)
 		}
 		if s.Plan.Micro > 0 && (s.Steps > 0 || s.Plan.Effective > 1) { // nothing is known about some commands
 			micro = fmt.Sprintf("%d×%d", s.Plan.Largest(), s.Plan.Accumulation())
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
-			printable(s.Name), s.shown(), s.made(), s.speed(), loss, micro, s.memory(), s.Failures, updated)
+			ui.Printable(s.Name), s.shown(), s.made(), s.speed(), loss, micro, s.memory(), s.Failures, updated)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("status: %w", err)
 	}
 	for _, s := range all {
 		if len(all) == 1 && s.Reason != "" {
-			fmt.Fprintf(&b, "\n%s\n", printableLines(s.Reason))
+			fmt.Fprintf(&b, "\n%s\n", ui.PrintableLines(s.Reason))
 		}
 		if len(all) == 1 && s.DeviceGone > 0 {
-			fmt.Fprintf(&b, "\nthe device was lost %s in this run\n", plural(s.DeviceGone, "time"))
+			fmt.Fprintf(&b, "\nthe device was lost %s in this run\n", ui.Plural(s.DeviceGone, "time"))
 		}
 	}
-	return u.answer(strings.TrimRight(b.String(), "\n"))
+	return u.Answer(strings.TrimRight(b.String(), "\n"))
 }
 
 // shown returns the state of the run in one word.
@@ -56,7 +57,7 @@ func (s standing) shown() string {
 	if s.Crash != nil {
 		return "crashed"
 	}
-	return printable(string(s.State))
+	return ui.Printable(string(s.State))
 }
 
 // ago says how long before now t was, as in "5m ago". If t is over a minute in the future or over
@@ -67,7 +68,7 @@ func ago(now, t time.Time) string {
 	if since < -time.Minute || since > decade {
 		return t.Format(time.DateOnly)
 	}
-	return briefly(max(0, since)) + " ago"
+	return ui.Briefly(max(0, since)) + " ago"
 }
 
 // String returns the answer of find for a configuration, as text.
@@ -96,7 +97,7 @@ func (f found) String() string {
 	}
 	row("speed", "micro-batch", "peak", "samples/s")
 	for _, t := range f.Timings {
-		row("", fmt.Sprintf("%d × %d", t.Micro, t.Accumulation), t.Peak.String(), strings.TrimSuffix(rate(t.PerSecond), " samples/s"))
+		row("", fmt.Sprintf("%d × %d", t.Micro, t.Accumulation), t.Peak.String(), strings.TrimSuffix(ui.Rate(t.PerSecond), " samples/s"))
 	}
 	_ = w.Flush() // into memory
 	fmt.Fprintf(&b, "\nrecommended: %s\n%s", f.Reason, orLess(f.Enough, f.Recommended))
@@ -120,7 +121,7 @@ func (f foundMicro) String() string {
 	row("device", head)
 	how := "ran until its memory use levelled off"
 	if f.Largest.Steps > 0 {
-		how = "ran for " + plural(f.Largest.Steps, "whole step")
+		how = "ran for " + ui.Plural(f.Largest.Steps, "whole step")
 	}
 	if f.Largest.Peak > 0 {
 		how += fmt.Sprintf(", peak %v", f.Largest.Peak)
@@ -133,7 +134,7 @@ func (f foundMicro) String() string {
 	for _, t := range f.Trials {
 		speed, peak := "-", "-"
 		if t.PerSecond > 0 {
-			speed = strings.TrimSuffix(rate(t.PerSecond), " samples/s")
+			speed = strings.TrimSuffix(ui.Rate(t.PerSecond), " samples/s")
 		}
 		if t.Peak > 0 {
 			peak = t.Peak.String()

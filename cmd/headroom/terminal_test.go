@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"headroom/cmd/headroom/ui"
+	"headroom/cmd/headroom/ui/uitest"
 )
 
 // onTerminal runs headroom on a terminal with the given number of columns and returns
@@ -38,7 +41,7 @@ func TestTerminal(t *testing.T) {
 	if !strings.Contains(written, "\rstep ") {
 		t.Errorf("no line was rewritten:\n%q", written)
 	}
-	if !strings.Contains(written, green+"headroom: done: 200 steps") {
+	if !strings.Contains(written, ui.Green+"headroom: done: 200 steps") {
 		t.Errorf("no colour:\n%q", written)
 	}
 	for _, live := range regexp.MustCompile("\r(step [^\x1b]*)").FindAllStringSubmatch(written, -1) {
@@ -46,7 +49,7 @@ func TestTerminal(t *testing.T) {
 			t.Errorf("%d columns of 60: %q", n, live[1])
 		}
 	}
-	for _, row := range terminal(colours.ReplaceAllString(written, "")) {
+	for _, row := range uitest.Terminal(colours.ReplaceAllString(written, "")) {
 		if row != "" && !strings.HasPrefix(row, "headroom: ") && !strings.HasPrefix(row, "          ") || len([]rune(row)) > 60 {
 			t.Errorf("left on the terminal: %q", row)
 		}
@@ -75,7 +78,7 @@ func TestTerminalDumb(t *testing.T) {
 
 func TestTerminalJSON(t *testing.T) {
 	written := onTerminal(t, []string{"TERM=xterm", "NO_COLOR=1"}, "60", short+" --json")
-	if strings.Contains(written, "\rstep ") || strings.Contains(written, eraseRest) {
+	if strings.Contains(written, "\rstep ") || strings.Contains(written, ui.EraseRest) {
 		t.Errorf("a line was rewritten between the JSON:\n%q", written)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 )
 
@@ -29,7 +30,7 @@ var values = map[string]struct{ allowed, hint string }{
 // wrongValue returns the usage error for a value that the flag with the given name does not
 // take. why says what is wrong with the value. name is a key of [values].
 func wrongValue(name string, value any, why string) error {
-	return usagef(values[name].hint, "--%s %v: %s; allowed: %s", name, value, why, values[name].allowed)
+	return ui.Usagef(values[name].hint, "--%s %v: %s; allowed: %s", name, value, why, values[name].allowed)
 }
 
 // notASize returns the usage error for the value of a flag that takes a size. If err is not nil,
@@ -48,7 +49,7 @@ const outOfRange = "out of range"
 func valueFault(c *cli.Context, text string) error {
 	if name, without := strings.CutPrefix(text, "flag needs an argument: -"); without {
 		name = strings.TrimLeft(name, "-")
-		return usagef(values[name].hint, "flag %s needs a value", dashed(name))
+		return ui.Usagef(values[name].hint, "flag %s needs a value", dashed(name))
 	}
 	notParsed := regexp.MustCompile(`^invalid (boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-(\S+): (.*)$`) // compiled here, because only a start that goes wrong needs it
 	wrong := notParsed.FindStringSubmatch(text)
@@ -65,7 +66,7 @@ func valueFault(c *cli.Context, text string) error {
 		if _, err := os.Stat(value); err == nil || slices.Contains(configs.Presets(), value) {
 			hint = fmt.Sprintf("%s %s %s", c.Command.HelpName, dashed(name), value)
 		}
-		return usagef(hint, "%s=%s: %[1]s takes no value", dashed(name), value)
+		return ui.Usagef(hint, "%s=%s: %[1]s takes no value", dashed(name), value)
 	}
 	why := "not a whole number"
 	if slices.ContainsFunc(c.Command.Flags, func(f cli.Flag) bool {

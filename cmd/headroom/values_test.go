@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"headroom/cmd/headroom/ui"
 )
 
 // TestWrongValues gives a wrong value to every flag that takes a time, a number or a size. The
@@ -34,8 +36,8 @@ func TestWrongValues(t *testing.T) {
 				words := []string{"headroom", command.Name, "--knob=micro=--bs", "--knob=accumulation=--acc", "--" + name, value}
 				err := newApp(u).RunContext(ctx, words)
 				want = fmt.Sprintf("--%s %s; allowed: %s", name, want, values[name].allowed)
-				if values[name].allowed == "" || fmt.Sprint(err) != want || !isUsage(err) || hintFor(err) != values[name].hint {
-					t.Errorf("%v: %v, hint %q; want %s, hint %q", words[1:], err, hintFor(err), want, values[name].hint)
+				if values[name].allowed == "" || fmt.Sprint(err) != want || !ui.IsUsage(err) || ui.HintFor(err) != values[name].hint {
+					t.Errorf("%v: %v, hint %q; want %s, hint %q", words[1:], err, ui.HintFor(err), want, values[name].hint)
 				}
 			}
 		}
@@ -46,12 +48,12 @@ func TestWrongValues(t *testing.T) {
 }
 
 // silent returns a ui that prints to the null device.
-func silent(t *testing.T) *ui {
+func silent(t *testing.T) *ui.UI {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = null.Close() })
-	return newUI(null, null, func(string) (string, bool) { return "", false })
+	return ui.New(null, null, func(string) (string, bool) { return "", false })
 }

@@ -6,12 +6,14 @@ import (
 	"runtime/debug"
 
 	"github.com/urfave/cli/v2"
+
+	"headroom/cmd/headroom/ui"
 )
 
 // version is set by the linker in a release build.
 var version string
 
-func versionCommand(u *ui) *cli.Command {
+func versionCommand(u *ui.UI) *cli.Command {
 	return &cli.Command{
 		Name:        "version",
 		Usage:       "print the version, the commit and the build information",
@@ -23,9 +25,9 @@ func versionCommand(u *ui) *cli.Command {
 			}
 			b := readBuild()
 			if c.Bool("json") {
-				return u.answerJSON(b)
+				return u.AnswerJSON(b)
 			}
-			return u.answer(b.String())
+			return u.Answer(b.String())
 		},
 	}
 }

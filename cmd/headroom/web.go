@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/net/netutil"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/report"
 )
 
@@ -53,7 +54,7 @@ func openWeb(c *cli.Context) (w *web, err error) {
 	if c.Bool("web") {
 		if w.page, err = listen("127.0.0.1:0"); err != nil {
 			w.close()
-			return nil, usagef("leave out --web; headroom report RUN --open shows the same page at any time", "--web: %v", err)
+			return nil, ui.Usagef("leave out --web; headroom report RUN --open shows the same page at any time", "--web: %v", err)
 		}
 	}
 	return w, nil
@@ -61,12 +62,12 @@ func openWeb(c *cli.Context) (w *web, err error) {
 
 // serve begins to serve the run in dir. It prints the addresses, even with --quiet: otherwise
 // nobody could know them.
-func (w *web) serve(u *ui, dir string) {
+func (w *web) serve(u *ui.UI, dir string) {
 	if w.page != nil {
 		w.live = &report.Live{Token: rand.Text(), Stamp: func() string { return stampOf(dir) },
 			Draw: func() (*report.Report, error) { return drawn(dir, "", time.Time{}) }}
 		w.start(w.page, w.live)
-		u.line(plain, fmt.Sprintf("live page: http://%s/?token=%s", w.page.Addr(), w.live.Token))
+		u.Line(ui.Plain, fmt.Sprintf("live page: http://%s/?token=%s", w.page.Addr(), w.live.Token))
 	}
 	if w.metrics != nil {
 		hostname, _ := os.Hostname() // without one, no name is taken for this machine's
@@ -77,7 +78,7 @@ func (w *web) serve(u *ui, dir string) {
 			}
 			answerMetrics(to, q, dir)
 		}))
-		u.line(plain, fmt.Sprintf("metrics: http://%s/metrics", w.metrics.Addr()))
+		u.Line(ui.Plain, fmt.Sprintf("metrics: http://%s/metrics", w.metrics.Addr()))
 	}
 }
 

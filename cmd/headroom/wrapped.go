@@ -16,6 +16,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/harness"
 	"headroom/memory"
@@ -33,8 +34,8 @@ import (
 
 // wrapAction runs the user's command. As long as nothing goes wrong it prints nothing:
 // the terminal belongs to the command.
-func wrapAction(u *ui, c *cli.Context, r request) error {
-	u.quiet = c.Bool("quiet")
+func wrapAction(u *ui.UI, c *cli.Context, r request) error {
+	u.Quiet = c.Bool("quiet")
 	if err := notForCommands(c, "a run of a configuration", append(configFlags(), configRunFlags()...)); err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func wrapAction(u *ui, c *cli.Context, r request) error {
 	}
 	w.verbose = c.Bool("verbose")
 	if c.Bool("dry-run") {
-		return u.answer(explained(w, u.now()).brief())
+		return u.Answer(explained(w, u.Now()).brief())
 	}
 	if err := w.Command.Startable(); err != nil { // checked first, so that no folder is made for a mistyped command
 		return notStarted(w.Command, err)
@@ -91,7 +92,7 @@ func recognised(r request) (*wrapped, error) {
 	w.Hang, w.Restart, w.Leave, w.Free = r.Hang, r.RestartHung, r.RestartLeaking, r.Free
 	profiles, name, err := profilesFor(r.Profile)
 	if err != nil {
-		return nil, asUsage(err)
+		return nil, ui.AsUsage(err)
 	}
 	w.Match, w.why = rewrite.Recognise(w.Command, profiles, rewrite.Given{Files: os.DirFS("/"), Profile: name, Knobs: r.Knobs, World: r.World})
 	if w.seen = w.Match; r.WatchOnly {
@@ -107,9 +108,9 @@ func recognised(r request) (*wrapped, error) {
 		w.Match = nil
 		switch { // if the user said how to read the command, that was wrong: an error
 		case len(r.Knobs) > 0 || r.Profile != "":
-			return nil, asUsage(r.placed(w.why))
+			return nil, ui.AsUsage(r.placed(w.why))
 		case len(fallbacks) > 0:
-			return nil, usagef(workerAllowances(), "--allow %s: not known, unless a profile names it, and no profile is known for this command: %v", fallbacks[0], w.why)
+			return nil, ui.Usagef(workerAllowances(), "--allow %s: not known, unless a profile names it, and no profile is known for this command: %v", fallbacks[0], w.why)
 		}
 		return w, nil
 	}
@@ -117,7 +118,7 @@ func recognised(r request) (*wrapped, error) {
 	w.policy.Host, w.policy.Recompute, err = rewrite.Fallbacks(w.Match, fallbacks)
 	w.policy.Able = recovery.Able{Recompute: w.policy.Recompute, Eval: w.Asked.Eval > 0}
 	if err != nil {
-		err = &usageError{err, workerAllowances()}
+		err = &ui.UsageError{Err: err, Hint: workerAllowances()}
 	}
 	return w, err
 }
@@ -157,11 +158,11 @@ func nameFor(words []string) string {
 // name that the user asks for, and no run may have it yet.
 func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 	if asked != "" && !configs.IsName(asked) {
-		return nil, "", usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
+		return nil, "", ui.Usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
 	}
 	dir := configs.RunsDir()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, "", usagef("set HEADROOM_RUNS_DIR to a folder that you may write to", "create the runs folder: %v", err)
+		return nil, "", ui.Usagef("set HEADROOM_RUNS_DIR to a folder that you may write to", "create the runs folder: %v", err)
 	}
 	base := cmp.Or(asked, nameFor(w.Command.Args))
 	name := base
@@ -171,23 +172,23 @@ func (w *wrapped) folder(asked string) (*runs.Folder, string, error) {
 			break
 		}
 		if !errors.Is(err, os.ErrExist) {
-			return nil, "", asUsage(fmt.Errorf("create the run's folder: %w", err))
+			return nil, "", ui.AsUsage(fmt.Errorf("create the run's folder: %w", err))
 		}
 		if asked != "" {
-			return nil, "", usagef("give a different --name, or none", "there is already a run %s%s", filepath.Join(dir, name), inUse(filepath.Join(dir, name)))
+			return nil, "", ui.Usagef("give a different --name, or none", "there is already a run %s%s", filepath.Join(dir, name), inUse(filepath.Join(dir, name)))
 		}
 		n = max(n, newestNumber(dir, base)) + 1
 		name = fmt.Sprintf("%s-%d", base, n)
 	}
 	folder, err := w.begun(filepath.Join(dir, name))
 	if errors.As(err, new(*runs.LockedError)) {
-		return nil, "", usagef("give a different --name, or none", "%w", err)
+		return nil, "", ui.Usagef("give a different --name, or none", "%w", err)
 	}
 	if err != nil { // nothing was started, and so nothing of it is left behind
 		for _, made := range []string{"run.yaml", "secrets.json", "checkpoints", "logs", "journal.jsonl", "metrics.jsonl", "lock", ""} {
 			_ = os.Remove(filepath.Join(dir, name, made)) // removes no folder with anything in it
 		}
-		return nil, "", usagef("make room, or set HEADROOM_RUNS_DIR to a folder on another disk", "%w", err)
+		return nil, "", ui.Usagef("make room, or set HEADROOM_RUNS_DIR to a folder on another disk", "%w", err)
 	}
 	return folder, name, nil
 }
@@ -269,23 +270,28 @@ func rival(dir, place string) error {
 	return nil
 }
 
-// run starts the command, and starts it again for as long as headroom has a remedy for
-// its failures. It returns the exit status of the last attempt, which headroom is to exit
-// with.
-func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name string) (harness.Result, int, error) {
-	// Signals are meant for the command. Each is passed on to it, and none ends headroom
-	// before the command has ended. After a signal, the command is not started again.
+// untilEnded returns a context that ends when headroom is asked to end. Such signals are meant for
+// the command. Each is passed on to it, and none ends headroom before the command has ended. After
+// a signal, the command is not started again.
+func untilEnded(ctx context.Context) (context.Context, context.CancelFunc) {
 	var ends []os.Signal
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(s) {
 			ends = append(ends, s)
 		}
 	}
-	if len(ends) > 0 {
-		var stop func()
-		ctx, stop = signal.NotifyContext(ctx, ends...)
-		defer stop()
+	if len(ends) == 0 {
+		return ctx, func() {}
 	}
+	return signal.NotifyContext(ctx, ends...)
+}
+
+// run starts the command, and starts it again for as long as headroom has a remedy for
+// its failures. It returns the exit status of the last attempt, which headroom is to exit
+// with.
+func (w *wrapped) run(ctx context.Context, u *ui.UI, folder *runs.Folder, name string) (harness.Result, int, error) {
+	ctx, stop := untilEnded(ctx)
+	defer stop()
 	w.Keep = func(k runs.Known) { _ = folder.SetKnown(k) } // without it, the times of checkpoints decide after a resume
 	release, err := w.claim(u, name)
 	if err != nil {
@@ -303,35 +309,35 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 	}
 	w.Run, w.Folder, w.Number = name, folder.Dir(), session.Number
 	if w.Begun.IsZero() {
-		w.Begun = u.now()
+		w.Begun = u.Now()
 		w.List()
 		defer w.Wait() // it writes to the folder
 	}
 	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
-	w.Trouble = func(err error) { u.warn("%v", err) }
-	books := &books{Session: session}
+	w.Trouble = func(err error) { u.Warn("%v", err) }
+	var journal harness.Journal = session
 	w.Said = func(r rewrite.Result) {
-		books.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
+		journal.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
-	w.Skipped = func(why string) { books.Note(runs.Entry{Kind: runs.KindWarning, Text: why}) }
+	w.Skipped = func(why string) { journal.Note(runs.Entry{Kind: runs.KindWarning, Text: why}) }
 	place := ""
 	if w.seen != nil {
 		place = checkpoints.Place(w.seen)
 	}
 	first := true
 	w.Started = func(p runs.Process) {
-		books.Commands(p, place)
+		journal.Commands(p, place)
 		if !first {
 			return
 		}
 		first = false
-		books.Note(runs.Entry{Kind: runs.KindCommand, Text: w.recognisedText()})
+		journal.Note(runs.Entry{Kind: runs.KindCommand, Text: w.recognisedText()})
 		if text := w.Foreseen(); text != "" {
-			books.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
+			journal.Note(runs.Entry{Kind: runs.KindWarning, Text: text})
 		}
 	}
 	if !w.request.NoWorker {
-		within := &inside{u: u, books: books, mode: w.mode(), ready: w.ready}
+		within := &inside{u: u, journal: journal, mode: w.mode(), ready: w.ready}
 		within.allow, _ = w.request.allowances()
 		w.Inside, w.RunsOut = within.begin, within.runsOut
 		w.Made = within.stepsMade
@@ -348,7 +354,7 @@ func (w *wrapped) run(ctx context.Context, u *ui, folder *runs.Folder, name stri
 		return err
 	}
 	live := func(ctx context.Context, b wrap.Beginning) (exits.Outcome, command.Exit, error) {
-		defer books.beat()()
+		defer beat(journal)()
 		o, exit, err := w.Live(ctx, b)
 		if exit.Code != 0 {
 			w.never = w.Command.Unopened(exit.Tail)
@@ -371,11 +377,11 @@ func scrub(c command.Line) func(string) string {
 }
 
 // lead carries out the run in its folder, closes the folder and reports the outcome.
-func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name string) error {
-	u.screen.breaks = w.BreakLine
+func (w *wrapped) lead(ctx context.Context, u *ui.UI, folder *runs.Folder, name string) error {
+	u.Screen.Breaks = w.BreakLine
 	result, code, err := w.run(ctx, u, folder, name)
 	if lost := folder.Close(); lost != nil { // that does not change how the command ended
-		u.warn("%v", lost)
+		u.Warn("%v", lost)
 	}
 	return w.ended(u, folder.Dir(), result, code, err)
 }
@@ -384,7 +390,7 @@ func (w *wrapped) lead(ctx context.Context, u *ui, folder *runs.Folder, name str
 // checkpoints, until release is called. If another process has already claimed that place, claim
 // returns a usage error for a resume; any other run goes on, but is only watched and never started
 // again. A process that comes later is noted: what is written from then on may be its own.
-func (w *wrapped) claim(u *ui, run string) (release func(), err error) {
+func (w *wrapped) claim(u *ui.UI, run string) (release func(), err error) {
 	release = func() {}
 	match := w.Match
 	if match == nil {
@@ -398,9 +404,9 @@ func (w *wrapped) claim(u *ui, run string) (release func(), err error) {
 	switch {
 	case err != nil && w.before != nil:
 		release()
-		return nil, asUsage(err)
+		return nil, ui.AsUsage(err)
 	case err != nil && w.Match != nil:
-		u.warn("%v; this run is only watched, and will not be started again if it fails", err)
+		u.Warn("%v; this run is only watched, and will not be started again if it fails", err)
 		w.Match, w.why = nil, err
 	}
 	return release, nil
@@ -451,7 +457,7 @@ func changesText(changes []rewrite.Change) string {
 
 // entry returns a function that prints what happens to the command. As long as all is well, the
 // function prints nothing, unless --verbose is given.
-func (w *wrapped) entry(u *ui) func(runs.Entry) {
+func (w *wrapped) entry(u *ui.UI) func(runs.Entry) {
 	return func(e runs.Entry) {
 		switch e.Kind {
 		case runs.KindAttempt:
@@ -470,7 +476,7 @@ func (w *wrapped) entry(u *ui) func(runs.Entry) {
 			e.Kind == runs.KindAttempt && e.Attempt == 1:
 			return
 		}
-		u.entry(e)
+		u.Entry(e)
 	}
 }
 
@@ -479,57 +485,83 @@ const leftFailure = "the failure above, which headroom left to the command's own
 
 // ended says how the command ended if the command's own output does not, and draws the report if
 // one is worth drawing. The error that it returns carries the command's exit status.
-func (w *wrapped) ended(u *ui, dir string, result harness.Result, code int, err error) error {
+func (w *wrapped) ended(u *ui.UI, dir string, result harness.Result, code int, err error) error {
 	var exit *wrap.ExitError
-	never := errors.As(err, &exit) && w.never != ""
-	if (never || errors.As(err, new(*command.StartError))) && w.made && result.Attempts == 1 {
+	exited := errors.As(err, &exit)
+	if why := w.neverRan(exited, code, err); why != nil && w.made && result.Attempts == 1 {
 		if failed := os.RemoveAll(dir); failed != nil { // the folder records nothing else
-			u.warn("%v", failed)
+			u.Warn("%v", failed)
 		}
-		if never {
-			return neverBegan(w.Command, w.never, code)
-		}
-		return notStarted(w.Command, err)
+		return why
 	}
-	quiet := errors.As(err, &exit) && !exit.Memory && !exit.Killed && result.Failures == 0 // the command has said everything itself
-	happened := result.Failures > 0 || err != nil && !quiet
-	if happened || w.worthAReport(dir, u.now()) {
-		if r, drawn := drawn(dir, "", u.now()); drawn == nil {
-			if failed := r.Write(dir); failed != nil {
-				u.noReport(failed)
-			} else if happened { // otherwise the terminal belongs to the command
-				u.reportWritten(filepath.Join(dir, report.Page))
-			}
-		}
+	quiet := exited && !exit.Memory && !exit.Killed && result.Failures == 0 // the command has said everything itself
+	w.draw(u, dir, result.Failures > 0 || err != nil && !quiet)
+	if exited && code != 0 && !ui.IsInterrupted(err) {
+		return &ui.ChildError{Code: code, Err: w.inShort(exit, err), Hint: w.hint(exit), Quiet: quiet}
 	}
+	return w.last(u, result, code, err)
+}
+
+// last prints the last line about a run of a command, if its end does not say enough, and returns
+// err with the command's exit status.
+func (w *wrapped) last(u *ui.UI, result harness.Result, code int, err error) error {
 	switch {
 	case err == nil:
 		if result.Failures > 0 {
-			u.survived(result)
+			u.Survived(result)
 		}
 		return nil
-	case isInterrupted(err):
+	case ui.IsInterrupted(err):
 		if code != 0 {
-			err = &childError{code: code, err: err}
+			err = &ui.ChildError{Code: code, Err: err}
 		}
-		u.stopped(exitStatus(err), w.goesOn())
+		u.Stopped(ui.ExitStatus(err), w.goesOn())
 		return err
-	case errors.As(err, &exit), errors.As(err, new(*harness.GaveUpError)):
-		if code == 0 {
-			return err
-		}
-		hint := w.hint(exit)
-		switch {
-		case exit != nil && exit.Memory && w.again:
-			err = fmt.Errorf("%s: %s", exit.How, leftFailure)
-		case exit != nil && exit.What != "": // the command has printed its error itself
-			err = errors.New(exit.What)
-		}
-		return &childError{code: code, err: err, hint: hint, quiet: quiet}
 	case errors.As(err, new(*command.StartError)):
 		return notStarted(w.Command, err)
 	case code != 0:
-		return &childError{code: code, err: err}
+		return &ui.ChildError{Code: code, Err: err}
+	}
+	return err
+}
+
+// neverRan returns the error for a command that could not be started, or whose script Python could
+// not open. It returns nil if the command has run.
+func (w *wrapped) neverRan(exited bool, code int, err error) error {
+	switch {
+	case exited && w.never != "":
+		return neverBegan(w.Command, w.never, code)
+	case errors.As(err, new(*command.StartError)):
+		return notStarted(w.Command, err)
+	}
+	return nil
+}
+
+// draw draws the report if something happened, or if it is worth one anyway. Only in the first case
+// does the user learn where it is: otherwise the terminal belongs to the command.
+func (w *wrapped) draw(u *ui.UI, dir string, happened bool) {
+	if !happened && !w.worthAReport(dir, u.Now()) {
+		return
+	}
+	r, err := drawn(dir, "", u.Now())
+	if err != nil {
+		return
+	}
+	if err := r.Write(dir); err != nil {
+		u.NoReport(err)
+	} else if happened {
+		u.ReportWritten(filepath.Join(dir, report.Page))
+	}
+}
+
+// inShort returns what is said about a command that ended by itself, without what it or headroom
+// has printed already.
+func (w *wrapped) inShort(exit *wrap.ExitError, err error) error {
+	switch {
+	case exit.Memory && w.again:
+		return fmt.Errorf("%s: %s", exit.How, leftFailure)
+	case exit.What != "": // the command has printed its error itself
+		return errors.New(exit.What)
 	}
 	return err
 }
@@ -557,8 +589,6 @@ func (w *wrapped) goesOn() string {
 // hint returns what would help next time, or "" if headroom knows of nothing.
 func (w *wrapped) hint(exit *wrap.ExitError) string {
 	switch {
-	case exit == nil:
-		return ""
 	case exit.Hint != "":
 		return exit.Hint
 	case w.Match != nil:
@@ -566,16 +596,3 @@ func (w *wrapped) hint(exit *wrap.ExitError) string {
 	}
 	return ""
 }
-
-// childError is an error with the status that headroom is to exit with. If the wrapped command
-// failed, that is the command's own status.
-type childError struct {
-	code int
-	err  error
-	hint string
-
-	quiet bool // there is nothing to add to what the command said
-}
-
-func (e *childError) Error() string { return e.err.Error() }
-func (e *childError) Unwrap() error { return e.err }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/runs"
 	"headroom/wrap"
@@ -304,7 +305,7 @@ func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 	if !made["train-run"] || !made["train-run-16"] || len(made) != starts {
 		t.Errorf("%d starts made %v", starts, made)
 	}
-	var usage *usageError
+	var usage *ui.UsageError
 	if _, _, err := w.folder("train-run"); !errors.As(err, &usage) || !strings.Contains(err.Error(), "there is already a run runs/train-run") {
 		t.Errorf("a name that is taken: %v", err)
 	}
@@ -378,7 +379,7 @@ wire = socket.socket(socket.AF_UNIX)
 wire.connect(os.environ["HEADROOM_SOCKET"])
 def say(**message):
     wire.sendall(json.dumps(message).encode() + b"\n")
-say(type="hello", v=1, rank=0, world=1, python="3", torch="2", mode="armed")
+say(type="hello", v=2, rank=0, world=1, python="3", torch="2", mode="armed")
 began, gib, step, saved = time.monotonic(), 1 << 30, 0, False
 while time.monotonic() - began < 60:
     past = time.monotonic() - began

@@ -21,15 +21,7 @@ func listFiles(name, glob string) ([]string, error) {
 	if _, err := path.Match(glob, ""); err != nil {
 		return nil, fmt.Errorf("pattern %q: %w", glob, err)
 	}
-	// WalkDir does not follow a root that is a symbolic link.
-	root, err := filepath.EvalSymlinks(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w", name, err) // for a cycle of links, err itself names no file
-	}
-	if err != nil {
-		return nil, err
-	}
-	info, err := os.Stat(root)
+	root, info, err := resolved(name)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +31,31 @@ func listFiles(name, glob string) ([]string, error) {
 	if !info.IsDir() {
 		return nil, fmt.Errorf("%s: neither a file nor a folder", name)
 	}
-	var files []string
+	files, err := filesBelow(root, glob)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s: no file there%s", name, pattern(glob))
+	}
+	return files, nil
+}
+
+// resolved returns the path to which name leads through symbolic links, because WalkDir does
+// not follow a root that is one.
+func resolved(name string) (string, fs.FileInfo, error) {
+	root, err := filepath.EvalSymlinks(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", nil, fmt.Errorf("%s: %w", name, err) // for a cycle of links, err itself names no file
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	info, err := os.Stat(root)
+	return root, info, err
+}
+
+func filesBelow(root, glob string) (files []string, err error) {
 	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -53,13 +69,7 @@ func listFiles(name, glob string) ([]string, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("%s: no file there%s", name, pattern(glob))
-	}
-	return files, nil
+	return files, err
 }
 
 func matches(glob, name string) bool {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/xrash/smetrics"
+	"headroom/spelling"
 )
 
 // Braces matches a name in braces, such as {output}.
@@ -191,21 +191,8 @@ func (r *reader) checkResume() {
 // UnknownWord says that there is no what with the given name, and names the nearest known one, or
 // all of them.
 func UnknownWord(what, name string, known []string) string {
-	if best := nearestWord(name, known); best != "" {
+	if best := spelling.Nearest(name, known); best != "" {
 		return fmt.Sprintf("unknown %s; did you mean %s?", what, best)
 	}
 	return fmt.Sprintf("unknown %s; must be one of %s", what, strings.Join(known, ", "))
-}
-
-// nearestWord returns the candidate that differs from word in the fewest letters. It
-// returns "" if every candidate differs in more than two letters, and in more than a
-// third of the letters of word.
-func nearestWord(word string, candidates []string) string {
-	best, least := "", max(2, len(word)/3)+1 // a swap of two letters counts as two
-	for _, c := range candidates {
-		if d := smetrics.WagnerFischer(word, c, 1, 1, 1); d < least {
-			best, least = c, d
-		}
-	}
-	return best
 }

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"headroom/spelling"
 	"headroom/wrap/command"
 	"headroom/wrap/edit"
 )
@@ -303,7 +304,7 @@ func oneOf[T ~string](r *reader, to *T, words ...T) func(string, *yaml.Node) {
 			all[i] = string(w)
 		}
 		text := "not allowed; must be one of " + strings.Join(all, ", ")
-		if best := nearestWord(n.Value, all); best != "" {
+		if best := spelling.Nearest(n.Value, all); best != "" {
 			text += "; did you mean " + best + "?"
 		}
 		r.add(n.Line, key, n.Value, text)

@@ -9,9 +9,11 @@ import threading
 import weakref
 from collections.abc import Iterable
 from functools import wraps
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Optional
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import genuine, optimizers
@@ -64,9 +66,9 @@ def install() -> None:
         register_optimizer_step_post_hook(unless_compiled(report.step))
         return
     recorder = _recorder = Recorder(report)
-    recorder.sizes.ask = report.ask
+    recorder.sizes.tell = report.failed
     recorder.sizes.learned = report.limit
-    report.ran = recorder.sizes.ran
+    report.sizes = recorder.sizes
     Recorded.intercept = staticmethod(recorder.function)
     Recorded.shared = staticmethod(recorder.shared)
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
@@ -113,6 +115,7 @@ def install() -> None:
         return eval_(self)
 
     Change(torch.nn.Module, "eval", eval)
+    ForkingPickler.register(Recorded, lambda t: reduce_tensor(as_plain_copy(t)))
     genuine.remember()
     for work in (finder.step, recorder.step_ends, report.step):
         register_optimizer_step_post_hook(unless_compiled(work))

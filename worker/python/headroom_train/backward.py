@@ -17,8 +17,9 @@ from .genuine import in_place
 from .graph import leaves_behind, walk, within
 from .held import Held, submodules
 from .late import HandBack
-from .norms import NOTE, refuse_batchwise
+from .norms import refuse_batchwise
 from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable
+from .report import Survival
 from .rows import Plan
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state
 from .terms import Terms
@@ -48,12 +49,12 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
 
 class Planned(NamedTuple):
     """How the gradients of a loss can be computed again. If ``plan`` is None, only the whole batch
-    can be run again, not pieces of it; ``why`` is the reason."""
+    can be run again, not pieces of it; ``why`` is then the reason."""
 
     plan: Optional[Plan]
     targets: dict[int, tuple[Any, Rule]]  # for each scalar that is a sum over the pieces, by slot: the loss's derivative with respect to it, and its rule
     extra: dict[torch.Tensor, torch.Tensor]  # gradients of leaves that enter the loss after those scalars
-    why: str
+    why: Optional[Refused] = None
 
 
 def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
@@ -71,13 +72,16 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
             plan.confirm(entries)
         counts, extra = weighed(tape, Terms(tape, plan, loss), given)
         rules = proven(Proof(tape, plan), list(counts), pieces_of(plan.batch, sizes.first(plan.batch)))
-        return Planned(plan, {s: (g, rules[s]) for s, g in counts.items()}, extra, "")
+        return Planned(plan, {s: (g, rules[s]) for s, g in counts.items()}, extra)
     except (Writes, Elsewhere):
         raise
     except Exception as why:  # for example one that a module raises when given only a few rows
         if is_out_of_memory(why):
             raise
-        reason = str(why) if isinstance(why, Refused) else f"the step cannot be run on fewer rows: {type(why).__name__}: {why}".splitlines()[0]
+        if isinstance(why, Refused):
+            reason = why.more(str(why))
+        else:
+            reason = Refused(f"the step cannot be run on fewer rows: {type(why).__name__}: {why}".splitlines()[0])
         return Planned(None, {loss: (1.0 if given is None else given, None)}, {}, reason)
 
 
@@ -126,9 +130,9 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     offload = plan is None and any(t.is_cuda for t in params)
     written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
     if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
-        raise Refused(f"{why}, and a module that changes its buffers has been called again since")
+        raise (why or Refused("")).more(f"{why}, and a module that changes its buffers has been called again since")
     if not all([f.put_back() for f in changing]):
-        raise Refused(f"{why}, and the earlier values of the buffers are not known")
+        raise (why or Refused("")).more(f"{why}, and the earlier values of the buffers are not known")
     after = random_state()
     set_random_state(tape.random)
     held = Held(submodules(modules), plan is None or plan.deep)
@@ -141,12 +145,12 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
                 b.copy_(value)
         if not isinstance(e, Refused):
             raise
-        if plan is None and not tape.approximate:
+        if why is not None and not tape.approximate:
             refuse_unless_approximable(modules, why)
             tape.approximate = True
             set_random_state(after)
             return finish(tape, args, kwargs, params, before, failure, sizes, report)
-        raise Refused(why or str(e)) from None
+        raise (why or e).more(str(why or e)) from None
     finally:
         set_random_state(after)
     if plan is not None:  # after a run of the whole batch, keep what the user's own call would have left
@@ -175,8 +179,7 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         sizes.refused()
         for f in founds if offload else ():
             f.hosted = sizes.cost()
-    how, rows = ("the whole batch again", 0) if plan is None else (f"{plan.batch} rows in {count} pieces", plan.batch)
-    report.survived(failure, how, NOTE if tape.approximate else why, rows)
+    report.survived(failure, Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count, tape.approximate))
     tape.close()
     tape.failure = None  # its frames hold the tape
 

@@ -152,6 +152,9 @@ class _Anywhere(Watched):
         name = _named(func)
         if not name:
             return self._seen(func(*args, **kwargs))
+        generator = kwargs.get("generator")
+        if generator is not None and generator is not torch.default_generator and generator not in torch.cuda.default_generators:
+            raise Writes("a call draws random numbers from a generator of the script's own")
         if "attention" not in name:
             self._calm.drawn(ANYWHERE, name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float))))
         if name in _FILLS:

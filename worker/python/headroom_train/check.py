@@ -93,7 +93,7 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any) -> dict[str, Any]:
     :class:`Refused` if pieces would be wrong, or if there is not enough memory."""
     plan, targets, extra, why = planned(tape, loss, given, sizes)
     if plan is None:
-        raise Refused(why)
+        raise why  # type: ignore[misc]  # there is one if there is no plan
     with refusing(), precisely(tape, range(len(tape.entries))) as single, rehearsal(modules_of(tape)), Calm() as calm, torch._C.DisableTorchFunctionSubclass():
         _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
         whole = summed(inputs, sums, {})

@@ -28,6 +28,7 @@ from .hooks import changed
 from .norms import refuse_batchwise
 from .pieces import Sizes
 from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, rehearsed, residual, sketched, spread, versions_of
+from .report import Survival
 from .rows import Axis, Rows
 from .tape import random_state, set_random_state
 from .trees import flatten, mapped, opened, tensors_in, unflatten
@@ -53,7 +54,7 @@ class Explicit:
         every = [p for m in models for p in m.parameters()] + [p for g in (optimizer.param_groups if optimizer is not None else ()) for p in g["params"]]
         self._params = list({id(p): p for p in every if p.requires_grad}.values())
         self._limits, self._sizes = Limits(), Sizes()
-        self._sizes.ask = recorder.report.ask
+        self._sizes.tell = recorder.report.failed
 
     def __call__(self, args: tuple, kwargs: dict) -> Any:
         try:
@@ -101,10 +102,9 @@ class Explicit:
                 return self._called(args, kwargs)
             recorder._refused(failed, why)
         self._sizes.confirm(count)
-        recorder.report.ran = self._sizes.ran
+        recorder.report.sizes = self._sizes
         if not straight:
-            batch = rows_of(args, kwargs)
-            recorder.report.survived(failed, f"{batch} rows in {count} pieces", "", batch)
+            recorder.report.survived(failed, Survival.pieces(rows_of(args, kwargs), count))
         return result
 
     def _called(self, args: tuple, kwargs: dict) -> Any:

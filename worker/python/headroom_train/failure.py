@@ -46,36 +46,42 @@ def _limited() -> bool:
 class Refused(Exception):
     """Raised for a step that cannot be replayed exactly. The message says why."""
 
+    code: ClassVar[str] = ""  # the kind of reason, for headroom's journal; empty if it has no name
+    allowance = ""  # what the user could allow instead: an argument of --allow
+
+    def more(self, text: str) -> Refused:
+        """The same reason in other words."""
+        said = type(self)(text)
+        said.allowance = self.allowance
+        return said
+
 
 class Mixed(Refused):
     """Raised if the result depends on which rows are in a batch together. Then a smaller micro-batch
     with accumulation trains something else, too."""
 
-    seen: ClassVar[set[str]] = set()  # the messages of all that were raised in this process
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        Mixed.seen.add(text)
-
-    @classmethod
-    def behind(cls, why: str) -> bool:
-        """Whether a step was refused for such a reason. ``why`` may say more than that reason."""
-        return any(text in why for text in cls.seen)
+    code = "mixed"
 
 
 class NoMemory(Refused):
     """Raised if there is not enough memory for a small piece of our own work, such as a trial on a
     few rows."""
 
+    code = "no memory"
+
 
 class Writes(Refused):
     """Raised for a call that must not be repeated, since it writes to something that existed before
     the call."""
 
+    code = "writes"
+
 
 class Elsewhere(Refused):
     """Raised for a call that uses a trained tensor which is neither its module's parameter nor an argument: a replay
     would not give that tensor its gradient."""
+
+    code = "elsewhere"
 
 
 def bare(failure: Any) -> Any:

@@ -24,8 +24,9 @@ from .failure import Refused, bare, clean, is_out_of_memory, patiently, release_
 from .genuine import set_aside
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
-from .norms import NOTE, Statistics, batchwise
+from .norms import Statistics, batchwise
 from .replay import Proof, by_pieces, gradients, modules_of, needed, pieces_of, proven, run, unchanged
+from .report import Survival
 from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 from .terms import Terms
@@ -339,13 +340,13 @@ class Late:
     def _replayed(self, counts: dict[int, Any]) -> Sums:
         """Computes the values of some terms, and the sum of their gradients, each multiplied by the number given for it. For None
         only the value is computed. If pieces would be wrong for some of several terms, each is computed by itself."""
-        plan, rules, why = self.plan, dict.fromkeys(counts), ""
+        plan, rules, why = self.plan, dict.fromkeys(counts), None
         entries = needed(self.tape, list(counts))
         self._confirm(entries)
         try:
             rules = proven(Proof(self.tape, plan), list(counts), pieces_of(plan.batch, self.sizes.first(plan.batch)))
         except Refused as refused:  # then the whole batch is run again, with saved tensors on the host
-            plan, why = None, str(refused)  # type: ignore[assignment]
+            plan, why = None, refused.more(str(refused))  # type: ignore[assignment]
         scale = self._scale(counts)
         if plan is None and len(counts) > 1:
             found = Sums(scale)
@@ -368,7 +369,7 @@ class Late:
                     self.tape, plan, {s: (g, rules[s]) for s, g in counts.items()}, self.sizes.next, scale, offload=plan is None and cuda, keep=kept
                 )
         except Refused as refused:
-            raise Refused(why or str(refused)) from None
+            raise (why or refused).more(str(why or refused)) from None
         finally:
             if self.tape.complete or begun is not None:  # otherwise the replay has drawn what the script's own calls would have drawn
                 set_random_state(after)
@@ -377,8 +378,8 @@ class Late:
         else:
             self.sizes.refused()
         if not self.tape.straight:
-            how = f"{plan.batch} rows in {count} pieces" if plan is not None else "the whole batch again"
-            self.report.survived(self.tape.failure, how, NOTE if self.tape.approximate and not why else why, 0 if plan is None else plan.batch)
+            survival = Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count, self.tape.approximate)
+            self.report.survived(self.tape.failure, survival)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
         self._values.update({s: value for s, value in ((s, k.whole()) for s, k in kept.items()) if value is not None})

@@ -21,12 +21,15 @@ from .calm import Watcher
 ALONG = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax", "_log_softmax", "softmax", "log_softmax"}
 
 
+COUNTED = -1
+
+
 class Operation(NamedTuple):
     """One operation of a call."""
 
     name: str
     shapes: list[tuple[int, ...]]  # of the tensors among its results
-    along: int  # the size of the dimension along which it sorts or accumulates; 0 if it does neither
+    along: int  # the size of the dimension along which it sorts or accumulates; 0 if it does neither; COUNTED if its gradient counts what is in the batch
 
 
 class Operations(Watcher):
@@ -38,13 +41,14 @@ class Operations(Watcher):
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
         name, at = _named(func)
-        self.made.append(Operation(name, [_shape(t) for t in leaves if isinstance(t, torch.Tensor)], _along(at, args, kwargs) if at >= 0 else 0))
+        along = _along(at, args, kwargs) if at >= 0 else COUNTED if _counts(func, args, kwargs) else 0
+        self.made.append(Operation(name, [_shape(t) for t in leaves if isinstance(t, torch.Tensor)], along))
 
 
 def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
     """Compares two calls, one of ``rows`` rows and one of ``others``. Returns the name of the first
     operation that relates rows to each other, or None if there is none. An operation does so if its
-    result grows with the rows in two dimensions, or if it sorts or accumulates along the rows. The
+    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, or if its gradient depends on what else is in the batch. The
     comparison ends where the calls begin to run different operations."""
 
     def grows(a: int, b: int) -> bool:
@@ -54,9 +58,15 @@ def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, other
         if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
             return None
         twice = any(sum(map(grows, a, b)) > 1 for a, b in zip(one.shapes, other.shapes))
-        if twice or grows(one.along, other.along):
+        if twice or grows(one.along, other.along) or one.along == COUNTED:
             return one.name
     return None
+
+
+def _counts(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether an embedding divides the gradient of a row of its table by the number of times that the batch uses it."""
+    at = next((i for i, a in enumerate(func._schema.arguments) if a.name == "scale_grad_by_freq"), None)
+    return at is not None and bool(args[at] if at < len(args) else kwargs.get("scale_grad_by_freq"))
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from .held import submodules
 
 ALLOWANCE = "batchnorm-pieces"  # what the user allows: the argument of --allow
 HINT = f"with --allow {ALLOWANCE} each piece would have statistics of its own"
-NOTE = "approximate, as allowed: each piece has its own BatchNorm statistics"
+NOTE = "each piece has its own BatchNorm statistics"  # said where that has been allowed
 
 Layer = torch.nn.modules.batchnorm._BatchNorm
 
@@ -33,6 +33,8 @@ def batchwise(modules: Iterable[torch.nn.Module]) -> list[Layer]:
 
 class Batchwise(Refused):
     """Raised for a call that computes statistics over the batch."""
+
+    code = "batchnorm"
 
 
 def refuse_batchwise(modules: Iterable[torch.nn.Module]) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Callable
 import torch
 
 from .crowded import KNOWN, one_by_one
-from .failure import clean, is_out_of_memory, release_frames, unframed
+from .failure import Refused, clean, is_out_of_memory, release_frames, unframed
 from .genuine import apart
+from .report import Survival
 
 _inside = threading.local()  # .step is True while this thread is in a step: a wrapper around an optimizer calls that optimizer's step within its own
 
@@ -79,7 +80,7 @@ def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> An
         _inside.step = False
     release_frames(failed)
     if [t._version for t in tensors] != before:
-        report.refused(failed, "the optimizer had begun to change weights or its state")
+        report.refused(failed, Refused("the optimizer had begun to change weights or its state"))
         raise failed
     if had is not None:
         for p in [p for p in optimizer.state if p not in had]:
@@ -93,7 +94,7 @@ def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> An
             raise
         again = e
     if again is not None:
-        report.refused(failed, "the optimizer's step failed twice")
+        report.refused(failed, Refused("the optimizer's step failed twice"))
         raise failed
-    report.survived(failed, "the optimizer's step again", "")
+    report.survived(failed, Survival("step"))
     return result

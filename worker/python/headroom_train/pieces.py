@@ -26,7 +26,7 @@ class Sizes:
     def __init__(self) -> None:
         self._failure: Optional[BaseException] = None  # the newest failure
         self.learned: Optional[Callable[[], int]] = None  # returns how many rows at once an earlier attempt settled on; 0 if none did
-        self.ask: Optional[Callable[[int, BaseException], Optional[int]]] = None  # rows that failed → rows to try
+        self.tell: Callable[[int, BaseException], Any] = lambda rows, failure: None  # is told of each failure, and of how many rows
         self._fits: Optional[int] = None  # cost of a piece that should fit
         self._tried = 0  # cost of a piece of this batch
         self._good = 0  # the largest cost of a piece that has succeeded
@@ -111,10 +111,9 @@ class Sizes:
         self._failure = bare(failure)
         self._pending = found, cost
         self._quiet = 0
-        asked = self.ask(self._rows, failure) if self.ask is not None else None
-        rows = asked or max(1, self._rows // 2)
+        self.tell(self._rows, failure)
         if self._fits is None or self._fits >= cost:
-            self._fits = rows * self._per_row
+            self._fits = max(1, self._rows // 2) * self._per_row
 
     def first(self, batch: int) -> int:
         """The number of rows per piece that gives as few pieces as possible, all of nearly equal size."""
@@ -150,6 +149,14 @@ class Sizes:
         """The number of rows in the newest batch, and the number of pieces that it was run in. Returns (0, 1)
         until something has failed, since headroom changes nothing before then."""
         return (self._rows, self._pieces) if self._failure is not None else (0, 1)
+
+    def limit(self) -> Optional[int]:
+        """How many rows may run at once, for the next attempt of the same training; 0 if all of them may. None if
+        that is not known, since nothing has failed here or no pieces have fitted yet."""
+        if self._failure is None or not self._good:
+            return None
+        rows = max(1, self._good // self._per_row)
+        return 0 if self._pieces == 1 and self._rows > rows else rows
 
     def confirm(self, pieces: int) -> None:
         """Notes that a batch has succeeded in this many pieces. From now on, batches like it are

@@ -35,6 +35,7 @@ from .norms import Batchwise, allowed, batchwise, refuse_batchwise
 from .owner import Owner
 from .pieces import Sizes
 from .replay import altered, approximable, modules_of, on_host, refuse_unless_approximable, versions_of
+from .report import Survival
 from .rest import Rest, shapes_of
 from .rows import Other, Plan, Slot
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
@@ -246,7 +247,7 @@ class Recorder:
         except BaseException as e:
             if is_out_of_memory(e):
                 self.rest.failed()
-                self.report.refused(e, "nothing was recorded, because more than half of the memory had been free until then")
+                self.report.refused(e, Refused("nothing was recorded, because more than half of the memory had been free until then"))
             raise
 
     def unrecorded(self, why: str, call: Callable, args: tuple, kwargs: dict) -> Any:
@@ -255,7 +256,7 @@ class Recorder:
             return call(*args, **kwargs)
         except BaseException as e:
             if is_out_of_memory(e):
-                self.report.refused(e, why)
+                self.report.refused(e, Refused(why))
             raise
 
     def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
@@ -304,7 +305,7 @@ class Recorder:
         else:
             sizes.confirm(count)
             if not straight:
-                self.report.survived(failed, f"{batch} rows in {count} pieces", "", batch)
+                self.report.survived(failed, Survival.pieces(batch, count))
             return result
         sizes.refused()
         if straight:
@@ -320,7 +321,7 @@ class Recorder:
             again = e
         if again is not None:
             self._refused(failed, why, training=False)
-        self.report.survived(failed, "the same call again", str(why))
+        self.report.survived(failed, Survival("call", why))
         return result
 
     def _evaluated(self, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Optional[BaseException]) -> tuple[Any, int, int]:
@@ -508,7 +509,7 @@ class Recorder:
         why = f"the script uses a {leaf.name} object that a call to {entry.call_name()} returns, and such an object cannot be joined from pieces"
         return Lost(lambda: self._refused(failure, Refused(why)))
 
-    def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, again: Optional[Callable], worn: Sequence) -> Any:
+    def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Refused, again: Optional[Callable], worn: Sequence) -> Any:
         """Repeats the call on the same rows, after cleaning up. This is the last exact method for
         calls that cannot be cut. On a GPU, the tensors that autograd saves are kept on the host if
         necessary."""
@@ -534,7 +535,7 @@ class Recorder:
                 self.sizes.refused()
                 if host is not None:
                     found.hosted = self.sizes.cost()
-                self.report.survived(failure, "the same call again" + (", with saved tensors on the host" if host is not None else ""), str(why))
+                self.report.survived(failure, Survival("call" if host is None else "host", why))
                 tape.add(entry, result)
                 return result
             tape.spans.append((begin, sequence()))
@@ -544,13 +545,13 @@ class Recorder:
                 self._refused(failure, why)
         return self._approximately(tape, found, entry, failure, why, worn)
 
-    def _approximately(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Exception, worn: Sequence) -> Any:
+    def _approximately(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Refused, worn: Sequence) -> Any:
         """Responds to a call for which nothing exact has fitted: with approximate pieces, if the
         user has allowed them."""
         if tape.approximate or not isinstance(why, Batchwise):
             self._refused(failure, why)
         try:
-            refuse_unless_approximable([entry.module], str(why))  # type: ignore[list-item]
+            refuse_unless_approximable([entry.module], why)  # type: ignore[list-item]
         except Refused as still:
             self._refused(failure, still)
         tape.approximate = True
@@ -571,8 +572,15 @@ class Recorder:
 
         @wraps(call)
         def compiled(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self.mine().busy or not recorded(args, kwargs):
+            thread = self.mine()
+            if torch.compiler.is_compiling() or thread.busy:
                 return call(*args, **kwargs)
+            if not recorded(args, kwargs):
+                thread.busy = True  # a module that it calls after a graph break would return our class, which would be compiled as well
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    thread.busy = False
             try:
                 return self.function(plainly, args, kwargs)
             except BaseException as e:
@@ -722,7 +730,7 @@ class Recorder:
     def _failed_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException) -> Any:
         release_frames(failure)
 
-        def again(why: str) -> tuple[Any, Optional[BaseException]]:
+        def again(why: Optional[Refused] = None) -> tuple[Any, Optional[BaseException]]:
             """Repeats the call after cleaning up. Returns its result, or None and the exception."""
             clean(failure)
             with torch._C.DisableTorchFunctionSubclass():
@@ -731,14 +739,14 @@ class Recorder:
                 except Exception as e:
                     release_frames(e)
                     return None, e
-            self.report.survived(failure, "the same call again", why)
+            self.report.survived(failure, Survival("call", why))
             self._note(tape, func, name, args, kwargs, result)
             return result, None
 
         # Neither arithmetic on scalars nor counting a handful of labels contains anything that could be cut.
         given = recorded(args, kwargs)
         if not changes(name) and all(numel(t) == 1 or numel(t) <= KEEP and not t.requires_grad for t in given):
-            result, failed = again("")
+            result, failed = again()
             if failed is None:
                 return result
             if all(numel(t) == 1 for t in given):
@@ -769,14 +777,14 @@ class Recorder:
         tape.failure = tape.sampled = None
         if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
             self._refused(failure, why)
-        result, failed = again(str(why))
+        result, failed = again(why)
         if failed is None:
             self.sizes.refused()
             return result
         try:
             if not is_out_of_memory(failed) or not isinstance(why, Batchwise):
                 raise why
-            refuse_unless_approximable(modules_of(tape), str(why))
+            refuse_unless_approximable(modules_of(tape), why)
             tape.approximate = True
             return postponed()
         except Refused as still:
@@ -936,7 +944,8 @@ class Recorder:
     # Backward.
 
     def _backward(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
-        usual = name == "backward" and not any(kwargs.get(k) for k in ("create_graph", "retain_graph", "inputs")) and len(args) <= 2
+        special = kwargs.get("create_graph") or kwargs.get("retain_graph") or kwargs.get("inputs") is not None
+        usual = name == "backward" and not special and 1 <= len(args) <= 2 and isinstance(args[0], torch.Tensor)
         if not usual:
             if not kwargs.get("retain_graph") or kwargs.get("create_graph"):
                 tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")
@@ -1020,7 +1029,7 @@ class Recorder:
     def _refused(self, failure: Optional[BaseException], why: BaseException, training: bool = True) -> NoReturn:
         self.sizes.refused()
         self.mine().tape = None  # whatever the user's own handler runs next is a new step
-        self.report.refused(failure, str(why), training)
+        self.report.refused(failure, why if isinstance(why, Refused) else Refused(str(why)), training)
         raise failure from None  # type: ignore[misc]  # something has failed
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:

@@ -25,7 +25,7 @@ from .genuine import backward, grad
 from .graph import reentrant
 from .held import parameters, submodules
 from .hooks import changed
-from .norms import HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
+from .norms import ALLOWANCE, HINT, Statistics, allowed, batchwise, independent, refuse_batchwise
 from .rest import room
 from .rows import NOTHING, Axis, Plan, Rows, arguments, as_real, perform, pick
 from .tape import Entry, Tape, random_state, same_random_state, set_random_state
@@ -509,13 +509,15 @@ def approximable(modules: Sequence[torch.nn.Module]) -> bool:
     return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
 
 
-def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: str) -> None:
-    """Raises :class:`Refused`, for the reason ``why``, unless the calls of these modules may be run
-    in pieces that have statistics of their own."""
+def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: Refused) -> None:
+    """Raises ``why`` unless the calls of these modules may be run in pieces that have statistics of
+    their own."""
     if not approximable(modules):
-        raise Refused(why)
+        raise why.more(str(why))
     if not allowed():
-        raise Refused(f"{why}; {HINT}")
+        said = why.more(f"{why}; {HINT}")
+        said.allowance = ALLOWANCE
+        raise said
 
 
 def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
@@ -712,7 +714,7 @@ class Proof:
                 return work(n, tolerance)
             except Refused as why:
                 ago = self.used.count - self.used.passed
-                raise Refused(f"{why}; the same trial last passed {ago} step{'s' * (ago != 1)} ago" if self.used.passed else str(why)) from None
+                raise why.more(f"{why}; the same trial last passed {ago} step{'s' * (ago != 1)} ago" if self.used.passed else str(why)) from None
 
         def calmly(n: int, calm: Calm) -> Any:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -988,6 +990,9 @@ def proven(proof: Proof, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[i
     """The rules of scalars for these pieces, by slot, checked to be right for the scalars' gradients as
     well. Raises :class:`Refused` if no rule fits a scalar, or if two rules that fit give the pieces
     different weights."""
+    for m in submodules(proof.modules):
+        if m._backward_hooks or m._backward_pre_hooks:
+            raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")
     found = patiently(lambda: proof.rules(slots, pieces), "there is not enough memory to work out how much each piece contributes to the whole")
     if not all(settled(rules, pieces) for rules in found.values()):
         raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
@@ -1016,11 +1021,12 @@ def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int
     """Four parts of the rows, called one, two, another and other. They are for four calls: one + two, another +
     other, one + another and two + other. The calls have the same size if the number of rows is even or less
     than four. If there are at least four rows and their number is even, the first two calls are for the two
-    halves of the rows. With fewer than four rows, some rows are in more than one part."""
+    halves of the rows. Parts have an odd number of rows, so that rows at even places of one call are at odd places of
+    another: a module may treat them differently. With fewer than four rows, some rows are in more than one part."""
     if len(rows) < 4:
         return rows[:1], rows[1:2], rows[:1], rows[-1:]
-    half, quarter = len(rows) // 2, len(rows) // 4
-    return rows[:quarter], rows[quarter:half], rows[half:-quarter], rows[-quarter:]
+    half, part = len(rows) // 2, len(rows) // 4 - 1 | 1
+    return rows[:part], rows[part:half], rows[half:-part], rows[-part:]
 
 
 def added(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> list[tuple[float, float]]:

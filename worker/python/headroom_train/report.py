@@ -9,13 +9,15 @@ import re
 import sys
 import time
 from types import FrameType
-from typing import Any, Callable, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
-from .failure import Mixed, is_out_of_memory
+from .failure import Mixed, Refused, is_out_of_memory
 from .growth import Growth
+from .norms import NOTE
 from .phases import Phases
+from .pieces import Sizes
 from .rest import may_ask, unreserved
 from .wire import Wire, notice
 
@@ -31,6 +33,34 @@ _OPTIM = os.path.join(_TORCH, "optim", "")
 _OPTIMIZER = os.path.join(_OPTIM, "optimizer.py")  # calls the steps of all optimizers
 
 
+class Survival(NamedTuple):
+    """How a failure was survived. ``way`` is "pieces", "call" (the same call again), "host" (the same, with saved tensors
+    on the host), "batch" (the whole batch again) or "step" (the optimizer's step again). ``why`` says why the batch could
+    not be run in pieces, where that was tried."""
+
+    way: str
+    why: Optional[Refused] = None
+    rows: int = 0  # in the whole batch: what the pieces have been proven on, and not just the size of a dimension
+    number: int = 0  # of pieces
+    approximate: bool = False  # not exact, as the user has allowed
+
+    @classmethod
+    def pieces(cls, rows: int, number: int, approximate: bool = False) -> Survival:
+        """A batch of ``rows`` rows has been run in ``number`` pieces."""
+        return cls("pieces", None, rows, number, approximate)
+
+    def __str__(self) -> str:
+        ways = {
+            "pieces": f"{self.rows} rows in {self.number} pieces",
+            "call": "the same call again",
+            "host": "the same call again, with saved tensors on the host",
+            "batch": "the whole batch again",
+            "step": "the optimizer's step again",
+        }
+        why = f"approximate, as allowed: {NOTE}" if self.approximate else str(self.why or "")
+        return ways[self.way] + (f" ({why})" if why else "")
+
+
 class Report:
     """This process's reports to headroom. ``watches`` is the reason why this process only observes
     failures; it is empty if the process recovers from them."""
@@ -41,7 +71,7 @@ class Report:
         self._steps = 0
         self._next = 0.0
         self._open = False  # whether headroom has been asked about a failure that is not reported as survived yet
-        self.ran: Callable[[], tuple[int, int]] = lambda: (0, 1)  # as Sizes.ran
+        self.sizes = Sizes()  # those of the newest step
         self.phases = Phases()
         self._ended = time.monotonic()  # when the previous step ended
         self._growth: Optional[Growth] = None  # the search for what grows, while one is running
@@ -63,49 +93,45 @@ class Report:
             wire.hello(torch=str(torch.__version__), **self._watches)
         return wire
 
-    def ask(self, rows: int, failure: BaseException) -> Optional[int]:
-        """How many rows to run at once after a call of ``rows`` rows has failed; None if there is no answer."""
-        wire = self.wire()
-        if wire is None or rows < 2:  # there is nothing to decide
-            return None
+    def failed(self, rows: int, failure: BaseException) -> None:
+        """Report that a call of ``rows`` rows has failed. What becomes of it is reported later."""
         self._next, self._open = 0.0, True
-        said = {name: value for name, value in evidence(failure).items() if value}
-        decision = wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})  # many exceptions' messages contain no amounts
-        decided = decision.get("rows") if decision else None
-        if not isinstance(decided, int) or not 0 < decided <= rows:
-            return None
-        return decided
+        wire = self.wire()
+        if wire is not None:
+            said = {name: value for name, value in evidence(failure).items() if value}
+            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})  # many exceptions' messages contain no amounts
 
     def limit(self) -> int:
         """How many rows to run at once from the start, learned in an earlier attempt; 0 if nothing was learned."""
         wire = self.wire()
         return 0 if wire is None else wire.limit
 
-    def survived(self, failure: BaseException, how: str, why: str, rows: int = 0) -> None:
-        """Report that a failure was survived. ``rows`` is the number of rows of the batch if that is known: it is what
-        the pieces have been proven on, and not just the size of a dimension. Where a loss is computed from several scalars, each of them
+    def survived(self, failure: BaseException, how: Survival) -> None:
+        """Report that a failure was survived. Where a loss is computed from several scalars, each of them
         survives the failure; only the first one is reported, unless there was a new failure meanwhile."""
-        text = how + (f" ({why})" if why else "")
-        self.told = [*self.told[-15:], {"where": _where(failure), "how": how, "why": why}]
+        why = NOTE if how.approximate else str(how.why or "")
+        self.told = [*self.told[-15:], {"where": _where(failure), "how": str(how._replace(why=None, approximate=False)), "why": why}]
         reported, self._open = getattr(failure, "_headroom_reported", False) and not self._open, False
         if reported:
             return
         failure._headroom_reported = True  # type: ignore[attr-defined]
         wire = self.wire()
         if wire is not None:
-            wire.note(text, "survived", rows=rows, step=self._steps + 1, **evidence(failure))
+            done = {"way": how.way, "rows": how.rows, "pieces": how.number, "approximate": how.approximate, "why": why}
+            wire.survived(step=self._steps + 1, **done, **evidence(failure))
         else:
-            say(f"out of memory, survived: {text}; {short(failure)}")
+            say(f"out of memory, survived: {how}; {short(failure)}")
 
-    def refused(self, failure: Optional[BaseException], why: str, training: bool = True) -> None:
+    def refused(self, failure: Optional[BaseException], why: Refused, training: bool = True) -> None:
         """Report that a failure is left to the script. ``training`` is false for a call without gradients, whose rows
         say nothing about those of a training step."""
         if failure is not None:
             failure._headroom_refused = True  # type: ignore[attr-defined]  # kept here, it would keep what its frames hold
-        self.told = [*self.told[-15:], {"where": _where(failure), "why": why}]
+        self.told = [*self.told[-15:], {"where": _where(failure), "why": str(why), "code": why.code}]
         wire = self.wire()
         if wire is not None:
-            wire.refused(why, mixed=training and Mixed.behind(why), step=self._steps + 1, **(evidence(failure) if failure is not None else {}))
+            reason = {"code": why.code, "allow": why.allowance, "mixed": training and isinstance(why, Mixed)}
+            wire.refused(str(why), step=self._steps + 1, **reason, **(evidence(failure) if failure is not None else {}))
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
@@ -157,7 +183,7 @@ class Report:
         """Count an optimizer's step, and report it if it is due: the first step, the first one
         after a failure, each one that is cut in a new way, and otherwise one every 0.2 s."""
         self._steps += 1
-        now, ran = time.monotonic(), self.ran()
+        now, ran = time.monotonic(), self.sizes.ran()
         phases = self.phases.step_ends(whole=ran[1] == 1)
         due = now >= self._next or ran not in self._cuts and len(self._cuts) < CUTS
         if due:
@@ -172,8 +198,9 @@ class Report:
         wire = self.wire()
         if wire is not None:
             rows, pieces = ran
+            limit = self.sizes.limit()
             wire.made = (self._steps, now)
-            wire.step(step=self._steps, rows=rows, pieces=pieces, **_memory(), **phases)
+            wire.step(step=self._steps, rows=rows, pieces=pieces, **({} if limit is None else {"limit": limit}), **_memory(), **phases)
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:

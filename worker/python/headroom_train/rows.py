@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from copy import copy
 from itertools import combinations, count
 from typing import Any, Callable, ClassVar, NamedTuple, NoReturn, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from .branching import otherwise, without_memory
 from .calm import ANYWHERE, Calm, Sealed, Watcher, rehearsal
 from .failure import Mixed, Refused, Writes, is_out_of_memory, patiently
 from .found import found_of, number_of, state_of
@@ -435,12 +437,35 @@ class Plan:
                 if not made:
                     entry.held = before
                 results = self._both(entry, cut, sealed=[sealed])
+            self._refuse_branching(entry, cut)
             return cut, results
         if not rowful and refs:
             if selects(entry, [s.dtype for s in known] + [self.tape.outside[i].dtype for i in outside]):
                 raise Refused(f"{named(entry)} returns a result whose size depends on tensor values")
             return NOTHING, self._both(entry, NOTHING)
         return self._alternatives(entry, rowful, outside)
+
+    def _refuse_branching(self, entry: Entry, cut: Cut) -> None:
+        """Raises :class:`Refused` if a module is seen to do something else for the whole batch than for a few rows."""
+
+        def call(rows: Optional[Rows]) -> Callable[[], Any]:
+            shapes = {r: self.slots[r].shape if rows is None else self._env[self._rows.index(rows)][r].shape for r in entry.references()[0]}
+            env = {r: torch.empty(shape, dtype=self.slots[r].dtype, device="meta") for r, shape in shapes.items()}
+            args, kwargs = arguments(self.tape, entry, cut, env, rows, without_memory)
+
+            def made() -> Any:
+                if entry.held is not None:
+                    entry.held.put_back()
+                return perform(entry, args, kwargs, trial=True)
+
+            return made
+
+        few = next((rows for rows in reversed(self._rows) if rows.count < self.batch), None)
+        if few is None:
+            return
+        why = otherwise(entry.module, {few.count: call(few), self.batch: call(None)})  # type: ignore[arg-type]
+        if why is not None:
+            raise Refused(f"{named(entry)} does something else with {self.batch} rows than with {few.count} ({why})")
 
     def refuse_pointing(self, entry: Entry, cut: Cut) -> None:
         """Raises :class:`Refused` if a tensor that stays whole seems to number the rows, as the edges of a graph number
@@ -496,7 +521,8 @@ class Plan:
             raise Refused(f"{named(entry)} takes too many tensors of the batch's size")
         scalings = (True, False) if entry.call_name() in SHAPING and mentions(entry, self.batch) else (False,)
         found: list[tuple[Cut, list, list]] = []
-        why: Optional[Exception] = None
+        why: Optional[Refused] = None
+        error: Optional[Exception] = None
         for scaled in scalings:
             for size in range(len(could) + 1):
                 for chosen in combinations(could, size):
@@ -509,11 +535,14 @@ class Plan:
                     except Exception as e:
                         if is_out_of_memory(e):
                             raise
-                        why = why if isinstance(why, Refused) else e
+                        error = e
                     else:
                         found.append((cut, results, shapes))
         if not found:
-            raise Refused(self._joined(entry) or (str(why) if isinstance(why, Refused) else f"{named(entry)} cannot be run on fewer rows: {why}"))
+            joined = self._joined(entry)
+            if joined is None and why is not None:
+                raise why.more(str(why))
+            raise Refused(joined or f"{named(entry)} cannot be run on fewer rows: {error}")
         if len(found) > 1:
             raise Refused(f"the arguments of {named(entry)} can be split in more than one way")
         cut, results, _ = found[0]
@@ -536,6 +565,13 @@ class Plan:
         if len(small) != len(large):
             raise Refused(f"{named(entry)} returns a different number of results for another batch")
         slots = [self._slot(a, b, entry, cut) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
+        if entry.call_name() == "__setitem__":  # what it returns does not show which rows it writes to
+            read = copy(entry)
+            read.call, read.args, read.inplace = torch.Tensor.__getitem__, tuple(entry.args[:2]), False
+            try:
+                self._proper(read, cut, rowful, self._both(read, cut))
+            except Refused:
+                raise Refused("__setitem__ writes to rows by their numbers, or to a part of the batch that is not in proportion to it") from None
         shapes = self._imagined(entry)
         if shapes is not None and shapes != [s.shape for s in slots]:
             raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")

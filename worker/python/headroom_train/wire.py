@@ -1,6 +1,6 @@
 """The wire to headroom: JSON, one message per line, over the Unix socket that HEADROOM_SOCKET names.
 
-Training never waits for headroom, except where memory has run out and the answer is worth the wait.
+Training never waits for headroom, except where memory has run out and nothing could be done about it.
 Nothing here raises an exception. Incoming data is parsed as JSON and nothing else.
 """
 
@@ -19,11 +19,10 @@ from typing import Any
 
 from headroom_train._version import __version__
 
-VERSION = 1
+VERSION = 2
 LINE = 1 << 20  # the most bytes in a line, in either direction
 PENDING = 1 << 18  # the most bytes that may wait to be sent
 GREETING = 2.0  # seconds to wait for the plan, once in a process
-PATIENCE = 30.0  # seconds to wait for the decision about a failure
 HEARING = 2.0  # seconds to wait until a refusal has been acknowledged
 FLAGS = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
 
@@ -134,9 +133,7 @@ class Wire:
     def note(self, text: str, level: str = "info", **f: Any) -> None:
         """Add a sentence to the journal.
 
-        With the level "warning" the sentence is also shown to the user. The level "survived" means
-        that the process has recovered from the failures that :meth:`oom` has reported since the
-        last step.
+        With the level "warning" the sentence is also shown to the user.
         """
         with self._lock:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
@@ -152,9 +149,15 @@ class Wire:
         with self._lock:
             self._send("check", f)
 
-    def oom(self, **f: Any) -> Message | None:
-        """Ask what to do about a failure, and wait for the answer; None if no answer comes."""
-        return self._ask("oom", "decision", PATIENCE, f)
+    def oom(self, **f: Any) -> None:
+        """Report a failure. A later message says what became of it: survived or refused."""
+        with self._lock:
+            self._send("oom", f)
+
+    def survived(self, **f: Any) -> None:
+        """Report how the process has recovered from the failures that :meth:`oom` has reported since the last step."""
+        with self._lock:
+            self._send("survived", f)
 
     def _ask(self, kind: str, answer: str, patience: float, fields: Message) -> Message | None:
         """Send a message and wait up to ``patience`` seconds for its answer; None if there is none."""

@@ -91,6 +91,69 @@ def outputs_are_plain_after_backward(t: Training) -> str:
 
 
 @check
+def backward_takes_what_pytorch_documents(t: Training) -> str:
+    """All forms of backward give the same gradients as without the worker: lists of losses, gradients beside them, one tensor
+    as ``inputs``."""
+    half, two = torch.tensor(0.5), torch.tensor(2.0)
+    forms: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+        "list": lambda a, b, weight: torch.autograd.backward([a, b]),
+        "tuple": lambda a, b, weight: torch.autograd.backward((a, b), (None, half)),
+        "named": lambda a, b, weight: torch.autograd.backward(tensors=[a, b], grad_tensors=[two, half]),
+        "single": lambda a, b, weight: torch.autograd.backward(a, two),
+        "named single": lambda a, b, weight: torch.autograd.backward(tensors=a),
+        "inputs": lambda a, b, weight: a.backward(inputs=weight),
+        "inputs, list": lambda a, b, weight: a.backward(inputs=[weight]),
+        "method": lambda a, b, weight: a.backward(gradient=two),
+    }
+    wrong = []
+    for name, form in forms.items():
+        bare = copy.deepcopy(t.net)
+        t.optimizer.zero_grad()
+        found: list[list[Tensor | None]] = []
+        for net, out in ((t.net, t.net(t.x)), (bare, bare.forward(t.x))):
+            form(F.cross_entropy(out, t.y), out.pow(2).mean(), next(net.parameters()))
+            found.append([None if p.grad is None else p.grad.clone() for p in net.parameters()])
+        if any((a is None) != (b is None) or a is not None and b is not None and not torch.equal(a, b) for a, b in zip(*found)):
+            wrong.append(name)
+    return "; ".join(wrong)
+
+
+@check
+def compiled_functions_are_not_broken_up(t: Training) -> str:
+    """A compiled function that calls a module after a graph break is compiled in the same parts as without the worker."""
+    import torch._dynamo
+
+    @torch.compiler.disable
+    def eagerly(net: Any) -> Tensor:
+        return net(t.x)
+
+    captured = []
+    for call in (lambda: eagerly(t.net.forward), lambda: eagerly(t.net)):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch.compile(lambda call=call: F.cross_entropy(call() * 2, t.y), backend="eager")()
+        captured.append(dict(torch._dynamo.utils.counters["stats"]))
+    return "" if captured[0] == captured[1] and captured[0]["calls_captured"] > 1 else f"{captured}"
+
+
+@check
+def results_are_sent_as_pytorch_sends_them(t: Training) -> str:
+    """Another process is sent a result by shared memory, and one with a graph not at all."""
+    from multiprocessing.reduction import ForkingPickler
+
+    out = t.net(t.x)
+    try:
+        ForkingPickler.dumps(out)
+        return "a result with a graph was sent"
+    except RuntimeError as e:
+        if "Cowardly refusing" not in str(e):
+            return f"{e}"
+    detached = out.detach()
+    ForkingPickler.dumps(detached)
+    return "" if type(detached) is not Tensor and detached.is_shared() else f"{type(detached)}, shared: {detached.is_shared()}"
+
+
+@check
 def outputs_look_plain_before_backward(t: Training) -> str:
     out = t.net(t.x)
     plain = torch.Tensor._make_subclass(torch.Tensor, out.detach().clone())
@@ -560,7 +623,7 @@ class Deaf:
     def refused(self, why: str, **said: Any) -> None:
         self.told.append({**said, "why": why})
 
-    hello, step, oom, note = ignored, ignored, taken, taken
+    hello, step, oom, survived, note = ignored, ignored, taken, taken, taken
 
 
 @check
@@ -575,10 +638,10 @@ def evidence_has_numbers_without_a_text(t: Training) -> str:
         raise RuntimeError("this allocator does not tell")
 
     torch.cuda.get_per_process_memory_fraction = untold
-    Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
-    Report().ask(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
+    Report().failed(8, torch.OutOfMemoryError("CUDA error: out of memory"))
+    Report().failed(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
     torch.cuda.get_per_process_memory_fraction = lambda device=None: 0.9  # the process may use less than the device has
-    Report().ask(8, torch.OutOfMemoryError("CUDA error: out of memory"))
+    Report().failed(8, torch.OutOfMemoryError("CUDA error: out of memory"))
     found = [[said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")] for said in Deaf.told]
     want = [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"], [None, 2, 72, 60, 65, "forward"]]
     return "" if found == want else f"told {found}"
@@ -641,7 +704,7 @@ def a_failure_is_reported_once(t: Training) -> str:
         out = t.net(t.x)
         (out.pow(2).mean() + out.mean() ** 2).backward()
         injector.end()
-    survived = [said for said in Deaf.told if "micro" not in said]  # not those that ask
+    survived = [said for said in Deaf.told if "micro" not in said]  # not those that report the failure itself
     return "" if len(survived) == 1 else f"{Deaf.told}"
 
 

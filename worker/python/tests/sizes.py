@@ -154,6 +154,29 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
     return "" if late.sizes.ran() == (0, 1) and late.sizes.learned is None else "cut although nothing had been learned"
 
 
+def the_limit_is_what_fits(draw: random.Random) -> str:
+    """The limit for the next attempt is a number of rows that nearly fits, and is at least half of the largest that does. It is
+    not known before something has failed, and is lifted when a whole batch fits again."""
+    rows = draw.randint(8, 300)
+    m = Machine(draw.randint(1, rows - 1))
+    if m.sizes.limit() is not None or not m.batch(1) or m.sizes.limit() is not None:
+        return "a limit before anything has failed"
+    for _ in range(20):
+        if not m.batch(rows):
+            return "a batch was given up"
+    limit = m.sizes.limit()
+    if limit is None or not m.capacity // 2 <= limit <= 1.2 * m.capacity:
+        return f"limit {limit} of {rows} rows, of which {m.capacity} fit"
+    if not m.batch(limit) or m.sizes.limit() != limit:
+        return f"limit {m.sizes.limit()} after a smaller batch, {limit} before"
+    m.capacity = rows
+    for _ in range(2000):
+        m.batch(rows)
+        if m.sizes.limit() == 0:
+            return ""
+    return "the limit is never lifted"
+
+
 def the_host_is_left_again(draw: random.Random) -> str:
     """A batch that fits only with saved tensors on the host is tried now and then with all tensors on the GPU, at
     increasing intervals."""
@@ -195,7 +218,7 @@ def what_can_be_given_back_is(draw: random.Random) -> str:
 
 RULES = [
     what_can_be_given_back_is,
-    begins_where_an_earlier_attempt_was, the_host_is_left_again, settles, one_row_is_too_large, chance_costs_nothing,
+    begins_where_an_earlier_attempt_was, the_host_is_left_again, the_limit_is_what_fits, settles, one_row_is_too_large, chance_costs_nothing,
     grows_back, longer_is_cut_finer,
 ]  # fmt: skip
 

@@ -15,7 +15,9 @@ began = time.monotonic()
 for step in range(20000):
     wire.step(step=step, rows=8)
 wire.note("nobody hears it")
-if wire.oom(rows=8, micro=8, requested=1) is None:
-    notice("nobody answers: half as many rows from now on")
+wire.oom(rows=8, micro=8, requested=1)
+wire.survived(way="pieces", rows=8, pieces=2)
+wire.refused("nobody acknowledges it")
+notice("headroom is gone")
 wire.bye()
 print("alone", Wire.get() is None, time.monotonic() - began < 5)

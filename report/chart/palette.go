@@ -1,4 +1,4 @@
-package report
+package chart
 
 import (
 	"fmt"
@@ -32,8 +32,8 @@ var shades = []shade{
 	{"brown", "#84611a", "#cfa95a"},
 }
 
-// causeShade returns the name of the shade for failures with the given cause.
-func causeShade(c memory.Cause) string {
+// CauseShade returns the name of the shade for failures with the given cause.
+func CauseShade(c memory.Cause) string {
 	switch c {
 	case memory.Foreign:
 		return "violet"
@@ -57,7 +57,7 @@ func paint(property, shade string) string {
 			return fmt.Sprintf("%s:%s;%s:var(--%s)", property, s.light, property, s.name)
 		}
 	}
-	panic("report: no shade " + shade)
+	panic("chart: no shade " + shade)
 }
 
 // onlyVariables removes from styles the colours that paint adds for programs without CSS
@@ -72,8 +72,8 @@ var onlyVariables = sync.OnceValue(func() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 })
 
-// variables returns the CSS variables of the light or the dark scheme.
-func variables(dark bool) string {
+// Variables returns the CSS variables of the light or the dark scheme.
+func Variables(dark bool) string {
 	var b strings.Builder
 	for _, s := range shades {
 		value := s.light

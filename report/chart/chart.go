@@ -1,4 +1,11 @@
-package report
+// Package chart draws the charts of a report as SVG. A [Chart] says what is to be seen: lines
+// and areas through series of points, and marks where memory ran out. [Draw] makes the
+// pictures of a page from the page's charts. A picture has at most a few thousand points,
+// which include the extreme values, however long the series was: see [Sample].
+//
+// A chart's texts are escaped when it is drawn. Nothing here knows of a run, and everything
+// is safe for concurrent use as long as nobody changes a value.
+package chart
 
 import (
 	"fmt"
@@ -11,6 +18,8 @@ import (
 	"golang.org/x/image/font"
 	"golang.org/x/image/font/sfnt"
 	"golang.org/x/image/math/fixed"
+
+	"headroom/report/words"
 )
 
 // Sizes in a chart's own units. At full width, a unit is a pixel.
@@ -23,34 +32,38 @@ const (
 	dotLimit   = 40 // a line of up to this many points also has dots
 )
 
-// chart describes a picture that has yet to be drawn.
-type chart struct {
-	name, title, alt string
-	unit             string // unit of the vertical axis
-	across           string // what the horizontal axis shows; "" means all optimizer steps that were tried
-	width, height    float64
-	x0, x1           float64
-	y0, y1           float64
-	whole            bool // vertical values are whole numbers
-	lines            []line
-	areas            []area
-	marks            []mark
+// Chart describes a picture that has yet to be drawn.
+type Chart struct {
+	Name, Title, Alt string  // as in a [Picture]
+	Unit             string  // unit of the vertical axis; may be empty
+	Across           string  // what the horizontal axis shows
+	X0, X1           float64 // ends of the horizontal axis
+	Y0, Y1           float64 // ends of the vertical axis; if they are equal, the axis encloses all points
+	Whole            bool    // vertical values are whole numbers
+	Lines            []Line  // those drawn later cover the earlier ones
+	Areas            []Area  // behind the lines
+	Marks            []Mark  // in the order of X
+
+	width, height float64
 }
 
-// line is a series and the name that it has in the legend.
-type line struct {
-	name, shade string
-	points      series
-	dashed      bool
-	width       float64
+// Line is a series and the name that it has in the legend.
+type Line struct {
+	Name, Shade string
+	Points      Series
+	Dashed      bool
+	Width       float64
 }
 
-// area is the area between a series and a level.
-type area struct {
-	name, shade string // an area without a name is not in the legend
-	points      series
-	edge        float64
+// Area is the area between a series and a level.
+type Area struct {
+	Name, Shade string // an area without a name is not in the legend
+	Points      Series
+	Edge        float64
 }
+
+// Steps is the name of a horizontal axis that counts optimizer steps.
+const Steps = "optimizer step"
 
 // frame is the part of a chart in which the lines are drawn. Its functions x and y map
 // values to places on the chart.
@@ -61,33 +74,33 @@ type frame struct {
 
 // frame computes the chart's frame. It leaves room for the head above it and for the
 // labels of the axes.
-func (c chart) frame(head float64, across, up []tick) frame {
+func (c Chart) frame(head float64, across, up []tick) frame {
 	wide := 0.0
 	for _, t := range up {
 		wide = max(wide, textWidth(t.label, textSize))
 	}
 	f := frame{left: 4 + wide + 6, right: c.width - 12, top: head, bottom: c.height - 2*lineHeight - 8}
 	if n := len(across); n > 0 { // the last label must not be cut off
-		free := (f.right - f.left) * (c.x1 - across[n-1].value) / (c.x1 - c.x0)
+		free := (f.right - f.left) * (c.X1 - across[n-1].value) / (c.X1 - c.X0)
 		f.right -= max(0, textWidth(across[n-1].label, textSize)/2-free-10)
 	}
-	f.x = func(v float64) float64 { return f.left + (v-c.x0)/(c.x1-c.x0)*(f.right-f.left) }
-	f.y = func(v float64) float64 { return f.bottom - (v-c.y0)/(c.y1-c.y0)*(f.bottom-f.top) }
+	f.x = func(v float64) float64 { return f.left + (v-c.X0)/(c.X1-c.X0)*(f.right-f.left) }
+	f.y = func(v float64) float64 { return f.bottom - (v-c.Y0)/(c.Y1-c.Y0)*(f.bottom-f.top) }
 	return f
 }
 
 // svg draws the chart and returns the content of its svg element.
-func (c chart) svg() string {
+func (c Chart) svg() string {
 	head, height := c.head()
-	across := ticks(c.x0, c.x1, int(c.width/110), c.x1-c.x0 > 2)
-	up := ticks(c.y0, c.y1, int(c.height/55), c.whole)
+	across := ticks(c.X0, c.X1, int(c.width/110), c.X1-c.X0 > 2)
+	up := ticks(c.Y0, c.Y1, int(c.height/55), c.Whole)
 	f := c.frame(height, across, up)
 	var b strings.Builder
-	for _, a := range c.areas {
+	for _, a := range c.Areas {
 		a.draw(&b, f, c.width)
 	}
 	c.axes(&b, f, across, up)
-	for _, l := range c.lines {
+	for _, l := range c.Lines {
 		l.draw(&b, f, c.width)
 	}
 	b.WriteString(head)
@@ -98,7 +111,7 @@ func (c chart) svg() string {
 
 // axes draws the labels of both axes, a grid line for each label of the vertical axis, and
 // the horizontal axis.
-func (c chart) axes(b *strings.Builder, f frame, across, up []tick) {
+func (c Chart) axes(b *strings.Builder, f frame, across, up []tick) {
 	label := func(x, y float64, anchor, text string) {
 		fmt.Fprintf(b, `<text x="%s" y="%s" text-anchor="%s" style="font-size:%dpx;%s">%s</text>`+"\n",
 			tenth(x), tenth(y), anchor, textSize, paint("fill", "muted"), escaped(text))
@@ -108,7 +121,7 @@ func (c chart) axes(b *strings.Builder, f frame, across, up []tick) {
 		fmt.Fprintf(b, `<path d="M%s,%sH%s" style="fill:none;%s"/>`, tenth(f.left), y, tenth(f.right), paint("stroke", "grid"))
 	}
 	fmt.Fprintf(b, `<path d="M%s,%sH%s" style="fill:none;%s"/>`+"\n", tenth(f.left), tenth(f.bottom), tenth(f.right), paint("stroke", "muted"))
-	label((f.left+f.right)/2, c.height-8, "middle", c.across)
+	label((f.left+f.right)/2, c.height-8, "middle", c.Across)
 	for _, t := range across {
 		label(f.x(t.value), f.bottom+lineHeight, "middle", t.label)
 	}
@@ -117,34 +130,34 @@ func (c chart) axes(b *strings.Builder, f frame, across, up []tick) {
 	}
 }
 
-func (l line) draw(b *strings.Builder, f frame, width float64) {
+func (l Line) draw(b *strings.Builder, f frame, width float64) {
 	points := 0
-	for _, piece := range l.points {
+	for _, piece := range l.Points {
 		points += len(piece)
 	}
-	for _, piece := range l.points.thinned(width) {
-		fmt.Fprintf(b, `<path d="%s" style="%s"/>`+"\n", path(piece, f), l.style(l.width))
-		if len(piece) > 1 && (l.dashed || points > dotLimit) {
+	for _, piece := range l.Points.thinned(width) {
+		fmt.Fprintf(b, `<path d="%s" style="%s"/>`+"\n", path(piece, f), l.style(l.Width))
+		if len(piece) > 1 && (l.Dashed || points > dotLimit) {
 			continue
 		}
 		for _, p := range piece {
-			fmt.Fprintf(b, `<circle cx="%s" cy="%s" r="2.5" style="%s"/>`, tenth(f.x(p.X)), tenth(f.y(p.Y)), paint("fill", l.shade))
+			fmt.Fprintf(b, `<circle cx="%s" cy="%s" r="2.5" style="%s"/>`, tenth(f.x(p.X)), tenth(f.y(p.Y)), paint("fill", l.Shade))
 		}
 	}
 }
 
 // style returns the SVG style of the line when it is drawn with the given width.
-func (l line) style(width float64) string {
-	style := fmt.Sprintf("fill:none;%s;stroke-width:%s", paint("stroke", l.shade), tenth(width))
-	if l.dashed {
+func (l Line) style(width float64) string {
+	style := fmt.Sprintf("fill:none;%s;stroke-width:%s", paint("stroke", l.Shade), tenth(width))
+	if l.Dashed {
 		style += ";stroke-dasharray:6,4"
 	}
 	return style
 }
 
-func (a area) draw(b *strings.Builder, f frame, width float64) {
-	for _, piece := range a.points.thinned(width) {
-		fmt.Fprintf(b, `<path d="%sV%sH%sZ" style="%s"/>`+"\n", path(piece, f), tenth(f.y(a.edge)), tenth(f.x(piece[0].X)), paint("fill", a.shade))
+func (a Area) draw(b *strings.Builder, f frame, width float64) {
+	for _, piece := range a.Points.thinned(width) {
+		fmt.Fprintf(b, `<path d="%sV%sH%sZ" style="%s"/>`+"\n", path(piece, f), tenth(f.y(a.Edge)), tenth(f.x(piece[0].X)), paint("fill", a.Shade))
 	}
 }
 
@@ -152,7 +165,7 @@ func (a area) draw(b *strings.Builder, f frame, width float64) {
 // V for horizontal and vertical lines, and leaves out a point that coincides with the
 // previous one. All other lines are relative to the previous point, which halves the size
 // of the path.
-func path(points []point, f frame) string {
+func path(points []Point, f frame) string {
 	var b strings.Builder
 	x, y := 0.0, 0.0
 	for i, p := range points {
@@ -186,7 +199,7 @@ func tenth(v float64) string {
 var sans = sync.OnceValue(func() *sfnt.Font {
 	font, err := sfnt.Parse(liberationsansregular.TTF)
 	if err != nil {
-		panic("report: the font that text is measured with: " + err.Error())
+		panic("chart: the font that text is measured with: " + err.Error())
 	}
 	return font
 })
@@ -244,7 +257,7 @@ func label(v, step float64) string {
 	case v == 0:
 		return "0"
 	case step >= 1:
-		return count(int64(math.Round(v)))
+		return words.Count(int64(math.Round(v)))
 	case step < 1e-4:
 		return fmt.Sprintf("%.1e", v)
 	}

@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"io"
@@ -13,19 +13,19 @@ import (
 	"golang.org/x/term"
 )
 
-// screen writes lines that stay and, on a terminal, one line at the bottom that
+// Screen writes lines that stay and, on a terminal, one line at the bottom that
 // is rewritten in place. It is safe for concurrent use: a signal is answered
 // while a step is being shown.
 //
 // A rewrite is a single write that starts with a carriage return and ends by
 // erasing what is left of the old line, so nothing flickers.
-type screen struct {
-	w     io.Writer
-	live  bool       // the bottom line can be rewritten
-	color bool       // colours are wanted
-	width func() int // columns
+type Screen struct {
+	Writer io.Writer
+	Live   bool       // the bottom line can be rewritten
+	Color  bool       // colours are wanted
+	Width  func() int // columns
 
-	breaks func() bool // whether a line break has to come before the next line; may be nil
+	Breaks func() bool // whether a line break has to come before the next line; may be nil
 
 	mu     sync.Mutex
 	bottom string // what the bottom line shows
@@ -34,11 +34,11 @@ type screen struct {
 // newScreen returns a screen that writes to f. If f is not a terminal, or TERM is dumb,
 // the screen only writes plain lines that stay. A NO_COLOR that is not empty turns
 // colours off (no-color.org).
-func newScreen(f *os.File, env func(string) (string, bool)) *screen {
+func newScreen(f *os.File, env func(string) (string, bool)) *Screen {
 	kind, _ := env("TERM")
 	noColor, _ := env("NO_COLOR")
 	tty := term.IsTerminal(int(f.Fd())) && kind != "dumb"
-	return &screen{w: f, live: tty, color: tty && noColor == "", width: func() int {
+	return &Screen{Writer: f, Live: tty, Color: tty && noColor == "", Width: func() int {
 		w, _, err := term.GetSize(int(f.Fd()))
 		if err != nil || w <= 0 {
 			return 80
@@ -95,9 +95,9 @@ func folded(text string, width, indent int) string {
 	return b.String()
 }
 
-// printable returns text with every non-graphic character written as an escape, such as
+// Printable returns text with every non-graphic character written as an escape, such as
 // \x1b: text from a file must not move the cursor or change the colour.
-func printable(text string) string {
+func Printable(text string) string {
 	var b strings.Builder
 	for _, r := range text {
 		if unicode.IsGraphic(r) {
@@ -109,56 +109,57 @@ func printable(text string) string {
 	return b.String()
 }
 
-// printableLines is like [printable], but keeps line breaks.
-func printableLines(text string) string {
+// PrintableLines is like [Printable], but keeps line breaks.
+func PrintableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
-		lines[i] = printable(l)
+		lines[i] = Printable(l)
 	}
 	return strings.Join(lines, "\n")
 }
 
+// The colours of lines, and what erases the rest of a line, as a terminal takes them.
 const (
-	eraseRest = "\x1b[K"
-	red       = "\x1b[31m"
-	green     = "\x1b[32m"
-	yellow    = "\x1b[33m"
-	cyan      = "\x1b[36m"
-	plain     = ""
+	EraseRest = "\x1b[K"
+	Red       = "\x1b[31m"
+	Green     = "\x1b[32m"
+	Yellow    = "\x1b[33m"
+	Cyan      = "\x1b[36m"
+	Plain     = ""
 )
 
 // print writes lines that stay, above the bottom line. A failed write is ignored:
 // there is nowhere to report it.
-func (s *screen) print(colour, text string) {
+func (s *Screen) print(colour, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.color && colour != plain {
+	if s.Color && colour != Plain {
 		text = colour + text + "\x1b[0m"
 	}
 	text += "\n"
-	if s.breaks != nil && s.breaks() {
+	if s.Breaks != nil && s.Breaks() {
 		text = "\n" + text
 	}
 	if s.bottom != "" {
-		text = "\r" + eraseRest + text + s.bottom
+		text = "\r" + EraseRest + text + s.bottom
 	}
-	_, _ = io.WriteString(s.w, text)
+	_, _ = io.WriteString(s.Writer, text)
 }
 
-// Write prints the lines of a log as [screen.print] does, and never fails.
-func (s *screen) Write(p []byte) (int, error) {
-	s.print(plain, strings.TrimSuffix(string(p), "\n"))
+// Write prints the lines of a log as any other line is printed, and never fails.
+func (s *Screen) Write(p []byte) (int, error) {
+	s.print(Plain, strings.TrimSuffix(string(p), "\n"))
 	return len(p), nil
 }
 
-// show replaces the bottom line; text must be no wider than the terminal. ""
+// Show replaces the bottom line; text must be no wider than the terminal. ""
 // removes it. Without a terminal nothing is written.
-func (s *screen) show(text string) {
+func (s *Screen) Show(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.live || text == s.bottom {
+	if !s.Live || text == s.bottom {
 		return
 	}
 	s.bottom = text
-	_, _ = io.WriteString(s.w, "\r"+text+eraseRest)
+	_, _ = io.WriteString(s.Writer, "\r"+text+EraseRest)
 }

@@ -1,4 +1,4 @@
-package report
+package chart
 
 import (
 	"encoding/xml"
@@ -7,30 +7,28 @@ import (
 	"strings"
 
 	"headroom/memory"
+	"headroom/report/words"
 )
 
 // markTexts is the largest number of failures that the text of a shared mark lists.
 const markTexts = 2
 
-// markTextLimit is how many bytes the text about one failure may have.
-const markTextLimit = 120
-
 // markLimit is how many marks a chart may have. If there would be more, each mark covers
 // all failures of a stretch of the chart.
 const markLimit = 24
 
-// mark is a failure on a chart.
-type mark struct {
-	number int // number of the failure's row in the ledger
-	step   float64
-	value  float64 // place on the vertical axis; NaN means the top
-	cause  memory.Cause
-	text   string
+// Mark is a failure on a chart.
+type Mark struct {
+	Number int     // shown in the mark's badge
+	X      float64 // place on the horizontal axis
+	Y      float64 // place on the vertical axis; NaN means the top
+	Cause  memory.Cause
+	Text   string // what is said of the failure
 }
 
 // drawMarks draws a line and a numbered badge for every failure. Failures whose badges
 // would overlap share one badge.
-func (c chart) drawMarks(f frame) string {
+func (c Chart) drawMarks(f frame) string {
 	groups := c.groups(f, 2)
 	if len(groups) > markLimit {
 		groups = c.groups(f, (f.right-f.left)/markLimit)
@@ -43,13 +41,13 @@ func (c chart) drawMarks(f frame) string {
 }
 
 // groups puts the marks into groups whose badges are at least the given distance apart.
-func (c chart) groups(f frame, apart float64) (all [][]mark) {
-	for from := 0; from < len(c.marks); {
+func (c Chart) groups(f frame, apart float64) (all [][]Mark) {
+	for from := 0; from < len(c.Marks); {
 		to := from + 1
-		for to < len(c.marks) && f.x(c.marks[to].step)-half(c.marks[to:to+1]) < f.middle(c.marks[from:to])+half(c.marks[from:to])+apart {
+		for to < len(c.Marks) && f.x(c.Marks[to].X)-half(c.Marks[to:to+1]) < f.middle(c.Marks[from:to])+half(c.Marks[from:to])+apart {
 			to++
 		}
-		all = append(all, c.marks[from:to])
+		all = append(all, c.Marks[from:to])
 		from = to
 	}
 	return all
@@ -60,22 +58,22 @@ const stripWidth = 32
 
 // drawValues lays invisible strips over the chart. When the reader points at a strip,
 // the browser shows the values of the lines at the middle of the strip.
-func (c chart) drawValues(f frame) string {
+func (c Chart) drawValues(f frame) string {
 	var b strings.Builder
 	n := int((f.right - f.left) / stripWidth)
 	for i := range n {
-		wide := (c.x1 - c.x0) / float64(n)
-		middle := c.x0 + (float64(i)+0.5)*wide
-		text := number(middle) + " " + c.across
-		if c.across == stepsAcross {
+		wide := (c.X1 - c.X0) / float64(n)
+		middle := c.X0 + (float64(i)+0.5)*wide
+		text := words.Number(middle) + " " + c.Across
+		if c.Across == Steps {
 			middle = math.Round(middle)
-			text = "step " + count(int64(middle))
+			text = "step " + words.Count(int64(middle))
 		}
 		known := false
-		for _, l := range c.lines {
-			if y, ok := l.points.near(middle, wide/2); ok {
+		for _, l := range c.Lines {
+			if y, ok := l.Points.near(middle, wide/2); ok {
 				known = true
-				text += "\n" + strings.TrimRight(l.name+": "+number(y)+" "+c.unit, " ")
+				text += "\n" + strings.TrimRight(l.Name+": "+words.Number(y)+" "+c.Unit, " ")
 			}
 		}
 		if known {
@@ -87,31 +85,31 @@ func (c chart) drawValues(f frame) string {
 }
 
 // badge returns the text in the badge of a group of marks.
-func badge(group []mark) string {
+func badge(group []Mark) string {
 	if len(group) == 1 {
-		return fmt.Sprint(group[0].number)
+		return fmt.Sprint(group[0].Number)
 	}
-	return fmt.Sprintf("%d–%d", group[0].number, group[len(group)-1].number)
+	return fmt.Sprintf("%d–%d", group[0].Number, group[len(group)-1].Number)
 }
 
 // half returns half the width of the badge of a group of marks.
-func half(group []mark) float64 { return textWidth(badge(group), 11)/2 + 5 }
+func half(group []Mark) float64 { return textWidth(badge(group), 11)/2 + 5 }
 
-func (f frame) middle(group []mark) float64 {
-	return (f.x(group[0].step) + f.x(group[len(group)-1].step)) / 2
+func (f frame) middle(group []Mark) float64 {
+	return (f.x(group[0].X) + f.x(group[len(group)-1].X)) / 2
 }
 
-func (c chart) drawMark(b *strings.Builder, f frame, group []mark) {
+func (c Chart) drawMark(b *strings.Builder, f frame, group []Mark) {
 	x := f.middle(group)
 	y, texts := f.bottom, []string{}
 	for _, m := range group {
 		at := f.top - 4
-		if m.value == m.value {
-			at = max(at, f.y(m.value))
+		if m.Y == m.Y {
+			at = max(at, f.y(m.Y))
 		}
 		y = min(y, at)
 		if len(texts) < markTexts {
-			texts = append(texts, m.text)
+			texts = append(texts, m.Text)
 		}
 	}
 	if more := len(group) - len(texts); more > 0 {
@@ -119,7 +117,7 @@ func (c chart) drawMark(b *strings.Builder, f frame, group []mark) {
 	}
 	half := half(group)
 	x0 := min(max(x, f.left+half), c.width-half-1) // clear of the axis labels
-	shade := causeShade(group[len(group)-1].cause)
+	shade := CauseShade(group[len(group)-1].Cause)
 	fmt.Fprintf(b, `<g class="mark"><title>%s</title>`, escaped(strings.Join(texts, "\n")))
 	fmt.Fprintf(b, `<path d="M%.1f,%.1fV%.1f" style="%s;stroke-width:1;stroke-dasharray:2,3;fill:none"/>`, x, y, f.bottom, paint("stroke", shade))
 	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="18" rx="9" style="%s"/>`, x0-half, y-9, 2*half, paint("fill", shade))
@@ -128,12 +126,12 @@ func (c chart) drawMark(b *strings.Builder, f frame, group []mark) {
 
 // head returns the SVG of the title, the unit and the legend, and the height that they
 // take up.
-func (c chart) head() (svg string, height float64) {
+func (c Chart) head() (svg string, height float64) {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<text x="4" y="19" style="font-size:%dpx;font-weight:bold;%s">%s</text>`, titleSize, paint("fill", "ink"), escaped(c.title))
-	if c.unit != "" {
+	fmt.Fprintf(&b, `<text x="4" y="19" style="font-size:%dpx;font-weight:bold;%s">%s</text>`, titleSize, paint("fill", "ink"), escaped(c.Title))
+	if c.Unit != "" {
 		fmt.Fprintf(&b, `<text x="%.1f" y="19" style="font-size:%dpx;%s">%s</text>`+"\n",
-			12+1.08*textWidth(c.title, titleSize), textSize, paint("fill", "muted"), escaped(c.unit))
+			12+1.08*textWidth(c.Title, titleSize), textSize, paint("fill", "muted"), escaped(c.Unit))
 	}
 	x, y := 4.0, 42.0
 	for _, key := range c.legend() {
@@ -151,28 +149,28 @@ func (c chart) head() (svg string, height float64) {
 // key is one entry of a legend.
 type key struct{ symbol, name string }
 
-func (c chart) legend() []key {
+func (c Chart) legend() []key {
 	var keys []key
-	for _, l := range c.lines {
-		keys = append(keys, key{l.symbol(), l.name})
+	for _, l := range c.Lines {
+		keys = append(keys, key{l.symbol(), l.Name})
 	}
-	for _, a := range c.areas {
-		if a.name != "" {
-			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" style="%s"/>`, paint("fill", a.shade)), a.name})
+	for _, a := range c.Areas {
+		if a.Name != "" {
+			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" style="%s"/>`, paint("fill", a.Shade)), a.Name})
 		}
 	}
 	seen := map[memory.Cause]bool{}
-	for _, m := range c.marks {
-		if !seen[m.cause] {
-			seen[m.cause] = true
-			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" rx="6" style="%s"/>`, paint("fill", causeShade(m.cause))), "failed: " + string(m.cause)})
+	for _, m := range c.Marks {
+		if !seen[m.Cause] {
+			seen[m.Cause] = true
+			keys = append(keys, key{fmt.Sprintf(`<rect y="-10" width="18" height="12" rx="6" style="%s"/>`, paint("fill", CauseShade(m.Cause))), "failed: " + string(m.Cause)})
 		}
 	}
 	return keys
 }
 
-func (l line) symbol() string {
-	return fmt.Sprintf(`<path d="M0,-4h18" style="%s"/>`, l.style(max(2, l.width)))
+func (l Line) symbol() string {
+	return fmt.Sprintf(`<path d="M0,-4h18" style="%s"/>`, l.style(max(2, l.Width)))
 }
 
 // escaped returns s as XML and HTML text. It replaces characters that XML does not allow.

@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"headroom/memory"
@@ -6,21 +6,21 @@ import (
 	"headroom/runs"
 )
 
-// stream is stdout with --json: one object per line, each with a "kind". Entries of
+// Stream is stdout with --json: one object per line, each with a "kind". Entries of
 // the journal look the same as in journal.jsonl. A nil stream sends nothing.
-type stream struct {
-	u    *ui
+type Stream struct {
+	UI   *UI
 	gone bool // nobody reads any more
 }
 
-// stepLine is the line about a step. The step looks the same as in metrics.jsonl.
-type stepLine struct {
+// StepLine is the line about a step. The step looks the same as in metrics.jsonl.
+type StepLine struct {
 	Kind string `json:"kind"` // "step"
 	runs.StepReport
 }
 
-// squeezeLine says that a process simulated by device.squeeze begins or ends.
-type squeezeLine struct {
+// SqueezeLine says that a process simulated by device.squeeze begins or ends.
+type SqueezeLine struct {
 	Kind   string       `json:"kind"` // "squeeze"
 	Begins bool         `json:"begins"`
 	From   int          `json:"from"` // steps
@@ -28,8 +28,8 @@ type squeezeLine struct {
 	Take   memory.Bytes `json:"take"`
 }
 
-// resultLine is the last line of the stream: the outcome of the command.
-type resultLine struct {
+// ResultLine is the last line of the stream: the outcome of the command.
+type ResultLine struct {
 	Kind       string        `json:"kind"`   // "result"
 	Status     int           `json:"status"` // exit status
 	Name       string        `json:"name"`
@@ -44,14 +44,14 @@ type resultLine struct {
 	Error      string        `json:"error,omitempty"`
 }
 
-// send writes v as one line. If the reader has gone, send warns once and writes nothing
+// Send writes v as one line. If the reader has gone, send warns once and writes nothing
 // more; the run continues.
-func (s *stream) send(v any) {
+func (s *Stream) Send(v any) {
 	if s == nil || s.gone {
 		return
 	}
-	if err := s.u.answerJSON(v); err != nil {
+	if err := s.UI.AnswerJSON(v); err != nil {
 		s.gone = true
-		s.u.noReader(err)
+		s.UI.noReader(err)
 	}
 }

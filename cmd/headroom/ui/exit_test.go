@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestExitStatus(t *testing.T) {
 		{&harness.PanicError{Step: 3, Value: "a shape is wrong"}, 1},
 		{&harness.BrokenPromiseError{}, 1},
 		{&harness.CheckpointError{Err: errors.New("no space left")}, 1},
-		{usagef("", "x"), 2},
+		{Usagef("", "x"), 2},
 		{&harness.MismatchError{}, 2},
 		{&runs.LockedError{}, 2},
 		{harness.ErrInterrupted, 75},
@@ -43,7 +43,7 @@ func TestExitStatus(t *testing.T) {
 		{fmt.Errorf("step 3: %w", &device.GoneError{Device: "GPU 0", Err: errors.New("fell off the bus")}), 122},
 	} {
 		for _, err := range []error{c.err, inARun(c.err)} {
-			if got := exitStatus(err); got != c.want {
+			if got := ExitStatus(err); got != c.want {
 				t.Errorf("exitStatus(%T %v) = %d, want %d", err, err, got, c.want)
 			}
 		}
@@ -58,9 +58,9 @@ func inARun(err error) error {
 }
 
 func TestOneRowMatches(t *testing.T) {
-	for _, err := range []error{usagef("", "x"), harness.ErrInterrupted, &harness.GaveUpError{}, &memory.OutOfMemoryError{}, job.ErrNoDevice} {
+	for _, err := range []error{Usagef("", "x"), harness.ErrInterrupted, &harness.GaveUpError{}, &memory.OutOfMemoryError{}, job.ErrNoDevice} {
 		n := 0
-		for _, e := range statuses {
+		for _, e := range Exits {
 			if e.is != nil && e.is(err) {
 				n++
 			}

@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"fmt"
@@ -10,49 +10,50 @@ import (
 	"headroom/runs"
 )
 
-// progress shows how a run is getting on. On a terminal it rewrites a single line;
+// Progress shows how a run is getting on. On a terminal it rewrites a single line;
 // elsewhere it writes a new line now and then.
-type progress struct {
-	u        *ui
-	total    int       // steps of the whole run
-	started  time.Time // when this command started
-	shown    time.Time // when the newest line was written or rewritten
-	pace     float64   // seconds per step, smoothed
-	failures int       // out-of-memory failures, in this command
-	hidden   bool      // --no-progress
+type Progress struct {
+	UI       *UI
+	Total    int       // steps of the whole run
+	Started  time.Time // when this command started
+	Failures int       // out-of-memory failures, in this command
+	Hidden   bool      // --no-progress
+
+	shown time.Time // when the newest line was written or rewritten
+	pace  float64   // seconds per step, smoothed
 }
 
 // rewriteEvery is the shortest time between rewrites; eyes cannot follow faster ones.
 const rewriteEvery = 100 * time.Millisecond
 
-// step updates the pace with s, and shows s if it is due.
-func (p *progress) step(s runs.StepReport) {
+// Step updates the pace with s, and shows s if it is due.
+func (p *Progress) Step(s runs.StepReport) {
 	p.pace = smooth(p.pace, s.Seconds)
-	if p.u.quiet || p.hidden || !p.due(s) {
+	if p.UI.Quiet || p.Hidden || !p.due(s) {
 		return
 	}
-	p.shown = p.u.now()
-	if p.u.screen.live {
-		width := p.u.screen.width() - 1
-		p.u.screen.show(barred(fitted(p.parts(s), width), s.Step, p.total, width))
+	p.shown = p.UI.Now()
+	if p.UI.Screen.Live {
+		width := p.UI.Screen.Width() - 1
+		p.UI.Screen.Show(barred(fitted(p.parts(s), width), s.Step, p.Total, width))
 		return
 	}
-	p.u.line(plain, joined(p.parts(s)))
+	p.UI.Line(Plain, joined(p.parts(s)))
 }
 
 // due reports whether s is to be shown. The last step is always shown. On a terminal, the other
 // steps are shown at least [rewriteEvery] apart. Without a terminal, the first step is shown,
 // and later steps at growing intervals, from 5 seconds to a minute, so that a night's log stays
 // readable.
-func (p *progress) due(s runs.StepReport) bool {
-	now := p.u.now()
-	if s.Step == p.total {
+func (p *Progress) due(s runs.StepReport) bool {
+	now := p.UI.Now()
+	if s.Step == p.Total {
 		return true
 	}
-	if p.u.screen.live {
+	if p.UI.Screen.Live {
 		return now.Sub(p.shown) >= rewriteEvery
 	}
-	gap := min(max(now.Sub(p.started)/10, 5*time.Second), time.Minute)
+	gap := min(max(now.Sub(p.Started)/10, 5*time.Second), time.Minute)
 	return now.Sub(p.shown) >= gap
 }
 
@@ -60,19 +61,19 @@ func (p *progress) due(s runs.StepReport) bool {
 type part struct{ long, short string }
 
 // parts returns the items of the progress line, the most important first.
-func (p *progress) parts(s runs.StepReport) []part {
+func (p *Progress) parts(s runs.StepReport) []part {
 	same := func(text string) part { return part{text, text} }
-	parts := []part{same(fmt.Sprintf("step %d/%d", s.Step, p.total)), {fmt.Sprintf("loss %.3f", s.Loss), fmt.Sprintf("loss %.2f", s.Loss)}}
-	if left := time.Duration(p.pace * float64(p.total-s.Step) * float64(time.Second)); left >= time.Second {
-		parts = append(parts, part{roughly(left) + " left", briefly(left) + " left"})
+	parts := []part{same(fmt.Sprintf("step %d/%d", s.Step, p.Total)), {fmt.Sprintf("loss %.3f", s.Loss), fmt.Sprintf("loss %.2f", s.Loss)}}
+	if left := time.Duration(p.pace * float64(p.Total-s.Step) * float64(time.Second)); left >= time.Second {
+		parts = append(parts, part{roughly(left) + " left", Briefly(left) + " left"})
 	}
 	if p.pace > 0 {
-		parts = append(parts, same(rate(float64(s.Samples)/p.pace)))
+		parts = append(parts, same(Rate(float64(s.Samples)/p.pace)))
 	}
-	micro, peak := splits(s.Splits), share(s.Memory.Peak, s.Memory.Capacity)
+	micro, peak := splits(s.Splits), Share(s.Memory.Peak, s.Memory.Capacity)
 	parts = append(parts, part{"micro " + micro, micro}, part{"peak " + peak, peak})
-	if p.failures > 0 {
-		parts = append(parts, part{plural(p.failures, "failure") + " survived", fmt.Sprintf("%d OOM", p.failures)})
+	if p.Failures > 0 {
+		parts = append(parts, part{Plural(p.Failures, "failure") + " survived", fmt.Sprintf("%d OOM", p.Failures)})
 	}
 	return parts
 }
@@ -86,8 +87,8 @@ func splits(sizes []int) string {
 	return fmt.Sprintf("%d×%d", sizes[0], len(sizes))
 }
 
-// share returns a part and the whole, both in the unit of the whole, as in "12.6/15 MiB".
-func share(part, all memory.Bytes) string {
+// Share returns a part and the whole, both in the unit of the whole, as in "12.6/15 MiB".
+func Share(part, all memory.Bytes) string {
 	_, unit, _ := strings.Cut(all.String(), " ")
 	one, err := memory.Parse("1" + unit)
 	if err != nil {
@@ -164,8 +165,8 @@ func roughly(d time.Duration) string {
 	return fmt.Sprintf("%.0fs", d.Seconds())
 }
 
-// briefly formats d in a single unit.
-func briefly(d time.Duration) string {
+// Briefly formats d in a single unit.
+func Briefly(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
 		return fmt.Sprintf("%.0fd", d.Hours()/24)
@@ -177,16 +178,17 @@ func briefly(d time.Duration) string {
 	return fmt.Sprintf("%.0fs", d.Seconds())
 }
 
-// rate formats a number of samples per second to three significant digits, or to a whole number
+// Rate formats a number of samples per second to three significant digits, or to a whole number
 // if there are 100 or more.
-func rate(samples float64) string {
+func Rate(samples float64) string {
 	if samples >= 100 {
 		return fmt.Sprintf("%.0f samples/s", samples)
 	}
 	return fmt.Sprintf("%.3g samples/s", samples)
 }
 
-func plural(n int, word string) string {
+// Plural returns a number with its noun: "1 step", "2 steps".
+func Plural(n int, word string) string {
 	if n == 1 {
 		return "1 " + word
 	}

@@ -1,4 +1,6 @@
-package report
+// Package words writes numbers, shares and durations as people read them, in reports and
+// their charts. Its functions are pure.
+package words
 
 import (
 	"fmt"
@@ -8,8 +10,8 @@ import (
 	"time"
 )
 
-// count returns a whole number as text with separators: 12,800.
-func count[N int | int64](n N) string {
+// Count returns a whole number as text with separators: 12,800.
+func Count[N int | int64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	sign := ""
 	if n < 0 {
@@ -21,32 +23,32 @@ func count[N int | int64](n N) string {
 	return sign + digits
 }
 
-// plural returns a number with its noun: "1 step", "2 steps".
-func plural(n int, what string) string {
+// Plural returns a number with its noun: "1 step", "2 steps".
+func Plural(n int, what string) string {
 	if n != 1 {
 		what += "s"
 	}
-	return count(n) + " " + what
+	return Count(n) + " " + what
 }
 
-// span returns a range in words: "step 7" or "steps 7 to 9".
-func span(what string, from, to int) string {
+// Span returns a range in words: "step 7" or "steps 7 to 9".
+func Span(what string, from, to int) string {
 	if from >= to {
-		return fmt.Sprintf("%s %s", what, count(to))
+		return fmt.Sprintf("%s %s", what, Count(to))
 	}
-	return fmt.Sprintf("%ss %s to %s", what, count(from), count(to))
+	return fmt.Sprintf("%ss %s to %s", what, Count(from), Count(to))
 }
 
-// number returns v as text with three significant digits, and NaN and infinities in
+// Number returns v as text with three significant digits, and NaN and infinities in
 // words.
-func number(v float64) string {
+func Number(v float64) string {
 	switch {
 	case math.IsNaN(v):
 		return "not a number"
 	case math.IsInf(v, 0):
 		return "infinite"
 	case math.Abs(v) >= 1000:
-		return count(int64(math.Round(v)))
+		return Count(int64(math.Round(v)))
 	case v == 0:
 		return "0"
 	case math.Abs(v) < 0.001:
@@ -64,27 +66,8 @@ func trimmed(s string) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
 
-// clipped returns s if it takes at most limit bytes in HTML. Otherwise it returns as much
-// of the start of s as fits, with … for the rest.
-func clipped(s string, limit int) string {
-	for i, c := range s {
-		if limit -= weight(c); limit < 0 {
-			return strings.TrimRight(s[:i], " ") + " …"
-		}
-	}
-	return s
-}
-
-// weight returns how many bytes c takes in HTML.
-func weight(c rune) int {
-	if strings.ContainsRune(`<>&"'`, c) {
-		return len("&#34;")
-	}
-	return len(string(c))
-}
-
-// percent returns a fraction of 1 as a percentage.
-func percent(share float64) string {
+// Percent returns a fraction of 1 as a percentage.
+func Percent(share float64) string {
 	v := 100 * share
 	switch {
 	case math.IsNaN(v) || math.IsInf(v, 0):
@@ -97,8 +80,8 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.1f %%", v)
 }
 
-// lasting returns a duration as text, in its two largest units.
-func lasting(d time.Duration) string {
+// Lasting returns a duration as text, in its two largest units.
+func Lasting(d time.Duration) string {
 	seconds := d.Seconds()
 	switch {
 	case seconds <= 0:
@@ -124,6 +107,7 @@ func lasting(d time.Duration) string {
 	return fmt.Sprintf("%d d %d h", hours/24, hours%24)
 }
 
-func secondsLasting(s float64) string {
-	return lasting(time.Duration(s * float64(time.Second)))
+// Seconds is [Lasting] for a number of seconds.
+func Seconds(s float64) string {
+	return Lasting(time.Duration(s * float64(time.Second)))
 }

@@ -1,4 +1,4 @@
-package main
+package ui
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"headroom/cmd/headroom/ui/uitest"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/runs"
@@ -19,7 +20,7 @@ func aStep(n int) runs.StepReport {
 }
 
 func TestLiveLineFitsEveryWidth(t *testing.T) {
-	p := progress{total: 2000, pace: 0.5, failures: 2}
+	p := Progress{Total: 2000, pace: 0.5, Failures: 2}
 	const whole = "step 120/2000 · loss 3.142 · 15m 40s left · 160 samples/s · micro 27×3 · peak 3/4 GiB · 2 failures survived"
 	last := -1
 	for width := range 200 {
@@ -46,13 +47,13 @@ func TestLiveLineSaysAllOn80Columns(t *testing.T) {
 	small.Memory = memory.Stats{Peak: 12*memory.MiB + 640*memory.KiB, Capacity: 15 * memory.MiB}
 	large.Memory = memory.Stats{Peak: 126 * memory.GiB, Capacity: 140 * memory.GiB}
 	for _, test := range []struct {
-		p    progress
+		p    Progress
 		s    runs.StepReport
 		want string
 	}{
-		{progress{total: 200, pace: 0.95, failures: 2}, small,
+		{Progress{Total: 200, pace: 0.95, Failures: 2}, small,
 			"step 120/200  loss 3.14  1m left  84.2 samples/s  16×2  12.6/15 MiB  2 OOM"},
-		{progress{total: 20000, pace: 1, failures: 12}, large,
+		{Progress{Total: 20000, pace: 1, Failures: 12}, large,
 			"step 12000/20000  loss 3.14  2.2h left  80 samples/s  27×3  126/140 GiB  12 OOM"},
 	} {
 		if got := fitted(test.p.parts(test.s), 79); got != test.want {
@@ -90,11 +91,11 @@ func TestBarTakesTheRoomThatIsLeft(t *testing.T) {
 func TestPlainLinesGetRarer(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(0, 0)
-	u := &ui{screen: &screen{w: &out}, now: func() time.Time { return now }}
-	p := progress{u: u, total: 8 * 3600, started: now}
-	for n := 1; n <= p.total; n++ {
+	u := &UI{Screen: &Screen{Writer: &out}, Now: func() time.Time { return now }}
+	p := Progress{UI: u, Total: 8 * 3600, Started: now}
+	for n := 1; n <= p.Total; n++ {
 		now = now.Add(time.Second)
-		p.step(aStep(n))
+		p.Step(aStep(n))
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if !strings.HasPrefix(lines[0], "headroom: step 1/") || !strings.HasPrefix(lines[len(lines)-1], "headroom: step 28800/") {
@@ -106,27 +107,6 @@ func TestPlainLinesGetRarer(t *testing.T) {
 	if strings.ContainsAny(out.String(), "\r\x1b") {
 		t.Error("control characters without a terminal")
 	}
-}
-
-// terminal returns what a terminal shows after the given output, one string per row.
-func terminal(written string) []string {
-	rows, row := []string{}, []rune{}
-	column := 0
-	text := strings.ReplaceAll(written, eraseRest, "\x00")
-	for _, r := range text {
-		switch r {
-		case '\r':
-			column = 0
-		case '\x00':
-			row = row[:min(column, len(row))]
-		case '\n':
-			rows, row, column = append(rows, string(row)), nil, 0
-		default:
-			row = append(row[:min(column, len(row))], append([]rune{r}, row[min(column+1, len(row)):]...)...)
-			column++
-		}
-	}
-	return append(rows, string(row))
 }
 
 func TestFolded(t *testing.T) {
@@ -146,14 +126,14 @@ func TestFolded(t *testing.T) {
 
 func TestScreenLeavesNoGarbage(t *testing.T) {
 	var out bytes.Buffer
-	s := &screen{w: &out, live: true}
-	s.show("step 1/10 · loss 12.34")
-	s.print(plain, "short")
-	s.show("step 2/10")
-	s.print(plain, "something longer than the line")
-	s.show("")
-	s.print(plain, "done")
-	got := strings.Join(terminal(out.String()), "|")
+	s := &Screen{Writer: &out, Live: true}
+	s.Show("step 1/10 · loss 12.34")
+	s.print(Plain, "short")
+	s.Show("step 2/10")
+	s.print(Plain, "something longer than the line")
+	s.Show("")
+	s.print(Plain, "done")
+	got := strings.Join(uitest.Terminal(out.String()), "|")
 	if want := "short|something longer than the line|done|"; got != want {
 		t.Errorf("the terminal shows %q, want %q", got, want)
 	}
@@ -164,10 +144,10 @@ func TestScreenLeavesNoGarbage(t *testing.T) {
 func TestOwnLinesBeginALine(t *testing.T) {
 	var out bytes.Buffer
 	open := true
-	s := &screen{w: &out, breaks: func() bool { defer func() { open = false }(); return open }}
+	s := &Screen{Writer: &out, Breaks: func() bool { defer func() { open = false }(); return open }}
 	out.WriteString("step 10%")
-	s.print(plain, "one")
-	s.print(plain, "two")
+	s.print(Plain, "one")
+	s.print(Plain, "two")
 	if got := out.String(); got != "step 10%\none\ntwo\n" {
 		t.Errorf("%q", got)
 	}
@@ -177,7 +157,7 @@ func TestOwnLinesBeginALine(t *testing.T) {
 // told apart, even if they are folded.
 func TestMarks(t *testing.T) {
 	var out strings.Builder
-	u := &ui{screen: &screen{w: &out, live: true, width: func() int { return 30 }}, now: time.Now}
+	u := &UI{Screen: &Screen{Writer: &out, Live: true, Width: func() int { return 30 }}, Now: time.Now}
 	for _, e := range []runs.Entry{
 		{Kind: runs.KindOOM, Text: "out of memory at micro-batch 4"},
 		{Kind: runs.KindDecision, Text: "micro-batch 4 → 2"},
@@ -186,10 +166,10 @@ func TestMarks(t *testing.T) {
 		{Kind: runs.KindSearch, Text: "the largest is 4"},
 		{Kind: runs.KindWarning, Text: "disk is full"},
 	} {
-		u.entry(e)
+		u.Entry(e)
 	}
-	u.failed(errors.New("gave up"))
-	u.finished(harness.Result{})
+	u.Failed(errors.New("gave up"))
+	u.Finished(harness.Result{})
 	want := `headroom: ! out of memory at
             micro-batch 4
 headroom: > micro-batch 4 → 2
@@ -211,7 +191,7 @@ headroom: done: 0 steps, loss
 // next search shows all of its answers again.
 func TestASizeThatIsTriedAgainIsOneLine(t *testing.T) {
 	var out strings.Builder
-	u := &ui{screen: &screen{w: &out}, now: time.Now}
+	u := &UI{Screen: &Screen{Writer: &out}, Now: time.Now}
 	for _, e := range []runs.Entry{
 		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3 GiB"},
 		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3 GiB"},
@@ -220,7 +200,7 @@ func TestASizeThatIsTriedAgainIsOneLine(t *testing.T) {
 		{Kind: runs.KindSearch, Text: "the largest is 4"},
 		{Kind: runs.KindProbe, Text: "micro-batch 4 fits: peak 3.1 GiB"},
 	} {
-		u.entry(e)
+		u.Entry(e)
 	}
 	want := "headroom:   micro-batch 4 fits: peak 3 GiB\nheadroom:   micro-batch 4 fits: peak 3.1 GiB\nheadroom: the largest is 4\nheadroom:   micro-batch 4 fits: peak 3.1 GiB\n"
 	if out.String() != want {

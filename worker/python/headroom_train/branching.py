@@ -1,0 +1,168 @@
+"""Finds modules whose code does something else for a large batch, or for rows beyond some number, than for a few rows.
+
+A trial runs a module on a few rows, and pieces have more of them, but never as many as the batch. Code that asks for the
+size of its batch, or that treats rows by their numbers (``h[:3000]``), may do something else for the batch than for any
+piece. Here the call is made with tensors that have no memory, for a few rows and for all of them, and its operations are
+compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .calm import Watched, Watcher
+from .held import USUAL, submodules
+
+GUARDED = hasattr(torch._C, "_set_throw_on_mutable_data_ptr")  # a foreign kernel that asks for memory that is not there gets an exception
+# These only arrange memory: which of them run may depend on strides.
+_LAYOUT = {"clone", "contiguous", "view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "expand", "copy_", "as_strided"}
+_NUMBERS = ("number", "float", "Optional[number]", "Optional[float]", "Tensor")
+_COUNTS = {"arange", "range", "linspace"}  # number the rows
+_BOUNDS = {"ge", "gt", "le", "lt", "eq", "ne", "floor_divide", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "sub", "rsub"}
+_LOOKS_UP = {"index", "index_put", "index_put_", "_index_put_impl_", "gather", "embedding", "index_select", "take", "scatter", "scatter_"}
+
+
+class Made(NamedTuple):
+    """An operation: its name, the numbers among its arguments that are no sizes, and the shapes of its results."""
+
+    name: str
+    numbers: tuple[float, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+class Calls(Watcher):
+    """The operations that it sees. Their results have no memory, and asking for it is an exception. :attr:`bounds` are the numbers
+    with which the code compares numbers that it has given to the rows."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._numbered: dict[int, torch.Tensor] = {}  # tensors that are made from the numbers of rows, by id
+        self.made: list[Made] = []
+        self.bounds: set[float] = set()
+
+    def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name, found = func._schema.name.split("::")[-1], [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        for t in found:
+            if t.is_meta:
+                torch._C._set_throw_on_mutable_data_ptr(t)
+        numbers = _numbers(func, args, kwargs)
+        if self._follows(name, args, kwargs, found) and name.rstrip("_") in _BOUNDS:
+            self.bounds.update(numbers)
+        if name not in _LAYOUT:
+            self.made.append(Made(name, numbers, tuple(tuple(t.shape) for t in found)))
+
+    def _follows(self, name: str, args: Any, kwargs: Any, found: Sequence[torch.Tensor]) -> bool:
+        """Notes which results are made from the numbers of rows. Returns whether an argument is."""
+        given = any(id(t) in self._numbered for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
+        if given and name not in _LOOKS_UP or name in _COUNTS and any(self._rows in t.shape for t in found):
+            self._numbered.update({id(t): t for t in found})
+        return given
+
+
+class Hollow(Watched):
+    """A context in which tensors without memory can be used beside others, which then count as tensors without memory, too."""
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if any(isinstance(t, torch.Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
+            args, kwargs = tree_map(_emptied, args), tree_map(_emptied, kwargs)
+        return func(*args, **kwargs)
+
+
+def _emptied(value: Any) -> Any:
+    return without_memory(value) if isinstance(value, torch.Tensor) and not value.is_meta else value
+
+
+def _numbers(func: Any, args: Any, kwargs: Any) -> tuple[float, ...]:
+    found = []
+    for i, wanted in enumerate(func._schema.arguments):
+        given = args[i] if i < len(args) else kwargs.get(wanted.name)
+        if isinstance(given, (int, float)) and str(wanted.type) in _NUMBERS:
+            found.append(float(given))
+    return tuple(found)
+
+
+def without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape and type that has no memory."""
+    made = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad and tensor.is_leaf)
+    if GUARDED:
+        torch._C._set_throw_on_mutable_data_ptr(made)
+    return made
+
+
+@contextmanager
+def hollow(module: torch.nn.Module) -> Iterator[None]:
+    """A context in which a module's parameters, buffers and other tensors have no memory."""
+    made: dict[int, torch.Tensor] = {}
+
+    def instead(value: Any) -> Any:
+        """A tensor without memory for a tensor, also in a list, tuple or dictionary; anything else unchanged."""
+        if isinstance(value, torch.Tensor):
+            if id(value) not in made:
+                made[id(value)] = without_memory(value)
+            return made[id(value)]
+        inside = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+        if not any(isinstance(v, torch.Tensor) for v in inside):
+            return value
+        return {k: instead(v) for k, v in value.items()} if type(value) is dict else type(value)(map(instead, value))
+
+    had: list[tuple[dict, str, Any]] = []
+    try:
+        for m in submodules([module]):
+            for held in (m._parameters, m._buffers, vars(m)):
+                for name, value in [*held.items()]:
+                    other = value if held is vars(m) and name in USUAL else instead(value)
+                    if other is not value:
+                        had.append((held, name, value))
+                        held[name] = other
+        yield
+    finally:
+        for held, name, value in had:
+            held[name] = value
+
+
+def otherwise(module: torch.nn.Module, calls: dict[int, Callable[[], Any]]) -> Optional[str]:
+    """How two calls of a module are seen to differ, other than by their size; None if they are not, or if the module needs values.
+    ``calls`` has the calls by their number of rows, the smaller one first; their arguments have no memory. Whatever the calls
+    change must be undone by the caller."""
+    if not GUARDED:
+        return None
+    seen = [Calls(rows) for rows in calls]
+    try:
+        with hollow(module):
+            for watcher, call in zip(seen, calls.values()):
+                with Hollow([watcher]):
+                    call()
+    except Exception:
+        return None
+    few, many = calls
+    here, there = (s.made for s in seen)
+    if any(few < bound < many for bound in seen[0].bounds & seen[1].bounds):
+        return "the numbers of rows are compared with a number"
+    if [m.name for m in here] == [m.name for m in there]:
+        differs = (a.name for a, b in zip(here, there) if not _in_proportion(a.shapes, b.shapes, few, many) or not _alike(a.numbers, b.numbers, few, many))
+        return next(differs, None)
+    for name in dict.fromkeys(m.name for m in (*here, *there)):
+        some, others = ({m.numbers for m in made if m.name == name} for made in (here, there))
+        if not all(any(_alike(a, b, few, many) for b in others) for a in some) or not all(any(_alike(a, b, few, many) for a in some) for b in others):
+            return name
+    return None
+
+
+def _alike(some: tuple[float, ...], others: tuple[float, ...], few: int, many: int) -> bool:
+    """Whether numbers are the same in a call with ``few`` rows and in one with ``many``, or as many times larger or smaller as there
+    are rows."""
+    ratio = many / few
+    return len(some) == len(others) and all(any(math.isclose(a * r, b, rel_tol=1e-6) or a == b for r in (1.0, ratio, 1 / ratio)) for a, b in zip(some, others))
+
+
+def _in_proportion(some: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]], few: int, many: int) -> bool:
+    """Whether shapes are the same but for dimensions that grow as the rows do."""
+    return len(some) == len(others) and all(
+        len(a) == len(b) and all(m == n or m * many == n * few for m, n in zip(a, b)) for a, b in zip(some, others)
+    )
