@@ -11,7 +11,7 @@ import torch
 
 from .again import confirm
 from .calm import rehearsal
-from .failure import Elsewhere, Refused, Writes, clean, is_out_of_memory
+from .failure import Elsewhere, Refused, Survival, Writes, clean, is_out_of_memory
 from .found import found_of
 from .genuine import in_place
 from .graph import leaves_behind, walk, within
@@ -19,7 +19,6 @@ from .held import Held, submodules
 from .late import HandBack
 from .norms import refuse_batchwise
 from .replay import Gradients, Inputs, Proof, gradients, half_in, modules_of, needed, pieces_of, proven, refuse_unless_approximable
-from .report import Survival
 from .rows import Plan
 from .tape import Tape, place_of, random_state, same_random_state, set_random_state
 from .terms import Terms

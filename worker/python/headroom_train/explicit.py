@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .backward import state_of
 from .calm import Calm, Sealed, Watched, rehearsal
-from .failure import Mixed, Refused, clean, is_out_of_memory, release_frames, unframed
+from .failure import Mixed, Refused, Survival, clean, is_out_of_memory, release_frames, unframed
 from .found import Found, Limits, found_of
 from .functions import recorded
 from .genuine import in_place
@@ -28,7 +28,6 @@ from .hooks import changed
 from .norms import refuse_batchwise
 from .pieces import Sizes
 from .replay import ROUNDS, SOME, by_pieces, halves, in_two, pieces_of, rehearsed, residual, sketched, spread, versions_of
-from .report import Survival
 from .rows import Axis, Rows
 from .tape import random_state, set_random_state
 from .trees import flatten, mapped, opened, tensors_in, unflatten

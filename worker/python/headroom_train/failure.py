@@ -8,7 +8,7 @@ import os
 import re
 import traceback
 from types import FrameType
-from typing import Any, Callable, ClassVar, Optional
+from typing import Any, Callable, ClassVar, NamedTuple, Optional
 
 import torch
 
@@ -16,7 +16,8 @@ from .callsite import is_relay
 
 OutOfMemoryError = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError  # since 2.5
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_OURS = os.path.join(os.path.dirname(__file__), "")
+OURS = os.path.join(os.path.dirname(__file__), "")  # where all of this package is
+APPROXIMATE = "each piece has its own BatchNorm statistics"  # said where that has been allowed
 _TEXTS = re.compile(
     r"DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory"
     r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
@@ -84,6 +85,34 @@ class Elsewhere(Refused):
     code = "elsewhere"
 
 
+class Survival(NamedTuple):
+    """How a failure was survived. ``way`` is "pieces", "call" (the same call again), "host" (the same, with saved tensors
+    on the host), "batch" (the whole batch again) or "step" (the optimizer's step again). ``why`` says why the batch could
+    not be run in pieces, where that was tried."""
+
+    way: str
+    why: Optional[Refused] = None
+    rows: int = 0  # in the whole batch: what the pieces have been proven on, and not just the size of a dimension
+    number: int = 0  # of pieces
+    approximate: bool = False  # not exact, as the user has allowed
+
+    @classmethod
+    def pieces(cls, rows: int, number: int, approximate: bool = False) -> Survival:
+        """A batch of ``rows`` rows has been run in ``number`` pieces."""
+        return cls("pieces", None, rows, number, approximate)
+
+    def __str__(self) -> str:
+        ways = {
+            "pieces": f"{self.rows} rows in {self.number} pieces",
+            "call": "the same call again",
+            "host": "the same call again, with saved tensors on the host",
+            "batch": "the whole batch again",
+            "step": "the optimizer's step again",
+        }
+        why = f"approximate, as allowed: {APPROXIMATE}" if self.approximate else str(self.why or "")
+        return ways[self.way] + (f" ({why})" if why else "")
+
+
 def bare(failure: Any) -> Any:
     """A copy of an exception, without its traceback; None if ``failure`` is None."""
     return None if failure is None else type(failure)(*failure.args)
@@ -121,7 +150,7 @@ def unframed(error: BaseException) -> None:
     head = trace = error.__traceback__
     kept = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_OURS) and not is_relay(trace.tb_frame.f_code):
+        if not trace.tb_frame.f_code.co_filename.startswith(OURS) and not is_relay(trace.tb_frame.f_code):
             kept.append(trace)
         trace = trace.tb_next
     chain = kept if head is None or kept[:1] == [head] else [head, *kept]

@@ -20,13 +20,12 @@ import torch
 
 from .again import confirm
 from .calm import rehearsal
-from .failure import Refused, bare, clean, is_out_of_memory, patiently, release_frames
+from .failure import Refused, Survival, bare, clean, is_out_of_memory, patiently, release_frames
 from .genuine import set_aside
 from .graph import KEEP, sequence, walk, within
 from .held import Held, attributes, submodules
 from .norms import Statistics, batchwise
 from .replay import Proof, by_pieces, gradients, modules_of, needed, pieces_of, proven, run, unchanged
-from .report import Survival
 from .rows import Plan, Slot
 from .tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 from .terms import Terms

@@ -21,7 +21,6 @@ from .held import submodules
 
 ALLOWANCE = "batchnorm-pieces"  # what the user allows: the argument of --allow
 HINT = f"with --allow {ALLOWANCE} each piece would have statistics of its own"
-NOTE = "each piece has its own BatchNorm statistics"  # said where that has been allowed
 
 Layer = torch.nn.modules.batchnorm._BatchNorm
 

@@ -10,9 +10,8 @@ from typing import Any, Callable
 import torch
 
 from .crowded import KNOWN, one_by_one
-from .failure import Refused, clean, is_out_of_memory, release_frames, unframed
+from .failure import Refused, Survival, clean, is_out_of_memory, release_frames, unframed
 from .genuine import apart
-from .report import Survival
 
 _inside = threading.local()  # .step is True while this thread is in a step: a wrapper around an optimizer calls that optimizer's step within its own
 

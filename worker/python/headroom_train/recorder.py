@@ -23,7 +23,7 @@ from .backward import bypass, finish, reduced, state_of
 from .callsite import relay
 from .calm import rehearsal
 from .evaluate import Watch, in_pieces
-from .failure import Elsewhere, NoMemory, Refused, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
+from .failure import Elsewhere, NoMemory, Refused, Survival, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
 from .found import Found, found_of, number_of
 from .functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
 from .genuine import apart, clone, in_place, is_backward, numel, replaced, set_aside
@@ -35,7 +35,6 @@ from .norms import Batchwise, allowed, batchwise, refuse_batchwise
 from .owner import Owner
 from .pieces import Sizes
 from .replay import altered, approximable, modules_of, on_host, refuse_unless_approximable, versions_of
-from .report import Survival
 from .rest import Rest, shapes_of
 from .rows import Other, Plan, Slot
 from .tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state

@@ -9,13 +9,12 @@ import re
 import sys
 import time
 from types import FrameType
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 
-from .failure import Mixed, Refused, is_out_of_memory
+from .failure import APPROXIMATE, OURS, Mixed, Refused, Survival, is_out_of_memory
 from .growth import Growth
-from .norms import NOTE
 from .phases import Phases
 from .pieces import Sizes
 from .rest import may_ask, unreserved
@@ -27,38 +26,10 @@ _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
 _GENERATES = {"generate", "_generate", "_generate_and_score_completions"}  # the functions that generate, in Transformers, TRL and most other libraries
 _OPERATIONS = {"__torch_function__", "__torch_dispatch__"}  # what torch calls in place of an operation
-_ELSEWHERE = tuple(os.path.join(os.path.dirname(p), "") for p in (torch.__file__, __file__))
+_ELSEWHERE = (os.path.join(os.path.dirname(torch.__file__), ""), OURS)
 _TORCH = _ELSEWHERE[0]
 _OPTIM = os.path.join(_TORCH, "optim", "")
 _OPTIMIZER = os.path.join(_OPTIM, "optimizer.py")  # calls the steps of all optimizers
-
-
-class Survival(NamedTuple):
-    """How a failure was survived. ``way`` is "pieces", "call" (the same call again), "host" (the same, with saved tensors
-    on the host), "batch" (the whole batch again) or "step" (the optimizer's step again). ``why`` says why the batch could
-    not be run in pieces, where that was tried."""
-
-    way: str
-    why: Optional[Refused] = None
-    rows: int = 0  # in the whole batch: what the pieces have been proven on, and not just the size of a dimension
-    number: int = 0  # of pieces
-    approximate: bool = False  # not exact, as the user has allowed
-
-    @classmethod
-    def pieces(cls, rows: int, number: int, approximate: bool = False) -> Survival:
-        """A batch of ``rows`` rows has been run in ``number`` pieces."""
-        return cls("pieces", None, rows, number, approximate)
-
-    def __str__(self) -> str:
-        ways = {
-            "pieces": f"{self.rows} rows in {self.number} pieces",
-            "call": "the same call again",
-            "host": "the same call again, with saved tensors on the host",
-            "batch": "the whole batch again",
-            "step": "the optimizer's step again",
-        }
-        why = f"approximate, as allowed: {NOTE}" if self.approximate else str(self.why or "")
-        return ways[self.way] + (f" ({why})" if why else "")
 
 
 class Report:
@@ -109,7 +80,7 @@ class Report:
     def survived(self, failure: BaseException, how: Survival) -> None:
         """Report that a failure was survived. Where a loss is computed from several scalars, each of them
         survives the failure; only the first one is reported, unless there was a new failure meanwhile."""
-        why = NOTE if how.approximate else str(how.why or "")
+        why = APPROXIMATE if how.approximate else str(how.why or "")
         self.told = [*self.told[-15:], {"where": _where(failure), "how": str(how._replace(why=None, approximate=False)), "why": why}]
         reported, self._open = getattr(failure, "_headroom_reported", False) and not self._open, False
         if reported:

@@ -23,7 +23,8 @@ from inject import Whole
 
 trial.attach()
 from headroom_train import _torch  # noqa: E402
-from headroom_train.norms import ALLOWANCE, HINT, NOTE  # noqa: E402
+from headroom_train.failure import APPROXIMATE as NOTE  # noqa: E402
+from headroom_train.norms import ALLOWANCE, HINT  # noqa: E402
 from headroom_train.replay import pieces_of  # noqa: E402
 
 ROWS = 7
