@@ -14,6 +14,11 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"headroom/recovery"
+	"headroom/wrap/checkpoints"
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
+	"headroom/wrap/wraptest"
 )
 
 // TestCommands checks how the commands in testdata/commands are rewritten. Each file
@@ -57,17 +62,10 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// The commands in these tests begin at the time start. All of them have ended at the time
-// now.
-var (
-	start = time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
-	now   = start.Add(8 * time.Hour)
-)
-
 // scenario is the content of one file in testdata/commands.
 type scenario struct {
-	command  Command
-	given    Given
+	command  command.Line
+	given    rewrite.Given
 	micros   []int
 	resume   bool
 	versions map[string]string
@@ -81,7 +79,7 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		switch key {
 		case "command":
-			s.command = typed(value)
+			s.command = wraptest.Typed(value)
 		case "micro":
 			for _, field := range strings.Fields(value) {
 				n, err := strconv.Atoi(field)
@@ -91,7 +89,7 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 				s.micros = append(s.micros, n)
 			}
 		case "world":
-			s.given.World = number(value)
+			s.given.World = command.Number(value)
 		case "profile":
 			s.given.Profile = value
 		case "knob":
@@ -109,46 +107,18 @@ func readScenario(t *testing.T, archive *txtar.Archive) scenario {
 	}
 	for i, f := range archive.Files {
 		if f.Name != "want" {
-			s.files["work/"+f.Name] = &fstest.MapFile{Data: f.Data, ModTime: start.Add(time.Duration(i) * time.Minute)}
+			s.files["work/"+f.Name] = &fstest.MapFile{Data: f.Data, ModTime: wraptest.Start.Add(time.Duration(i) * time.Minute)}
 		}
 	}
 	s.given.Files = s.files
 	return s
 }
 
-// typed returns the command that a shell would run if line were typed in the folder
-// /work. It understands only single quotes.
-func typed(line string) Command {
-	var args []string
-	for i, part := range strings.Split(line, "'") {
-		if i%2 == 1 {
-			args[len(args)-1] += part
-			continue
-		}
-		fields := strings.Fields(part)
-		if i > 0 && part != "" && part[0] != ' ' && len(fields) > 0 {
-			args[len(args)-1] += fields[0]
-			fields = fields[1:]
-		}
-		args = append(args, fields...)
-		if strings.HasSuffix(part, " ") {
-			args = append(args, "")
-		}
-	}
-	var kept []string
-	for _, arg := range args {
-		if arg != "" {
-			kept = append(kept, arg)
-		}
-	}
-	return Command{Args: kept, Dir: "/work"}
-}
-
 func outcome(t *testing.T, archive *txtar.Archive) string {
 	t.Helper()
 	s := readScenario(t, archive)
 	var b strings.Builder
-	m, err := Recognise(s.command, Builtin(), s.given)
+	m, err := rewrite.Recognise(s.command, profile.Builtin(), s.given)
 	if err != nil {
 		return err.Error() + "\n"
 	}
@@ -156,7 +126,7 @@ func outcome(t *testing.T, archive *txtar.Archive) string {
 	for _, l := range m.Layers {
 		fmt.Fprintf(&b, " + %s", l.Name)
 	}
-	asked, err := m.Plan()
+	asked, err := rewrite.Asks(m)
 	if err != nil {
 		return b.String() + "\n" + err.Error() + "\n"
 	}
@@ -164,7 +134,7 @@ func outcome(t *testing.T, archive *txtar.Archive) string {
 	for _, unknown := range asked.Unknown {
 		fmt.Fprintf(&b, "unknown %s\n", unknown)
 	}
-	var r Resume
+	var r rewrite.Resume
 	if s.resume {
 		r = newest(&b, m, s)
 	}
@@ -176,8 +146,8 @@ func outcome(t *testing.T, archive *txtar.Archive) string {
 
 // newest returns the newest complete checkpoint to resume from, and writes a list of all
 // checkpoints to b.
-func newest(b *strings.Builder, m *Match, s scenario) Resume {
-	found, err := m.Checkpoints(now, Past{Begun: start})
+func newest(b *strings.Builder, m *rewrite.Match, s scenario) rewrite.Resume {
+	found, err := checkpoints.Find(m, wraptest.Now, checkpoints.Past{Begun: wraptest.Start})
 	if err != nil {
 		fmt.Fprintln(b, err)
 	}
@@ -188,16 +158,20 @@ func newest(b *strings.Builder, m *Match, s scenario) Resume {
 		}
 		fmt.Fprintln(b)
 	}
-	return Resume{Checkpoint: found.Newest, Versions: s.versions}
+	r := rewrite.Resume{Versions: s.versions}
+	if found.Newest != nil {
+		r.From, r.Problem = found.Newest.Path, found.Newest.Problem
+	}
+	return r
 }
 
 // rewriteTo rewrites a command for plan p and writes the outcome to b. It also checks
 // what must hold for every command: when the rewritten command is recognised again, it
 // asks for plan p.
-func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recovery.Plan, r Resume) {
+func rewriteTo(t *testing.T, b *strings.Builder, m *rewrite.Match, s scenario, p recovery.Plan, r rewrite.Resume) {
 	t.Helper()
 	fmt.Fprintf(b, "\n# micro-batch %d\n", p.Micro)
-	out, err := m.Rewrite(p, r)
+	out, err := rewrite.To(m, p, r)
 	if err != nil {
 		fmt.Fprintln(b, err)
 		return
@@ -206,11 +180,11 @@ func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recover
 	for _, what := range out.Prove {
 		fmt.Fprintf(b, "to prove: %s\n", what)
 	}
-	again, err := Recognise(out.Command, Builtin(), Given{Files: overlaid(s.files, out), Profile: s.given.Profile, Knobs: s.given.Knobs, World: s.given.World})
+	again, err := rewrite.Recognise(out.Command, profile.Builtin(), rewrite.Given{Files: overlaid(s.files, out), Profile: s.given.Profile, Knobs: s.given.Knobs, World: s.given.World})
 	if err != nil {
 		t.Fatalf("micro-batch %d: the rewritten command: %v", p.Micro, err)
 	}
-	got, err := again.Plan()
+	got, err := rewrite.Asks(again)
 	if err != nil {
 		t.Fatalf("micro-batch %d: the rewritten command: %v", p.Micro, err)
 	}
@@ -221,13 +195,13 @@ func rewriteTo(t *testing.T, b *strings.Builder, m *Match, s scenario, p recover
 }
 
 // overlaid returns files together with the copies that a rewritten command uses.
-func overlaid(files fstest.MapFS, out Rewritten) fs.FS {
+func overlaid(files fstest.MapFS, out rewrite.Result) fs.FS {
 	with := fstest.MapFS{}
 	for name, f := range files {
 		with[name] = f
 	}
 	for _, c := range out.Copies {
-		with[out.Command.abs(c.Path)] = &fstest.MapFile{Data: c.Content}
+		with[out.Command.Abs(c.Path)] = &fstest.MapFile{Data: c.Content}
 	}
 	return with
 }

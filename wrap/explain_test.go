@@ -12,21 +12,25 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"headroom/memory"
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
+	"headroom/wrap/wraptest"
 )
 
 // explained returns the explanation of a command with the given files, run in /work.
-func explained(t *testing.T, command string, files fstest.MapFS, g Given, trust bool) Explanation {
+func explained(t *testing.T, line string, files fstest.MapFS, g rewrite.Given, trust bool) Explanation {
 	t.Helper()
 	g.Files = files
-	w := &Wrapped{Command: Command{Args: strings.Fields(command), Dir: "/work"}, Trust: trust}
-	m, why := Recognise(w.Command, Builtin(), g)
+	w := &Wrapped{Command: command.Line{Args: strings.Fields(line), Dir: "/work"}, Trust: trust}
+	m, why := rewrite.Recognise(w.Command, profile.Builtin(), g)
 	if why == nil {
-		var asked Asked
-		if asked, why = m.Plan(); why == nil {
+		var asked rewrite.Asked
+		if asked, why = rewrite.Asks(m); why == nil {
 			w.Match, w.Asked = m, asked.Plan
 		}
 	}
-	return Explain(w, m, why, Look{Files: files, Now: now, Free: func(dir string) (memory.Bytes, bool) {
+	return Explain(w, m, why, Look{Files: files, Now: wraptest.Now, Free: func(dir string) (memory.Bytes, bool) {
 		if dir != "/work/out" {
 			t.Errorf("looked at the disk of %s", dir)
 		}
@@ -40,16 +44,16 @@ func TestExplain(t *testing.T) {
 	files := fstest.MapFS{
 		"work/run_clm.py": {Data: []byte("from transformers import (\n    HfArgumentParser,\n)\n")},
 		"work/ds.json":    {Data: []byte(`{"train_micro_batch_size_per_gpu": "auto"}`)},
-		"work/out/checkpoint-5/trainer_state.json": {Data: []byte("{}"), ModTime: start},
+		"work/out/checkpoint-5/trainer_state.json": {Data: []byte("{}"), ModTime: wraptest.Start},
 	}
-	e := explained(t, "torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 12 --output_dir out --deepspeed ds.json", files, Given{}, false)
+	e := explained(t, "torchrun --nproc_per_node 2 run_clm.py --per_device_train_batch_size 12 --output_dir out --deepspeed ds.json", files, rewrite.Given{}, false)
 	if e.Profile != "transformers" || e.Launch.Program != "run_clm.py" || fmt.Sprint(e.Launch.By, e.Launch.Layers, e.Launch.Ranks) != "[torchrun] [deepspeed] 2" {
 		t.Errorf("recognised %s, %+v", e.Profile, e.Launch)
 	}
 	if best := e.Scores[0]; best.Profile != "transformers" || best.Points != 7 || strings.Join(best.Reasons, "; ") != "+3 run_clm.py; +2 --per_device_train_batch_size; +2 run_clm.py imports HfArgumentParser" {
 		t.Errorf("scores %+v", e.Scores)
 	}
-	want := []KnobAt{{"micro", "12", "argument", "--per_device_train_batch_size"}, {"accumulation", "1", "default", "the default"}, {"eval", "8", "default", "the default"}, {"steps", "", "absent", "--max_steps"}}
+	want := []rewrite.KnobAt{{Name: "micro", Value: "12", Kind: "argument", Where: "--per_device_train_batch_size"}, {Name: "accumulation", Value: "1", Kind: "default", Where: "the default"}, {Name: "eval", Value: "8", Kind: "default", Where: "the default"}, {Name: "steps", Value: "", Kind: "absent", Where: "--max_steps"}}
 	if !slices.Equal(e.Knobs[:4], want) {
 		t.Errorf("knobs %+v", e.Knobs)
 	}
@@ -59,17 +63,20 @@ func TestExplain(t *testing.T) {
 	if s := e.Saved; s == nil || s.Where != "out/checkpoint-*" || len(s.All) != 1 || s.All[0].Problem != "no model.safetensors or model.safetensors.index.json or pytorch_model.bin or pytorch_model.bin.index.json or adapter_model.safetensors or adapter_model.bin or pytorch_model_fsdp_0 or global_step*" || s.Newest != nil || !slices.Equal(s.Set, []string{"--resume_from_checkpoint {checkpoint}"}) {
 		t.Errorf("checkpoints %+v", s)
 	}
-	warned(t, "torchrun", e.Warnings, "disk: only 1 MiB is free on the disk that holds out", "allocator, advice: expandable")
+	wraptest.Warned(t, "torchrun", e.Warnings, "disk: only 1 MiB is free on the disk that holds out", "allocator, advice: expandable")
 }
 
 // TestExplainGoesOn checks that an explanation shows how the command would resume from a
 // checkpoint.
 func TestExplainGoesOn(t *testing.T) {
-	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(wholeZip), ModTime: start}}
-	g := Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
+	const zip = "PK\x03\x04 data PK\x05\x06 and the end of the directory"
+	files := fstest.MapFS{"work/out/ck-7.pt": {Data: []byte(zip), ModTime: wraptest.Start}}
+	g := rewrite.Given{Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--from", "checkpoints=out/ck-*.pt"}}
 	e := explained(t, "python t.py --bs 8 --acc 1", files, g, true)
-	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(wholeZip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
+	if s := e.Saved; s == nil || s.Newest == nil || s.Newest.Size != memory.Bytes(len(zip)) || !strings.Contains(s.Diff, "+--from out/ck-7.pt") {
 		t.Errorf("checkpoints %+v", s)
+	} else if text, err := json.Marshal(s.Newest); err != nil || string(text) != `{"path":"out/ck-7.pt","number":7,"time":"2026-03-01T22:00:00Z","size":43}` {
+		t.Errorf("%s, %v", text, err)
 	}
 	if s := e.Smaller; s == nil || !s.Trusted || len(s.Prove) != 4 || s.Diff == "" {
 		t.Errorf("smaller %+v", s)
@@ -94,12 +101,12 @@ func TestExplainUnknown(t *testing.T) {
 		{"python nothere.py --lr 3", "not recognised: no profile fits well enough", "nothere.py", ""},
 		{"bash train.sh --batch 3", "cannot see the training command inside bash", "", ""},
 	} {
-		e := explained(t, c.command, files, Given{}, false)
+		e := explained(t, c.command, files, rewrite.Given{}, false)
 		if !strings.HasPrefix(e.Why, c.why) || e.Launch.Program != c.program || strings.Join(e.Suggest, " ") != c.suggest || e.Plan != nil || e.Smaller != nil || e.Profile != "" {
 			t.Errorf("%s: %+v", c.command, e)
 		}
 	}
-	e := explained(t, "python run_clm.py --per_device_train_batch_size x --output_dir out", fstest.MapFS{}, Given{}, false)
+	e := explained(t, "python run_clm.py --per_device_train_batch_size x --output_dir out", fstest.MapFS{}, rewrite.Given{}, false)
 	if e.Profile != "transformers" || !strings.Contains(e.Why, "is not an integer expression") && !strings.Contains(e.Why, "is not known") || e.Plan != nil || e.Knobs[0].Value != "x" || len(e.Suggest) > 0 {
 		t.Errorf("a plan that cannot be determined: %+v", e)
 	}
@@ -119,14 +126,14 @@ func TestExplainEveryCommand(t *testing.T) {
 		}
 		s := readScenario(t, archive)
 		w := &Wrapped{Command: s.command}
-		m, why := Recognise(s.command, Builtin(), s.given)
+		m, why := rewrite.Recognise(s.command, profile.Builtin(), s.given)
 		if why == nil {
-			var asked Asked
-			if asked, why = m.Plan(); why == nil {
+			var asked rewrite.Asked
+			if asked, why = rewrite.Asks(m); why == nil {
 				w.Match, w.Asked = m, asked.Plan
 			}
 		}
-		e := Explain(w, m, why, Look{Files: s.files, Now: now})
+		e := Explain(w, m, why, Look{Files: s.files, Now: wraptest.Now})
 		if _, err := json.Marshal(e); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -137,5 +144,20 @@ func TestExplainEveryCommand(t *testing.T) {
 		if e.Profile != "" && (len(e.Knobs) == 0 || e.Saved == nil || e.Saved.Where == "" && e.Saved.Refused == "") {
 			t.Errorf("%s: knobs %v, checkpoints %+v", name, e.Knobs, e.Saved)
 		}
+	}
+}
+
+func TestRoomForCheckpoints(t *testing.T) {
+	for _, c := range []struct {
+		free, each memory.Bytes
+		want       []string
+	}{
+		{2 * memory.GiB, 0, nil},
+		{memory.GiB - 1, 0, []string{"disk: "}},
+		{8 * memory.GiB, 4 * memory.GiB, nil},
+		{8*memory.GiB - 1, 4 * memory.GiB, []string{"disk: a checkpoint takes 4 GiB, and "}},
+		{memory.MiB, memory.KiB, nil},
+	} {
+		wraptest.Warned(t, fmt.Sprint(c.free, c.each), room("out", c.free, c.each), c.want...)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // FindOptions are the options of [Find].
 type FindOptions struct {
 	Asked    recovery.Plan // the command's own plan; its micro-batch is tried first
-	Sizes    []int         // the micro-batches that keep the effective batch, smallest first; see [Match.Sizes]
+	Sizes    []int         // the micro-batches that keep the effective batch, smallest first; see [rewrite.Sizes]
 	Headroom float64       // share of the memory that the recommended size leaves unused
 
 	Try     func(ctx context.Context, p recovery.Plan) (Tried, error) // see [Trials.Try]

@@ -7,6 +7,9 @@ import (
 
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // TestFindWithinALimit checks the result for a command whose allocator may hold only a
@@ -75,13 +78,13 @@ func TestJudgeWithinALimit(t *testing.T) {
 		{"no settings", 0, "A=b", "python t.py", 3 * gib, 0, "fits: peak 3 GiB", 3 * gib, 80 * gib, 0, 0},
 		{"less is pretended", 1, "A=b", "python t.py", 4 * gib, 4 * gib, "it needs at least 5 GiB of 3.5 GiB", 5 * gib, 4 * gib, 0, 0},
 	} {
-		command := Command{Args: strings.Fields(c.args), Env: []string{c.env}, Dir: "/"}
-		launch, err := Peel(command)
+		line := command.Line{Args: strings.Fields(c.args), Env: []string{c.env}, Dir: "/"}
+		launch, err := command.Peel(line)
 		if err != nil {
 			t.Fatal(err)
 		}
-		trials := &Trials{Match: &Match{Command: command, Launch: launch, Profile: Profile{Trial: Rehearsal{Steps: 3}}}, Memory: c.pretended}
-		exit := Exit{Code: c.code, GPUs: []GPU{{Total: 80 * gib, Peak: c.held}}}
+		trials := &Trials{Match: &rewrite.Match{Command: line, Launch: launch, Profile: profile.Profile{Trial: profile.Rehearsal{Steps: 3}}}, Memory: c.pretended}
+		exit := command.Exit{Code: c.code, GPUs: []command.GPU{{Total: 80 * gib, Peak: c.held}}}
 		if c.code != 0 {
 			exit.Tail = []byte(full)
 		}

@@ -14,6 +14,9 @@ import (
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // fitting returns a function that simulates trials. Sizes up to limit fit. each is the
@@ -192,12 +195,12 @@ const fullText = "Traceback (most recent call last):\n  File \"t.py\", line 1, i
 
 func TestJudge(t *testing.T) {
 	const gib = memory.GiB
-	gpu := func(peak memory.Bytes) []GPU {
-		return []GPU{{Total: 80 * gib, Peak: peak, Before: 2 * gib, Foreign: gib}}
+	gpu := func(peak memory.Bytes) []command.GPU {
+		return []command.GPU{{Total: 80 * gib, Peak: peak, Before: 2 * gib, Foreign: gib}}
 	}
 	for _, c := range []struct {
 		name   string
-		exit   Exit
+		exit   command.Exit
 		stayed bool
 		memory memory.Bytes
 		want   string // part of the trial's text or, after ERROR, of its error
@@ -205,20 +208,20 @@ func TestJudge(t *testing.T) {
 		room   memory.Bytes
 		steps  int
 	}{
-		{"its steps are made", Exit{GPUs: gpu(50 * gib)}, false, 0, "micro-batch 4 fits: peak 50 GiB", 50 * gib, 78 * gib, 3},
-		{"no GPU", Exit{}, false, 0, "micro-batch 4 fits", 0, 0, 3},
-		{"out of memory", Exit{Code: 1, Tail: []byte(fullText), GPUs: gpu(77 * gib)}, false, 0, "micro-batch 4 does not fit: it needs at least 79.5 GiB", 79*gib + gib/2, 78 * gib, 0},
-		{"out of the machine's own memory", Exit{Code: 1, Tail: []byte("RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes. Error code 12 (Cannot allocate memory)\n")}, false, 0, "micro-batch 4 does not fit: it needs at least 32 MiB more than is available", 0, 0, 0},
-		{"ended while flat", Exit{Code: 143, Signal: 15, Stopped: true, GPUs: gpu(50 * gib)}, true, 0, "micro-batch 4 fits: peak 50 GiB, unchanged for 1m0s", 50 * gib, 78 * gib, 0},
-		{"ended while flat, and had run out", Exit{Code: 1, Stopped: true, Tail: []byte(fullText), GPUs: gpu(60 * gib)}, true, 0, "micro-batch 4 does not fit", 79*gib + gib/2, 78 * gib, 0},
-		{"it swallowed its failure", Exit{Tail: []byte(fullText)}, false, 0, "exited with status 0 after running out of memory", 0, 0, 0},
-		{"more than is pretended", Exit{GPUs: gpu(30 * gib)}, false, 24 * gib, "the trial held 30 GiB, more than the 24 GiB being simulated", 30 * gib, 24 * gib, 0},
-		{"within what is pretended", Exit{GPUs: gpu(20 * gib)}, false, 24 * gib, "micro-batch 4 fits: peak 20 GiB", 20 * gib, 24 * gib, 3},
-		{"a mistake in the script", Exit{Code: 3, Tail: []byte("epoch 1\nKeyError: 'x'\n")}, false, 0, "ERROR the trial of micro-batch 4 failed, and not for lack of memory: exit status 3", 0, 0, 0},
-		{"an old PyTorch", Exit{Code: 1, Tail: []byte("RuntimeError: Unrecognized CachingAllocator option: per_process_memory_fraction\n")}, false, gib, "ERROR this PyTorch does not support", 0, 0, 0},
-		{"while loading", Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)\n", "    model.cuda()\n"+at(site+"torch/nn/modules/module.py", "_apply", "param_applied = fn(param)"), 1))}, false, 0, "ERROR micro-batch 4 does not fit, and no smaller one will: loading the model", 0, 0, 0},
+		{"its steps are made", command.Exit{GPUs: gpu(50 * gib)}, false, 0, "micro-batch 4 fits: peak 50 GiB", 50 * gib, 78 * gib, 3},
+		{"no GPU", command.Exit{}, false, 0, "micro-batch 4 fits", 0, 0, 3},
+		{"out of memory", command.Exit{Code: 1, Tail: []byte(fullText), GPUs: gpu(77 * gib)}, false, 0, "micro-batch 4 does not fit: it needs at least 79.5 GiB", 79*gib + gib/2, 78 * gib, 0},
+		{"out of the machine's own memory", command.Exit{Code: 1, Tail: []byte("RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 33554432 bytes. Error code 12 (Cannot allocate memory)\n")}, false, 0, "micro-batch 4 does not fit: it needs at least 32 MiB more than is available", 0, 0, 0},
+		{"ended while flat", command.Exit{Code: 143, Signal: 15, Stopped: true, GPUs: gpu(50 * gib)}, true, 0, "micro-batch 4 fits: peak 50 GiB, unchanged for 1m0s", 50 * gib, 78 * gib, 0},
+		{"ended while flat, and had run out", command.Exit{Code: 1, Stopped: true, Tail: []byte(fullText), GPUs: gpu(60 * gib)}, true, 0, "micro-batch 4 does not fit", 79*gib + gib/2, 78 * gib, 0},
+		{"it swallowed its failure", command.Exit{Tail: []byte(fullText)}, false, 0, "exited with status 0 after running out of memory", 0, 0, 0},
+		{"more than is pretended", command.Exit{GPUs: gpu(30 * gib)}, false, 24 * gib, "the trial held 30 GiB, more than the 24 GiB being simulated", 30 * gib, 24 * gib, 0},
+		{"within what is pretended", command.Exit{GPUs: gpu(20 * gib)}, false, 24 * gib, "micro-batch 4 fits: peak 20 GiB", 20 * gib, 24 * gib, 3},
+		{"a mistake in the script", command.Exit{Code: 3, Tail: []byte("epoch 1\nKeyError: 'x'\n")}, false, 0, "ERROR the trial of micro-batch 4 failed, and not for lack of memory: exit status 3", 0, 0, 0},
+		{"an old PyTorch", command.Exit{Code: 1, Tail: []byte("RuntimeError: Unrecognized CachingAllocator option: per_process_memory_fraction\n")}, false, gib, "ERROR this PyTorch does not support", 0, 0, 0},
+		{"while loading", command.Exit{Code: 1, Tail: []byte(strings.Replace(fullText, "    loss = model(x)\n", "    model.cuda()\n"+"  File \"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py\", line 12, in _apply\n    param_applied = fn(param)\n", 1))}, false, 0, "ERROR micro-batch 4 does not fit, and no smaller one will: loading the model", 0, 0, 0},
 	} {
-		trials := &Trials{Match: &Match{Profile: Profile{Trial: Rehearsal{Steps: 3}}}, Memory: c.memory, FlatFor: time.Minute}
+		trials := &Trials{Match: &rewrite.Match{Profile: profile.Profile{Trial: profile.Rehearsal{Steps: 3}}}, Memory: c.memory, FlatFor: time.Minute}
 		got, err := trials.judge(recovery.Plan{Effective: 4, World: 1, Micro: 4}, c.exit, c.stayed, gib)
 		text := got.Text
 		if err != nil {
@@ -247,7 +250,7 @@ func TestCapped(t *testing.T) {
 		{[]string{"PYTORCH_ALLOC_CONF=per_process_memory_fraction:0.5"}, 8 * gib, "ERROR PYTORCH_ALLOC_CONF already sets per_process_memory_fraction"},
 		{nil, 81 * gib, "ERROR 81 GiB is more than the GPU's 80 GiB"},
 	} {
-		got, err := capped(Command{Env: c.env}, c.most, 80*gib)
+		got, err := capped(command.Line{Env: c.env}, c.most, 80*gib)
 		for _, name := range []string{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} {
 			value, _ := got.Getenv(name)
 			if err != nil {

@@ -1,6 +1,10 @@
 package wrap
 
-import "fmt"
+import (
+	"fmt"
+
+	"headroom/wrap/checkpoints"
+)
 
 // Foreseen says why headroom would refuse the next smaller micro-batch if memory ran out,
 // and what to do about it. It considers starting from the beginning and resuming from a
@@ -23,7 +27,7 @@ func (w *Wrapped) Foreseen() string {
 		m := *w.Match
 		m.Profile.Resume.Patch = nil // patches edit files of a checkpoint, and there is no checkpoint yet
 		then := Wrapped{Command: w.Command, Match: &m, Asked: w.Asked, Trust: w.Trust}
-		_, later = then.Prepare(smaller, &Saved{Micro: w.Asked.Largest(), checkpoint: &Checkpoint{Path: "checkpoint"}})
+		_, later = then.Prepare(smaller, &Saved{Micro: w.Asked.Largest(), checkpoint: &checkpoints.Checkpoint{Path: "checkpoint"}})
 	}
 	const nothing = "nothing can be made smaller"
 	switch {

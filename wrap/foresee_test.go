@@ -7,16 +7,20 @@ import (
 	"testing/fstest"
 
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // foreseen returns what Foreseen says about a command, and what the next smaller
 // micro-batch would change.
-func foreseen(c Command, g Given, trust bool) (string, *Smaller) {
+func foreseen(c command.Line, g rewrite.Given, trust bool) (string, *Smaller) {
 	w := &Wrapped{Command: c, Trust: trust}
-	m, err := Recognise(c, Builtin(), g)
+	m, err := rewrite.Recognise(c, profile.Builtin(), g)
 	if err == nil {
-		var asked Asked
-		if asked, err = m.Plan(); err == nil {
+		var asked rewrite.Asked
+		if asked, err = rewrite.Asks(m); err == nil {
 			w.Match, w.Asked = m, asked.Plan
 		}
 	}
@@ -60,11 +64,11 @@ func TestForeseen(t *testing.T) {
 		{"validation within epochs of Lightning", lit + " --trainer.val_check_interval 0.5", nil, false, "if the command has to start again, nothing can be made smaller, neither before the first checkpoint (" + epoch + "; pass --trust if so) nor after it (" + within + ")"},
 		{"trl of an unknown version", "python sft.py --output_dir o --per_device_train_batch_size 16 --max_steps 9000", nil, false, later + "cannot resume: trl needs trl 1.16.0 or later to resume, but the installed version is not known"},
 	} {
-		given := Given{Knobs: c.knobs, Files: fstest.MapFS{
+		given := rewrite.Given{Knobs: c.knobs, Files: fstest.MapFS{
 			"work/main.py": {Data: []byte("from lightning.pytorch.cli import LightningCLI")},
 			"work/sft.py":  {Data: []byte("from trl import SFTTrainer, SFTConfig, TrlParser")},
 		}}
-		if got, _ := foreseen(Command{Args: strings.Fields(c.command), Dir: "/work"}, given, c.trust); got != c.want {
+		if got, _ := foreseen(command.Line{Args: strings.Fields(c.command), Dir: "/work"}, given, c.trust); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
 		}
 	}

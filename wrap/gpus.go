@@ -4,40 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"headroom/memory"
 	"headroom/nvml"
+	"headroom/wrap/command"
 )
-
-// visible returns the GPUs that a command may use, given the value of its
-// CUDA_VISIBLE_DEVICES. It reads the value as CUDA does: as indices or prefixes of UUIDs,
-// up to the first entry that names no GPU. Indices are taken to be NVML's. These are the
-// same as CUDA's if all GPUs are of one model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. If
-// the variable is not set, visible returns all GPUs.
-func visible(value string, set bool, all []nvml.GPU) []nvml.GPU {
-	if !set {
-		return all
-	}
-	var chosen []nvml.GPU
-	for _, word := range strings.Split(value, ",") {
-		word = strings.TrimSpace(word)
-		n, err := strconv.Atoi(word)
-		i := slices.IndexFunc(all, func(g nvml.GPU) bool {
-			if err == nil {
-				return g.Index == n
-			}
-			return word != "" && strings.HasPrefix(g.UUID, word)
-		})
-		if i < 0 {
-			break
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen
-}
 
 // sampleEvery is how often the GPUs are sampled: often enough to see a peak that
 // lasts, seldom enough to cost nothing.
@@ -46,10 +18,10 @@ const sampleEvery = 500 * time.Millisecond
 // gpuTrace records how much GPU memory a command held during one of its lives. It may be
 // used from one goroutine only.
 type gpuTrace struct {
-	c    Command
+	c    command.Line
 	list func() ([]nvml.GPU, error) // nvml.GPUs, or a fake in tests
 	mine func(pid int) bool         // reports whether a process belongs to the command
-	seen []GPU                      // what has been recorded so far
+	seen []command.GPU              // what has been recorded so far
 	own  map[int]bool               // ids of the command's processes that have held memory
 	busy bool                       // a GPU was computing at the newest look, or may have been
 	uses func(kernel bool)          // called when the command uses a GPU, with whether a kernel ran; may be nil
@@ -77,12 +49,6 @@ func (t *gpuTrace) sample() {
 	}
 }
 
-// GPUs returns the GPUs that the command may use. all lists the GPUs of the machine.
-func (c Command) GPUs(all []nvml.GPU) []nvml.GPU {
-	value, set := c.Getenv("CUDA_VISIBLE_DEVICES")
-	return visible(value, set, all)
-}
-
 // add records one look at a GPU, and returns how much of the GPU's memory the command
 // holds.
 func (t *gpuTrace) add(g nvml.GPU) (own memory.Bytes) {
@@ -96,9 +62,9 @@ func (t *gpuTrace) add(g nvml.GPU) (own memory.Bytes) {
 		}
 	}
 	others := max(0, g.Used-own)
-	i := slices.IndexFunc(t.seen, func(s GPU) bool { return s.Index == g.Index })
+	i := slices.IndexFunc(t.seen, func(s command.GPU) bool { return s.Index == g.Index })
 	if i < 0 {
-		t.seen = append(t.seen, GPU{Index: g.Index, Total: g.Total, Before: others})
+		t.seen = append(t.seen, command.GPU{Index: g.Index, Total: g.Total, Before: others})
 		i = len(t.seen) - 1
 	}
 	t.seen[i].Peak = max(t.seen[i].Peak, own)
@@ -109,8 +75,8 @@ func (t *gpuTrace) add(g nvml.GPU) (own memory.Bytes) {
 // watch takes samples in the background until ctx ends, and then sends the trace on the
 // channel that it returns. The first sample may take as long as NVML takes to open, but
 // the caller does not wait for it.
-func (t *gpuTrace) watch(ctx context.Context) <-chan []GPU {
-	done := make(chan []GPU, 1)
+func (t *gpuTrace) watch(ctx context.Context) <-chan []command.GPU {
+	done := make(chan []command.GPU, 1)
 	go func() {
 		t.sample()
 		tick := time.NewTicker(sampleEvery)
@@ -183,7 +149,7 @@ func (t *gpuTrace) stuck(now []nvml.GPU) (names []string) {
 // look.
 func (t *gpuTrace) emptying(before, now []nvml.GPU) bool {
 	return slices.ContainsFunc(now, func(g nvml.GPU) bool {
-		at := slices.IndexFunc(t.seen, func(s GPU) bool { return s.Index == g.Index })
+		at := slices.IndexFunc(t.seen, func(s command.GPU) bool { return s.Index == g.Index })
 		if at < 0 || g.Used <= t.seen[at].Before+g.Total/100 {
 			return false
 		}

@@ -3,38 +3,14 @@ package wrap
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"testing"
 	"time"
 
 	"headroom/memory"
 	"headroom/nvml"
+	"headroom/wrap/command"
 )
-
-func TestVisible(t *testing.T) {
-	all := []nvml.GPU{{Index: 0, UUID: "GPU-aa11"}, {Index: 1, UUID: "GPU-bb22"}, {Index: 2, UUID: "GPU-bb33"}}
-	for _, c := range []struct {
-		value string
-		set   bool
-		want  string
-	}{
-		{"", false, "[0 1 2]"},
-		{"", true, "[]"},
-		{"-1", true, "[]"},
-		{"2, 0", true, "[2 0]"},
-		{"0,7,1", true, "[0]"},
-		{"GPU-bb33,GPU-aa", true, "[2 0]"},
-	} {
-		got := []int{}
-		for _, g := range visible(c.value, c.set, all) {
-			got = append(got, g.Index)
-		}
-		if fmt.Sprint(got) != c.want {
-			t.Errorf("%q: %v, want %s", c.value, got, c.want)
-		}
-	}
-}
 
 func TestTrace(t *testing.T) {
 	const gib = memory.GiB
@@ -57,7 +33,7 @@ func TestTrace(t *testing.T) {
 	for range len(looks) {
 		trace.sample()
 	}
-	if want := (GPU{Index: 0, Total: 80 * gib, Peak: 60 * gib, Foreign: 30 * gib, Before: 3 * gib}); len(trace.seen) != 1 || trace.seen[0] != want {
+	if want := (command.GPU{Index: 0, Total: 80 * gib, Peak: 60 * gib, Foreign: 30 * gib, Before: 3 * gib}); len(trace.seen) != 1 || trace.seen[0] != want {
 		t.Errorf("%+v, want %+v", trace.seen, want)
 	}
 	if !maps.Equal(trace.own, map[int]bool{41: true, 42: true}) {
@@ -87,7 +63,7 @@ func TestDrain(t *testing.T) {
 		{"a process that cannot be killed", []look{{60, true}}, 120, true},
 	} {
 		looked := 0
-		trace := &gpuTrace{own: map[int]bool{41: true}, seen: []GPU{{Index: 0, Before: 3 * gib}}}
+		trace := &gpuTrace{own: map[int]bool{41: true}, seen: []command.GPU{{Index: 0, Before: 3 * gib}}}
 		trace.list = func() ([]nvml.GPU, error) {
 			l := c.looks[min(looked, len(c.looks)-1)]
 			looked++

@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync/atomic"
 	"time"
+
+	"headroom/wrap/exits"
 )
 
 // hangWatch watches a command for a lack of any sign of life: no output, no kernel on its
@@ -54,7 +56,7 @@ func (h *hangWatch) hangs() bool {
 
 // why says in words why the command counts as hanging.
 func (h *hangWatch) why() string {
-	return fmt.Sprintf("no output, no GPU work and no new checkpoint for %s", lasting(h.after.Seconds()))
+	return fmt.Sprintf("no output, no GPU work and no new checkpoint for %s", exits.Lasting(h.after.Seconds()))
 }
 
 // heard is a writer that calls note at each write, and passes the output on to log unless

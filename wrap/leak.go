@@ -3,6 +3,8 @@ package wrap
 import (
 	"fmt"
 	"time"
+
+	"headroom/wrap/exits"
 )
 
 // RunsOut says when a command will run out of memory if its memory use keeps growing.
@@ -54,5 +56,5 @@ const leakMargin = 10
 // why returns the reason for a restart in words.
 func (l *leakWatch) why(out RunsOut) string {
 	return fmt.Sprintf("memory would run out before the next checkpoint, due about %s after the one at %s: %s",
-		lasting(l.every.Seconds()), l.saved.Format(time.TimeOnly), out.Why)
+		exits.Lasting(l.every.Seconds()), l.saved.Format(time.TimeOnly), out.Why)
 }

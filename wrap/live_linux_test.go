@@ -3,16 +3,23 @@ package wrap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/nvml"
+	"headroom/wrap/checkpoints"
+	"headroom/wrap/command"
+	"headroom/wrap/exits"
+	"headroom/wrap/rewrite"
+	"headroom/wrap/wraptest"
 )
 
 // TestNothingIsStartedAfterARequest checks that a request to stop is not lost if it comes
@@ -21,7 +28,7 @@ func TestNothingIsStartedAfterARequest(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	made := filepath.Join(t.TempDir(), "made")
-	w := &Wrapped{Command: Command{Args: []string{"touch", made}, Env: os.Environ()}, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
+	w := &Wrapped{Command: command.Line{Args: []string{"touch", made}, Env: os.Environ()}, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
 	for _, stopped := range []bool{true, false} {
 		live := ctx
 		if !stopped {
@@ -41,8 +48,8 @@ func TestOnlyARestartWaits(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "step-7.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := Command{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}
-	m, err := Recognise(c, nil, Given{Files: os.DirFS("/"), World: 1,
+	c := command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}
+	m, err := rewrite.Recognise(c, nil, rewrite.Given{Files: os.DirFS("/"), World: 1,
 		Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.json"}})
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +62,7 @@ func TestOnlyARestartWaits(t *testing.T) {
 		}
 		began := time.Now()
 		s, err := w.Newest()
-		if took := time.Since(began); err != nil || s == nil || s.Step != 7 || (took >= settled) != decides {
+		if took := time.Since(began); err != nil || s == nil || s.Step != 7 || (took >= checkpoints.Settled) != decides {
 			t.Errorf("decides: %v: %+v, %v, after %v", decides, s, err, took)
 		}
 	}
@@ -68,7 +75,7 @@ func TestHungIsEnded(t *testing.T) {
 		dir := t.TempDir()
 		told := make(chan error, 8)
 		w := &Wrapped{Number: func() int { return 1 }, Hang: 300 * time.Millisecond, Restart: restart,
-			Command: Command{Args: []string{"sh", "-c", `echo $$ >pid; trap 'exit 3' TERM; while ! [ -e told ]; do sleep 0.01; done`}, Env: os.Environ(), Dir: dir}}
+			Command: command.Line{Args: []string{"sh", "-c", `echo $$ >pid; trap 'exit 3' TERM; while ! [ -e told ]; do sleep 0.01; done`}, Env: os.Environ(), Dir: dir}}
 		w.list = func() ([]nvml.GPU, error) {
 			text, err := os.ReadFile(filepath.Join(dir, "pid"))
 			pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -84,7 +91,7 @@ func TestHungIsEnded(t *testing.T) {
 			}
 		}
 		o, exit, err := w.Live(context.Background(), Beginning{})
-		if err != nil || (o.Kind == Hung) != restart || (exit.Code == 3) != restart || exit.Stopped {
+		if err != nil || (o.Kind == exits.Hung) != restart || (exit.Code == 3) != restart || exit.Stopped {
 			t.Errorf("restart %v: %+v, %+v, %v", restart, o, exit, err)
 		}
 		if n := len(told); restart == (n > 0) {
@@ -102,13 +109,13 @@ func TestLeakIsLeft(t *testing.T) {
 		if err := os.WriteFile(train, []byte("#!/bin/sh\ntrap 'exit 3' TERM; sleep 0.05; echo {} >step-7.json; while ! [ -e told ]; do sleep 0.01; done\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		c := Command{Args: []string{train, "--bs", "4", "--acc", "1"}, Env: os.Environ(), Dir: dir}
-		m, err := Recognise(c, nil, Given{Files: os.DirFS("/"), World: 1,
+		c := command.Line{Args: []string{train, "--bs", "4", "--acc", "1"}, Env: os.Environ(), Dir: dir}
+		m, err := rewrite.Recognise(c, nil, rewrite.Given{Files: os.DirFS("/"), World: 1,
 			Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=step-*.json"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked, err := m.Plan()
+		asked, err := rewrite.Asks(m)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,11 +129,87 @@ func TestLeakIsLeft(t *testing.T) {
 			}
 		}
 		o, exit, err := w.Live(context.Background(), Beginning{Plan: asked.Plan})
-		if err != nil || (o.Kind == Leaking) != leave || (exit.Code == 3) != leave || exit.Stopped {
+		if err != nil || (o.Kind == exits.Leaking) != leave || (exit.Code == 3) != leave || exit.Stopped {
 			t.Errorf("leave %v: %+v, %+v, %v", leave, o, exit, err)
 		}
 		if leave == (len(told) > 0) {
 			t.Errorf("leave %v: told %d times", leave, len(told))
 		}
+	}
+}
+
+// TestOnlyWhatIsInTheWayIsEnded checks what a life leaves behind before the next one starts: what
+// holds a GPU, writes to the run's files or is still training is ended, with what it has started;
+// everything else is left alone, and named in the end.
+func TestOnlyWhatIsInTheWayIsEnded(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "out"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	script := `
+mkdir -p out; : >out/read.json
+quiet='exec >/dev/null 2>&1; exec sleep 1000'
+setsid sh -c 'echo $$ >gpu; '"$quiet" &
+setsid sh -c 'echo $$ >writer; exec 5>>out/step-1.tmp; '"$quiet" &
+setsid sh -c 'trap "" TERM; echo $$ >parent; exec 5>>out/step-1.tmp; sh -c "echo \$\$ >child; exec 5>&-; sleep 1000" & wait' >/dev/null 2>&1 &
+setsid sh -c 'echo $$ >trains; '"$quiet" &
+setsid sh -c 'echo $$ >reader; exec 5<out/read.json; '"$quiet" &
+setsid sh -c 'echo $$ >logs; exec >out/upload.log 2>&1; exec sleep 1000' &
+sh -c 'echo $$ >group; '"$quiet" &
+for name in gpu writer parent child trains reader logs group; do while ! [ -s $name ]; do sleep 0.01; done; done; exit 1`
+	c := command.Line{Args: []string{"sh", "-c", script}, Env: os.Environ(), Dir: dir}
+	m, err := rewrite.Recognise(command.Line{Args: []string{"train", "--bs", "4", "--acc", "1"}, Dir: dir}, nil, rewrite.Given{Files: os.DirFS("/"), World: 1, Knobs: []string{"micro=--bs", "accumulation=--acc", "resume=--resume", "checkpoints=out/step-*.json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := func(name string) int {
+		text, _ := os.ReadFile(filepath.Join(dir, name))
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		return n
+	}
+	w := &Wrapped{Command: c, Match: m, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
+	w.list = func() ([]nvml.GPU, error) {
+		g := nvml.GPU{Total: 8 * memory.GiB}
+		if p := pid("gpu"); p > 0 && !wraptest.Gone(strconv.Itoa(p)) {
+			g.Used, g.Holders = memory.GiB, []nvml.Holder{{PID: p, Bytes: memory.GiB}}
+		}
+		return []nvml.GPU{g}, nil
+	}
+	w.Inside = func(c command.Line) (command.Line, func(exits.Outcome) exits.Outcome) {
+		return c, func(o exits.Outcome) exits.Outcome { o.Training = []int{pid("trains")}; return o }
+	}
+	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil {
+		t.Fatal(err)
+	}
+	inTheWay, others := []string{"gpu", "writer", "parent", "child", "trains"}, []string{"reader", "logs", "group"}
+	for _, name := range append(inTheWay, others...) {
+		wraptest.Killed(t, strconv.Itoa(pid(name)))
+		if wraptest.Gone(strconv.Itoa(pid(name))) {
+			t.Errorf("%s was ended before it was known whether another life follows", name)
+		}
+	}
+	text := w.Clear(context.Background())
+	for _, name := range inTheWay {
+		if !wraptest.Gone(strconv.Itoa(pid(name))) || !strings.Contains(text, fmt.Sprintf("(pid %d)", pid(name))) {
+			t.Errorf("%s: gone %v, %q", name, wraptest.Gone(strconv.Itoa(pid(name))), text)
+		}
+	}
+	text = w.LeftText()
+	for _, name := range others {
+		if wraptest.Gone(strconv.Itoa(pid(name))) || !strings.Contains(text, fmt.Sprintf("(pid %d)", pid(name))) {
+			t.Errorf("%s: gone %v, %q", name, wraptest.Gone(strconv.Itoa(pid(name))), text)
+		}
+	}
+	if !strings.HasPrefix(text, "the command left 3 processes running: ") {
+		t.Errorf("%q", text)
+	}
+	w.Match, w.Command = nil, command.Line{Args: []string{"true"}, Env: os.Environ(), Dir: dir}
+	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil || w.LeftText() != text {
+		t.Errorf("after another life: %v, %q, want %q", err, w.LeftText(), text)
+	}
+	_ = syscall.Kill(pid("group"), syscall.SIGKILL)
+	wraptest.Eventually(t, "it is reaped", func() bool { _, err := os.Stat("/proc/" + strconv.Itoa(pid("group"))); return err != nil })
+	if !strings.HasPrefix(w.LeftText(), "the command left 2 processes running: ") {
+		t.Errorf("%q", w.LeftText())
 	}
 }

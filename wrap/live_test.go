@@ -14,17 +14,21 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/wrap/checkpoints"
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // plainMatch returns the Wrapped of a plain script whose flags the user named.
 func plainMatch(t *testing.T, knobs ...string) Wrapped {
 	t.Helper()
-	c := Command{Args: strings.Fields("python mine.py --bs 32 --acc 1"), Env: []string{"A=b"}, Dir: "/home/me"}
-	m, err := Recognise(c, Builtin(), Given{Knobs: append([]string{"micro=--bs", "accumulation=--acc"}, knobs...)})
+	c := command.Line{Args: strings.Fields("python mine.py --bs 32 --acc 1"), Env: []string{"A=b"}, Dir: "/home/me"}
+	m, err := rewrite.Recognise(c, profile.Builtin(), rewrite.Given{Knobs: append([]string{"micro=--bs", "accumulation=--acc"}, knobs...)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, err := m.Plan()
+	asked, err := rewrite.Asks(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +38,7 @@ func plainMatch(t *testing.T, knobs ...string) Wrapped {
 // TestPrepare checks that Prepare returns the user's own command if nothing has to change,
 // and that a change which headroom cannot verify needs the user's trust.
 func TestPrepare(t *testing.T) {
-	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &Checkpoint{Path: "out/step-4.json"}}
+	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &checkpoints.Checkpoint{Path: "out/step-4.json"}}
 	resumes := []string{"resume=--from", "checkpoints=out/step-*.json"}
 	for _, c := range []struct {
 		name     string
@@ -71,7 +75,7 @@ func TestPrepare(t *testing.T) {
 	if next, err := mixed.Prepare(mixed.Asked, nil); err != nil || !slices.Equal(next.Command.Args, mixed.Command.Args) {
 		t.Errorf("as asked, although a smaller one would train something else: %v, %v", next.Command.Args, err)
 	}
-	unknown := Wrapped{Command: Command{Args: []string{"make", "train"}}}
+	unknown := Wrapped{Command: command.Line{Args: []string{"make", "train"}}}
 	if next, err := unknown.Prepare(recovery.Plan{Effective: 1, World: 1, Micro: 1}, nil); err != nil || len(next.Changes) > 0 || !slices.Equal(next.Command.Args, unknown.Command.Args) {
 		t.Errorf("a command of which nothing is known: %v, %v", next.Command.Args, err)
 	}
@@ -117,7 +121,7 @@ func TestRankErrorsOfThisLife(t *testing.T) {
 		}
 	}
 	w := &Wrapped{Trouble: func(err error) { t.Error(err) }}
-	c := Command{Args: []string{"torchrun", "--log-dir", "logs", "--nproc-per-node", "2", "train.py"}, Dir: dir}
+	c := command.Line{Args: []string{"torchrun", "--log-dir", "logs", "--nproc-per-node", "2", "train.py"}, Dir: dir}
 	if got := w.rankErrors(c, begun); len(got) != 1 || got[0].Rank != 1 || got[0].Message != "torch.OutOfMemoryError: this" {
 		t.Errorf("%+v", got)
 	}

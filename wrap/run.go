@@ -1,18 +1,18 @@
 package wrap
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
 
 	"headroom/harness"
-	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/checkpoints"
+	"headroom/wrap/command"
+	"headroom/wrap/exits"
+	"headroom/wrap/profile"
 )
 
 // RunOptions are what [Run] needs from outside: how to run one life of the command, and
@@ -22,7 +22,7 @@ type RunOptions struct {
 	// running is up to Clear and Left.
 	// The context is cancelled when the user asks to stop. An error means that the command
 	// could not be started or rewritten.
-	Live func(context.Context, Beginning) (Outcome, Exit, error)
+	Live func(context.Context, Beginning) (exits.Outcome, command.Exit, error)
 	// Newest returns the newest complete checkpoint, or nil if there is none. The function
 	// itself is nil if the command is not known to write checkpoints.
 	Newest func() (*Saved, error)
@@ -78,7 +78,7 @@ type Saved struct {
 	// it, but if there is no other, it does not start over either.
 	Perhaps bool
 
-	checkpoint *Checkpoint
+	checkpoint *checkpoints.Checkpoint
 }
 
 // after reports whether c is newer than other, which may be nil. Of two checkpoints with
@@ -113,7 +113,7 @@ type runner struct {
 	newest *Saved          // newest checkpoint on disk after the last life
 	beyond time.Duration   // how long the life that wrote newest continued afterwards
 	from   *Saved          // checkpoint that the newest life resumed from; nil for the beginning
-	last   Exit            // of the newest life
+	last   command.Exit    // of the newest life
 	waits  time.Duration   // how long to wait before the next life, for other processes to free memory
 	lives  []time.Duration // how long each life lasted
 	doubts int             // how many checkpoints in a row have been rejected
@@ -153,7 +153,7 @@ func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result,
 
 // attempt runs one life of the command, and does what its end calls for. again reports
 // whether another life should follow.
-func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error) {
+func (r *runner) attempt(ctx context.Context) (exit command.Exit, again bool, err error) {
 	from := r.resume()
 	var checkpoint *runs.Checkpoint
 	if from != nil {
@@ -179,7 +179,7 @@ func (r *runner) attempt(ctx context.Context) (exit Exit, again bool, err error)
 		return exit, false, err
 	}
 	r.judge(outcome)
-	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: describe(outcome, exit), Seconds: exit.Seconds})
+	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: exits.Describe(outcome, exit), Seconds: exit.Seconds})
 	if again, err = r.follow(ctx, outcome, exit); again {
 		again, err = r.clear(ctx)
 	}
@@ -224,7 +224,7 @@ func (r *runner) fallbacks() []string { return fallbacksOf(r.s.Eased(), r.s.Reco
 func fallbacksOf(eased []string, recomputing bool) []string {
 	all := slices.Clone(eased)
 	if recomputing {
-		all = append(all, Recompute)
+		all = append(all, profile.Recompute)
 	}
 	return all
 }
@@ -290,301 +290,4 @@ func (r *runner) progress() error {
 		newest.Micro = known.Micro
 	}
 	return nil
-}
-
-// follow does what the end of a life calls for. again reports whether another life should
-// follow.
-func (r *runner) follow(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
-	switch {
-	case o.Kind == Done:
-		return false, nil
-	case o.Kind == Stopped || ctx.Err() != nil:
-		return false, errInterrupted
-	}
-	switch o.Kind {
-	case OutOfMemory, OutOfHostMemory, OutOfSharedMemory:
-		if o.Hopeless = o.HopelessAt(r.s.Running()); r.mayPass(o) {
-			o.Hopeless = ""
-		}
-		if r.Recover && o.OutOfMemory() && o.Hopeless == "" {
-			return r.recover(ctx, o, exit)
-		}
-	case Leaking:
-		if !r.Recover || !r.progressed() { // it may not be started again, or has no new checkpoint to start from
-			break
-		}
-		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.newest.Step}}, life(exit))
-		return err == nil, err
-	case DeviceGone, Hung:
-		if !r.Recover {
-			break
-		}
-		d, err := r.s.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: describe(o, exit)}}, life(exit))
-		if err != nil || d.Remedy == recovery.Exec {
-			return err == nil, err
-		}
-		return false, &ExitError{Code: exit.Code, Why: d.Reason}
-	case Failed:
-		if again, err := r.olderOne(o, exit); again || err != nil {
-			return again, err
-		}
-	}
-	e := &ExitError{Code: exit.Code, Why: describe(o, exit), How: ending(o, exit), What: inShort(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
-	var verdict memory.Verdict
-	if o.OutOfMemory() && o.Evidence != nil {
-		verdict = memory.Diagnose(*o.Evidence)
-	}
-	if e.Memory && e.Hint == "" && r.Why != "" {
-		e.Hint = "if what was asked for depends on the batch, a smaller micro-batch would help, but headroom cannot change the command: "
-		if verdict.Cause == memory.Batch {
-			e.Hint = "headroom could have continued with a smaller micro-batch if it had been able to change the command: "
-		}
-		e.Hint += r.Why
-	}
-	if verdict.Cause != "" {
-		failure := o.Evidence.Failure.Measured()
-		r.s.Note(runs.Entry{Kind: runs.KindOOM, OOM: &failure, Verdict: &verdict, Text: failure.Error(), Seconds: r.lost().Seconds(), Final: true})
-		r.stops(e.Why, e.Hint)
-	}
-	return false, e
-}
-
-// spoken are the signals with which people and programs usually end a command on purpose.
-// For a command that one of them ended, ExitError.Killed is false.
-var spoken = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
-
-// stops records in the journal that nothing more will be tried. It does not tell the
-// user, which is left to the caller of Run.
-func (r *runner) stops(why, hint string) {
-	d := recovery.Decision{Remedy: recovery.Stop, Plan: r.s.Running(), Reason: why, Hint: hint}
-	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d})
-}
-
-// errInterrupted wraps [harness.ErrInterrupted] with a shorter text, which does not promise
-// that the command resumes when it is run again.
-var errInterrupted error = interruptedError{}
-
-type interruptedError struct{}
-
-func (interruptedError) Error() string { return "interrupted" }
-func (interruptedError) Unwrap() error { return harness.ErrInterrupted }
-
-// resumed returns a hint for a command that failed for a reason other than memory, after
-// headroom had made it resume from a checkpoint and before it wrote a newer one. It
-// returns "" for any other end.
-func (r *runner) resumed(o Outcome) string {
-	if o.Kind != Failed || r.from == nil || r.progressed() {
-		return ""
-	}
-	if r.doubts > 0 {
-		return "the command failed after each of the checkpoints that it resumed from, so they are probably not the reason"
-	}
-	return fmt.Sprintf("the command had resumed from %s and written no newer checkpoint; if that checkpoint cannot be loaded, move it elsewhere and start again from the one before", r.from.Path)
-}
-
-const (
-	// mostDoubts is how many checkpoints in a row may be rejected.
-	mostDoubts = 3
-	// longestLoad is how long a life may have taken to fail without a step so that the
-	// checkpoint may be the reason.
-	longestLoad = 30 * time.Minute
-)
-
-// olderOne rejects the checkpoint that the newest life resumed from, if that life failed
-// before it made a step. again reports whether there is an older checkpoint to resume from
-// instead. Nothing else about the command changes, and each checkpoint is tried once.
-func (r *runner) olderOne(o Outcome, exit Exit) (again bool, err error) {
-	if r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
-		return false, nil
-	}
-	reason := integer().ReplaceAllString(strings.Join(o.Reasons, "; "), "#")
-	if r.doubts > 0 && reason == r.reason {
-		return false, nil // the same with two checkpoints: then neither of them is the reason
-	}
-	bad := r.from
-	r.reason = reason
-	r.Reject(bad)
-	r.doubts++
-	older, err := r.look()
-	if err != nil || older == nil {
-		return false, err
-	}
-	if older.Micro == 0 {
-		older.Micro = bad.Micro
-	}
-	r.newest = older
-	r.s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("%s; before its first step after it had resumed from %s, which perhaps cannot be loaded: it resumes from %s", describe(o, exit), bad.Path, older.Path)})
-	return true, nil
-}
-
-// noStep reports whether the newest life seems to have ended before its first step.
-func (r *runner) noStep(exit Exit) bool {
-	if r.Made != nil {
-		if made := r.Made(); made >= 0 {
-			return made == 0 && life(exit) < longestLoad
-		}
-	}
-	return life(exit) < YoungDeath
-}
-
-// judge decides about the checkpoints that have been rejected. If the newest life, which
-// resumed from an older one, made a step, they were the reason why earlier lives failed. If
-// the run ends first, that remains unknown, and a later process tries them again.
-func (r *runner) judge(o Outcome) {
-	if r.doubts > 0 && (o.Kind == Done || r.progressed() || r.Made != nil && r.Made() > 0) {
-		r.Judge(true)
-		r.doubts = 0
-	}
-}
-
-// mayPass reports whether memory that ran out during loading may suffice next time. That
-// is so if other processes held some of it, or if a checkpoint was being loaded. The
-// batch size has no effect on loading.
-func (r *runner) mayPass(o Outcome) bool {
-	return o.Evidence != nil && o.Evidence.Failure.Phase == memory.PhaseLoad &&
-		(r.from != nil || memory.Diagnose(*o.Evidence).Cause == memory.Foreign)
-}
-
-// recover asks the session what to do about a life that ran out of memory. If the answer
-// is to wait, it sets r.waits.
-func (r *runner) recover(ctx context.Context, o Outcome, exit Exit) (again bool, err error) {
-	evidence := *o.Evidence
-	evidence.Host = o.Kind != OutOfMemory
-	if o.Gradless && evidence.Failure.Phase.SizedByMicro() && r.s.Running().Eval > 1 {
-		evidence.Failure.Phase = memory.PhaseEval // of the two batches, its size is the one that changes no training
-	}
-	evidence.Resuming = r.resuming(evidence.Failure.Phase, life(exit))
-	e := recovery.Event{OOM: &evidence}
-	if evidence.Failure.Phase == memory.PhaseLoad {
-		e = recovery.Event{Load: &evidence}
-	} else if evidence.Failure.Micro == 0 && evidence.Failure.Phase.SizedByMicro() {
-		evidence.Failure.Micro = r.s.Running().Largest()
-	}
-	d, err := r.s.HandleIf(e, r.lost(), r.possible)
-	if err != nil {
-		return false, err
-	}
-	if d.Remedy == recovery.Wait {
-		r.waits = waitBetween
-	}
-	return true, nil
-}
-
-// resuming reports whether the newest life may have run out of memory because it resumed
-// from a checkpoint. Its micro-batch must be no larger than that of the life that wrote
-// the checkpoint. It must have failed either while loading or early in its steps. Early
-// means that it had lived for less time than the earlier life kept running after it wrote
-// the checkpoint.
-func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
-	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
-		return false
-	}
-	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived+settled < r.beyond
-}
-
-// progressed reports whether the newest life wrote a checkpoint that is newer than the one
-// that it resumed from.
-func (r *runner) progressed() bool {
-	return r.newest != nil && r.newest.after(r.from)
-}
-
-// lost returns how much of the newest life's work is lost: the time since its newest
-// checkpoint if it wrote one and the command can resume, or else all of its time. It
-// returns 0 if that is not known.
-func (r *runner) lost() time.Duration {
-	switch {
-	case !r.Recover: // it is not known where such a command continues if the user starts it again
-		return 0
-	case r.Resumes && r.progressed():
-		return r.beyond
-	}
-	return life(r.last)
-}
-
-func life(exit Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }
-
-// describe says in one sentence how a life ended.
-func describe(o Outcome, exit Exit) string {
-	why := strings.Join(o.Reasons, "; ")
-	switch {
-	case o.Kind == Done || why == "":
-		return ending(o, exit)
-	case o.Kind == Failed && exit.Signal != 0: // the reasons name the signal
-		return fmt.Sprintf("after %s, %s", lasting(exit.Seconds), why)
-	case o.Kind == Failed: // the reasons say so
-		return lasted(exit) + ": " + why
-	}
-	return ending(o, exit) + ": " + why
-}
-
-// inShort says in one sentence how much memory was missing in a life, and where, in place of
-// the error that the command has printed. It returns "" if that is not known.
-func inShort(o Outcome, exit Exit) string {
-	if !o.Kind.Memory() || o.Evidence == nil || o.Evidence.Failure.Requested <= 0 {
-		return ""
-	}
-	f := o.Evidence.Failure.Measured()
-	f.Micro = 0 // what is known of it is in the hint
-	on := ""
-	if o.Rank != rankUnknown {
-		on = fmt.Sprintf(" on rank %d", o.Rank)
-	}
-	text := fmt.Sprintf("%s: %s%s%s%s", lasted(exit), o.Kind, on, strings.TrimPrefix(f.Error(), "out of memory"), bracketed(o.Where))
-	for _, reason := range o.Reasons {
-		if !slices.Contains(o.quotes, reason) {
-			text += "; " + reason
-		}
-	}
-	return text
-}
-
-// bracketed returns the user's line where something happened in a form that can follow a
-// sentence, or "" if where is "".
-func bracketed(where string) string {
-	if where == "" {
-		return ""
-	}
-	return " (" + where + ")"
-}
-
-// ending returns a text that says how a life ended, without the reasons.
-func ending(o Outcome, exit Exit) string { return fmt.Sprintf("%s: %s", lasted(exit), o.Kind) }
-
-// lasted returns a text with the exit status or signal of a life, and how long it lasted.
-func lasted(exit Exit) string {
-	how := fmt.Sprintf("exit status %d", exit.Code)
-	if exit.Signal != 0 {
-		how = fmt.Sprintf("killed by signal %d (%v)", int(exit.Signal), exit.Signal)
-	}
-	return fmt.Sprintf("%s after %s", how, lasting(exit.Seconds))
-}
-
-// lasting formats seconds the way people say them.
-func lasting(seconds float64) string {
-	switch {
-	case seconds < 90:
-		return fmt.Sprintf("%.0f s", seconds)
-	case seconds < 90*60:
-		return fmt.Sprintf("%.0f min", seconds/60)
-	}
-	return fmt.Sprintf("%.1f h", seconds/3600)
-}
-
-// InHostMemory converts the outcome of a command that used no GPU and ran out of host
-// memory: host memory takes the place of the device's memory. It returns any other
-// outcome unchanged. most is the most host memory that the command could hold. The
-// command is assumed to have held all of that except for the size of the failed request.
-// If most or that size is not known, o is returned unchanged, too.
-func (o Outcome) InHostMemory(gpus []GPU, most memory.Bytes) Outcome {
-	if o.Kind != OutOfHostMemory || len(gpus) > 0 || most <= 0 || o.Evidence == nil {
-		return o
-	}
-	f := o.Evidence.Failure
-	if f.Requested <= 0 {
-		return o
-	}
-	evidence := *o.Evidence
-	evidence.Failure, evidence.Host = f.Assume(most), false
-	o.Kind, o.Evidence, o.Hint, o.Hopeless = OutOfMemory, &evidence, "", cmp.Or(o.Hopeless, hopeless(fault{}, evidence.Failure))
-	return o
 }

@@ -14,14 +14,17 @@ import (
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
+	"headroom/wrap/checkpoints"
+	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // toyCommand simulates a command for Run: its lives, its checkpoints and its memory.
 type toyCommand struct {
-	steps, every int                         // steps to train, and steps between checkpoints
-	fits         func(step int) int          // largest micro-batch for which a step has enough memory
-	foreign      func(life int) memory.Bytes // how much of 24 GiB other processes hold
-	ends         func(life int) *Outcome     // how a life ends before its first step; nil if it does not
+	steps, every int                           // steps to train, and steps between checkpoints
+	fits         func(step int) int            // largest micro-batch for which a step has enough memory
+	foreign      func(life int) memory.Bytes   // how much of 24 GiB other processes hold
+	ends         func(life int) *exits.Outcome // how a life ends before its first step; nil if it does not
 	saved        Saved
 	lives        int
 	young        float64                     // seconds that a life lasts if it does not finish
@@ -38,7 +41,7 @@ type toyCommand struct {
 	made         map[int]int // step → number of samples when it was last trained
 }
 
-func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error) {
+func (c *toyCommand) live(_ context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
 	plan, from := b.Plan, b.From
 	c.lives++
 	begin := 0
@@ -62,18 +65,18 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 		if phase := c.resume(c.lives); phase != "" {
 			c.trace = append(c.trace, name+"!"+string(phase))
 			o := c.ranOut()
-			o.Evidence.Failure.Phase, o.Hopeless = phase, otherKnobs[phase]
+			o.Evidence.Failure.Phase, o.Hopeless = phase, exits.OtherKnobs[phase]
 			return o, c.exit(1, c.young), nil
 		}
 	}
 	if from != nil && slices.Contains(c.unloadable, from.Path) {
 		c.trace = append(c.trace, name+"?")
-		return Outcome{Kind: Failed, Reasons: []string{"KeyError", "EOFError", "ValueError"}[len(c.rejected)*c.differ:][:1]}, c.exit(3, c.young), nil
+		return exits.Outcome{Kind: exits.Failed, Reasons: []string{"KeyError", "EOFError", "ValueError"}[len(c.rejected)*c.differ:][:1]}, c.exit(3, c.young), nil
 	}
 	for step := begin + 1; step <= c.steps; step++ {
 		if c.leaks > 0 && step > begin+c.leaks {
 			c.trace = append(c.trace, name+"~")
-			return Outcome{Kind: Leaking, Confidence: Certain, Reasons: []string{"it leaks"}}, c.exit(143, 60), nil
+			return exits.Outcome{Kind: exits.Leaking, Confidence: exits.Certain, Reasons: []string{"it leaks"}}, c.exit(143, 60), nil
 		}
 		if n := plan.Largest(); n > c.fits(step) || c.lasts > 0 && step > begin+c.lasts {
 			c.trace = append(c.trace, name+"!")
@@ -86,13 +89,13 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (Outcome, Exit, error)
 		}
 	}
 	c.trace = append(c.trace, name)
-	return Outcome{Kind: Done}, c.exit(0, 60), nil
+	return exits.Outcome{Kind: exits.Done}, c.exit(0, 60), nil
 }
 
 // exit returns the Exit of a life that lasted the given number of seconds and ended two
 // minutes after the newest checkpoint was written.
-func (c *toyCommand) exit(code int, seconds float64) Exit {
-	return Exit{Code: code, Seconds: seconds, Began: c.saved.Time.Add(2*time.Minute - time.Duration(seconds*float64(time.Second)))}
+func (c *toyCommand) exit(code int, seconds float64) command.Exit {
+	return command.Exit{Code: code, Seconds: seconds, Began: c.saved.Time.Add(2*time.Minute - time.Duration(seconds*float64(time.Second)))}
 }
 
 // newest returns the newest checkpoint, as if read from disk.
@@ -112,7 +115,7 @@ func (c *toyCommand) reject(saved *Saved) { c.rejected = append(c.rejected, save
 
 func (c *toyCommand) judge(bad bool) { c.judged += fmt.Sprint(len(c.rejected), bad, " ") }
 
-func (c *toyCommand) ranOut() Outcome {
+func (c *toyCommand) ranOut() exits.Outcome {
 	stats := memory.Stats{Capacity: 24 * memory.GiB, Reserved: 23 * memory.GiB, Allocated: 22 * memory.GiB}
 	if c.foreign != nil {
 		if taken := c.foreign(c.lives); taken > 0 {
@@ -126,7 +129,7 @@ func (c *toyCommand) ranOut() Outcome {
 			held = append(held, 2*memory.GiB+i*memory.GiB)
 		}
 	}
-	return Outcome{Kind: OutOfMemory, Confidence: Certain, Reasons: []string{"torch.OutOfMemoryError in forward"},
+	return exits.Outcome{Kind: exits.OutOfMemory, Confidence: exits.Certain, Reasons: []string{"torch.OutOfMemoryError in forward"},
 		Evidence: &memory.Evidence{Boundary: held, Every: 10, Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Phase: memory.PhaseForward, Stats: stats}}}
 }
 
@@ -174,20 +177,20 @@ func TestRun(t *testing.T) {
 	}
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
 	again := recovery.Policy{Relaunches: 3}
-	host := func(lives int) func(int) *Outcome {
-		return func(life int) *Outcome {
+	host := func(lives int) func(int) *exits.Outcome {
+		return func(life int) *exits.Outcome {
 			if life > lives {
 				return nil
 			}
-			return &Outcome{Kind: OutOfSharedMemory, Confidence: Certain, Evidence: &memory.Evidence{}}
+			return &exits.Outcome{Kind: exits.OutOfSharedMemory, Confidence: exits.Certain, Evidence: &memory.Evidence{}}
 		}
 	}
-	foreignLoad := func(life int) *Outcome {
+	foreignLoad := func(life int) *exits.Outcome {
 		if life > 1 {
 			return nil
 		}
 		o := (&toyCommand{foreign: func(int) memory.Bytes { return 20 * memory.GiB }}).ranOut()
-		o.Evidence.Failure.Phase, o.Hopeless = memory.PhaseLoad, otherKnobs[memory.PhaseLoad]
+		o.Evidence.Failure.Phase, o.Hopeless = memory.PhaseLoad, exits.OtherKnobs[memory.PhaseLoad]
 		return &o
 	}
 	first := func(p memory.Phase, lives int) func(int) memory.Phase {
@@ -256,18 +259,18 @@ func TestRun(t *testing.T) {
 			command: toyCommand{fits: func(int) int { return 0 }, foreign: func(int) memory.Bytes { return 20 * memory.GiB }},
 			want:    "1×1@0! wait 1×1@0! wait 1×1@0! wait 1×1@0!", code: 1},
 		{name: "not about memory: its own status, and no retry",
-			command: toyCommand{fits: always(64), ends: func(int) *Outcome { return &Outcome{Kind: Failed, Reasons: []string{"ValueError"}} }}, want: "64×1@0?", code: 3},
+			command: toyCommand{fits: always(64), ends: func(int) *exits.Outcome { return &exits.Outcome{Kind: exits.Failed, Reasons: []string{"ValueError"}} }}, want: "64×1@0?", code: 3},
 		{name: "nothing may be changed", command: toyCommand{fits: always(20)}, change: func(o *RunOptions) { o.Recover = false }, want: "64×1@0!", code: 1},
 		{name: "it cannot resume: it starts over", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Resumes = false }, want: "64×1@0! 32×2@0"},
-		{name: "no smaller batch will help", command: toyCommand{fits: always(64), ends: func(int) *Outcome {
-			return &Outcome{Kind: OutOfMemory, Confidence: Certain, Evidence: &memory.Evidence{}, Hopeless: "the request is larger than the device"}
+		{name: "no smaller batch will help", command: toyCommand{fits: always(64), ends: func(int) *exits.Outcome {
+			return &exits.Outcome{Kind: exits.OutOfMemory, Confidence: exits.Certain, Evidence: &memory.Evidence{}, Hopeless: "the request is larger than the device"}
 		}}, want: "64×1@0?", code: 3},
-		{name: "possible is not enough to change anything", command: toyCommand{fits: always(64), ends: func(int) *Outcome {
-			return &Outcome{Kind: OutOfMemory, Confidence: Possible, Evidence: &memory.Evidence{}}
+		{name: "possible is not enough to change anything", command: toyCommand{fits: always(64), ends: func(int) *exits.Outcome {
+			return &exits.Outcome{Kind: exits.OutOfMemory, Confidence: exits.Possible, Evidence: &memory.Evidence{}}
 		}}, want: "64×1@0?", code: 3},
 		{name: "a device that is gone: again, three times",
-			command: toyCommand{fits: always(64), ends: func(int) *Outcome { return &Outcome{Kind: DeviceGone} }}, want: "64×1@0? 64×1@0? 64×1@0? 64×1@0?", code: 3},
-		{name: "the same, and it dies young", command: toyCommand{young: 2, fits: always(64), ends: func(int) *Outcome { return &Outcome{Kind: DeviceGone} }},
+			command: toyCommand{fits: always(64), ends: func(int) *exits.Outcome { return &exits.Outcome{Kind: exits.DeviceGone} }}, want: "64×1@0? 64×1@0? 64×1@0? 64×1@0?", code: 3},
+		{name: "the same, and it dies young", command: toyCommand{young: 2, fits: always(64), ends: func(int) *exits.Outcome { return &exits.Outcome{Kind: exits.DeviceGone} }},
 			want: "64×1@0? wait 64×1@0? wait 64×1@0? wait 64×1@0?", code: 3},
 		{name: "a smaller plan is tried at once, however young the last one died", command: toyCommand{young: 2, fits: always(20), ends: nil}, want: "64×1@0! 32×2@0! 16×4@0"},
 	} {
@@ -313,30 +316,30 @@ func TestRunInEvaluation(t *testing.T) {
 		{"saving", memory.PhaseCheckpoint, 20, 64, true, "64×1@0 eval 64!", 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			command := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
+			line := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
 			plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true, Eval: c.asked}
-			trace, code, err := wrapped(t, command, plan, recovery.Policy{Able: recovery.Able{Eval: c.able}}, func(o *RunOptions) {
-				o.Live = func(ctx context.Context, b Beginning) (Outcome, Exit, error) {
-					step := command.steps
-					if command.steps = 4; b.Plan.Eval <= c.fits && c.able {
-						command.steps = step
+			trace, code, err := wrapped(t, line, plan, recovery.Policy{Able: recovery.Able{Eval: c.able}}, func(o *RunOptions) {
+				o.Live = func(ctx context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
+					step := line.steps
+					if line.steps = 4; b.Plan.Eval <= c.fits && c.able {
+						line.steps = step
 					}
-					out, exit, err := command.live(ctx, b)
-					last := &command.trace[len(command.trace)-1]
+					out, exit, err := line.live(ctx, b)
+					last := &line.trace[len(line.trace)-1]
 					*last += fmt.Sprintf(" eval %d", b.Plan.Eval)
-					if command.steps == step {
+					if line.steps == step {
 						return out, exit, err
 					}
-					*last, command.steps = *last+"!", step
-					out = command.ranOut()
-					out.Evidence.Failure.Phase, out.Hopeless = c.phase, otherKnobs[c.phase]
-					return out, Exit{Code: 3, Seconds: 60}, err
+					*last, line.steps = *last+"!", step
+					out = line.ranOut()
+					out.Evidence.Failure.Phase, out.Hopeless = c.phase, exits.OtherKnobs[c.phase]
+					return out, command.Exit{Code: 3, Seconds: 60}, err
 				}
 			})
 			if trace != c.want || code != c.code || (err != nil) != (c.code != 0) {
 				t.Errorf("got  %s, status %d, %v\nwant %s, status %d", trace, code, err, c.want, c.code)
 			}
-			if exit := (*ExitError)(nil); c.code != 0 && (!errors.As(err, &exit) || exit.Hint != otherKnobs[c.phase]) {
+			if exit := (*ExitError)(nil); c.code != 0 && (!errors.As(err, &exit) || exit.Hint != exits.OtherKnobs[c.phase]) {
 				t.Errorf("%#v", err)
 			}
 		})
@@ -358,18 +361,18 @@ func TestRunWithoutGradients(t *testing.T) {
 		{"a teacher", 4, 0, 32, "64×1@0! 64×1@4(64)! 64×1@4(64)! 32×2@4(64)"},
 		{"no knob", 0, 0, 32, "64×1@0! 32×2@4(64)"},
 	} {
-		command := &toyCommand{steps: 20, every: 4, young: 60}
+		line := &toyCommand{steps: 20, every: 4, young: 60}
 		plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true, Eval: c.eval}
-		trace, code, err := wrapped(t, command, plan, recovery.Policy{Able: recovery.Able{Eval: c.eval > 0}}, func(o *RunOptions) {
-			o.Live = func(ctx context.Context, b Beginning) (Outcome, Exit, error) {
-				command.fits = func(step int) int {
+		trace, code, err := wrapped(t, line, plan, recovery.Policy{Able: recovery.Able{Eval: c.eval > 0}}, func(o *RunOptions) {
+			o.Live = func(ctx context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
+				line.fits = func(step int) int {
 					if step > 4 && (b.Plan.Largest() > c.fitsMicro || c.fitsEval > 0 && b.Plan.Eval > c.fitsEval) {
 						return 0
 					}
 					return 64
 				}
-				out, exit, err := command.live(ctx, b)
-				if out.Kind == OutOfMemory {
+				out, exit, err := line.live(ctx, b)
+				if out.Kind == exits.OutOfMemory {
 					seen := out.Evidence.Failure
 					seen.Phase = memory.PhaseEval
 					out = out.FromInside(memory.Evidence{Failure: seen}, "")
@@ -390,7 +393,7 @@ func TestRunIsStopped(t *testing.T) {
 	defer stop()
 	c := &toyCommand{steps: 20, every: 4, fits: func(int) int { return 8 }}
 	_, code, err := wrappedIn(ctx, t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(_ context.Context, b Beginning) (Outcome, Exit, error) {
+		o.Live = func(_ context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
 			stop()
 			return c.live(ctx, b)
 		}
@@ -403,14 +406,14 @@ func TestRunIsStopped(t *testing.T) {
 // TestRunEndsAs checks with which error a run ends, and after how many lives.
 func TestRunEndsAs(t *testing.T) {
 	const gib = memory.GiB
-	ranOut := func(k Kind, c Confidence, phase memory.Phase, requested memory.Bytes) Outcome {
-		return Outcome{Kind: k, Confidence: c, Hint: "a hint", Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{
+	ranOut := func(k exits.Kind, c exits.Confidence, phase memory.Phase, requested memory.Bytes) exits.Outcome {
+		return exits.Outcome{Kind: k, Confidence: c, Hint: "a hint", Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{
 			Requested: requested, Phase: phase, Stats: memory.Stats{Capacity: 24 * gib, Reserved: 23 * gib, Allocated: 22 * gib}}}}
 	}
 	disk := errors.New("input/output error")
 	broken := func(context.Context, time.Duration) error { return disk }
 	gaveUp := func(err error) bool { return errors.As(err, new(*harness.GaveUpError)) }
-	exits := func(memory bool, hint string) func(error) bool {
+	ended := func(memory bool, hint string) func(error) bool {
 		return func(err error) bool {
 			var exit *ExitError
 			return errors.As(err, &exit) && exit.Code == 3 && exit.Memory == memory && strings.Contains(exit.Hint, hint) && (hint != "") == (exit.Hint != "")
@@ -418,24 +421,24 @@ func TestRunEndsAs(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		o      Outcome
+		o      exits.Outcome
 		young  bool
 		change func(*RunOptions)
 		lives  int
 		want   func(error) bool
 	}{
-		{"it was stopped", Outcome{Kind: Stopped}, false, nil, 1, func(err error) bool { return errors.Is(err, harness.ErrInterrupted) }},
-		{"possibly memory", ranOut(OutOfMemory, Possible, memory.PhaseForward, gib), false, nil, 1, exits(true, "a hint")},
-		{"another reason", Outcome{Kind: Failed}, false, nil, 1, exits(false, "")},
-		{"hopeless at its micro-batch", ranOut(OutOfMemory, Certain, memory.PhaseForward, 100*64*gib), false, nil, 1, exits(true, "even one sample would need")},
-		{"memory of the host", ranOut(OutOfHostMemory, Certain, memory.PhaseForward, gib), false, nil, 1, gaveUp},
-		{"memory of the host while loading", ranOut(OutOfHostMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
-		{"while loading", ranOut(OutOfMemory, Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
-		{"a device gone, of a command that must not be started again", Outcome{Kind: DeviceGone}, false, func(o *RunOptions) { o.Recover = false }, 1, exits(false, "")},
-		{"checkpoints cannot be looked for", Outcome{Kind: DeviceGone}, false, func(o *RunOptions) {
+		{"it was stopped", exits.Outcome{Kind: exits.Stopped}, false, nil, 1, func(err error) bool { return errors.Is(err, harness.ErrInterrupted) }},
+		{"possibly memory", ranOut(exits.OutOfMemory, exits.Possible, memory.PhaseForward, gib), false, nil, 1, ended(true, "a hint")},
+		{"another reason", exits.Outcome{Kind: exits.Failed}, false, nil, 1, ended(false, "")},
+		{"hopeless at its micro-batch", ranOut(exits.OutOfMemory, exits.Certain, memory.PhaseForward, 100*64*gib), false, nil, 1, ended(true, "even one sample would need")},
+		{"memory of the host", ranOut(exits.OutOfHostMemory, exits.Certain, memory.PhaseForward, gib), false, nil, 1, gaveUp},
+		{"memory of the host while loading", ranOut(exits.OutOfHostMemory, exits.Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
+		{"while loading", ranOut(exits.OutOfMemory, exits.Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
+		{"a device gone, of a command that must not be started again", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *RunOptions) { o.Recover = false }, 1, ended(false, "")},
+		{"checkpoints cannot be looked for", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *RunOptions) {
 			o.Newest = func() (*Saved, error) { return nil, disk }
 		}, 0, func(err error) bool { return errors.Is(err, disk) }},
-		{"nor after a life", Outcome{Kind: DeviceGone}, false, func(o *RunOptions) {
+		{"nor after a life", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *RunOptions) {
 			looked := 0
 			o.Newest = func() (*Saved, error) {
 				if looked++; looked == 1 {
@@ -444,9 +447,9 @@ func TestRunEndsAs(t *testing.T) {
 				return nil, disk
 			}
 		}, 1, func(err error) bool { return errors.Is(err, disk) }},
-		{"it cannot pause", Outcome{Kind: DeviceGone}, true, func(o *RunOptions) { o.Sleep = broken }, 1, func(err error) bool { return errors.Is(err, disk) }},
+		{"it cannot pause", exits.Outcome{Kind: exits.DeviceGone}, true, func(o *RunOptions) { o.Sleep = broken }, 1, func(err error) bool { return errors.Is(err, disk) }},
 	} {
-		command := &toyCommand{steps: 20, every: 4, young: 60, ends: func(int) *Outcome { return &c.o }}
+		command := &toyCommand{steps: 20, every: 4, young: 60, ends: func(int) *exits.Outcome { return &c.o }}
 		if c.young {
 			command.young = 2
 		}
@@ -461,12 +464,12 @@ func TestRunEndsAs(t *testing.T) {
 // device may be lost.
 func TestRunProgresses(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
-	c.ends = func(life int) *Outcome {
+	c.ends = func(life int) *exits.Outcome {
 		if life > 9 {
 			return nil
 		}
 		c.saved = Saved{Path: fmt.Sprintf("step-%d", life), Step: life}
-		return &Outcome{Kind: DeviceGone}
+		return &exits.Outcome{Kind: exits.DeviceGone}
 	}
 	if trace, code, err := wrapped(t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, nil); err != nil || code != 0 || c.lives != 10 {
 		t.Errorf("%s, status %d, %v", trace, code, err)
@@ -481,7 +484,7 @@ func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
 	micros := ""
 	_, code, err := wrapped(t, c, plan, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(_ context.Context, b Beginning) (Outcome, Exit, error) {
+		o.Live = func(_ context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
 			if c.lives++; b.From != nil {
 				micros += fmt.Sprint(b.From.Micro, " ")
 			}
@@ -490,11 +493,11 @@ func TestRunOverwritesItsCheckpoint(t *testing.T) {
 			}
 			switch {
 			case c.lives == 3:
-				return c.ranOut(), Exit{Code: 1, Seconds: 60}, nil
+				return c.ranOut(), command.Exit{Code: 1, Seconds: 60}, nil
 			case c.lives <= 12:
-				return Outcome{Kind: DeviceGone}, Exit{Code: 3, Seconds: 60}, nil
+				return exits.Outcome{Kind: exits.DeviceGone}, command.Exit{Code: 3, Seconds: 60}, nil
 			}
-			return Outcome{Kind: Done}, Exit{}, nil
+			return exits.Outcome{Kind: exits.Done}, command.Exit{}, nil
 		}
 	})
 	if err == nil || code != 3 || c.lives != 12 || micros != "64 64 64 32 32 32 32 32 32 32 32 " {
@@ -520,50 +523,12 @@ func TestRunStartFails(t *testing.T) {
 	broken := errors.New("exec: python: not found")
 	c := &toyCommand{fits: func(int) int { return 64 }}
 	_, _, err := wrapped(t, c, recovery.Plan{Effective: 4, World: 1, Micro: 4}, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(context.Context, Beginning) (Outcome, Exit, error) { return Outcome{}, Exit{}, broken }
+		o.Live = func(context.Context, Beginning) (exits.Outcome, command.Exit, error) {
+			return exits.Outcome{}, command.Exit{}, broken
+		}
 	})
 	if !errors.Is(err, broken) {
 		t.Error(err)
-	}
-}
-
-func TestInHostMemory(t *testing.T) {
-	const gib = memory.GiB
-	ranOut := func(p memory.Phase, requested memory.Bytes) Outcome {
-		return Outcome{Kind: OutOfHostMemory, Confidence: Certain, Hint: "x",
-			Evidence: &memory.Evidence{Host: true, Failure: memory.OutOfMemoryError{Requested: requested, Phase: p}}}
-	}
-	for _, c := range []struct {
-		name string
-		o    Outcome
-		gpus []GPU
-		most memory.Bytes
-		want Kind
-	}{
-		{"a tensor of a micro-batch", ranOut(memory.PhaseForward, gib), nil, 4 * gib, OutOfMemory},
-		{"beside a GPU it is not the training's", ranOut(memory.PhaseForward, gib), []GPU{{}}, 4 * gib, OutOfHostMemory},
-		{"an evaluation", ranOut(memory.PhaseEval, gib), nil, 4 * gib, OutOfMemory},
-		{"while saving", ranOut(memory.PhaseCheckpoint, gib), nil, 4 * gib, OutOfMemory},
-		{"while loading", ranOut(memory.PhaseLoad, gib), nil, 4 * gib, OutOfMemory},
-		{"killed, with no request known", ranOut(memory.PhaseForward, 0), nil, 4 * gib, OutOfHostMemory},
-		{"a machine of unknown size", ranOut(memory.PhaseForward, gib), nil, 0, OutOfHostMemory},
-		{"not about memory", Outcome{Kind: Failed}, nil, 4 * gib, Failed},
-	} {
-		got := c.o.InHostMemory(c.gpus, c.most)
-		if got.Kind != c.want || (c.want == OutOfMemory) != (got.Evidence != nil && !got.Evidence.Host) {
-			t.Errorf("%s: %+v", c.name, got)
-		}
-		if got.Kind == OutOfMemory {
-			e := *got.Evidence
-			e.Failure.Micro = 8
-			cause := memory.Model
-			if e.Failure.Phase.SizedByMicro() {
-				cause = memory.Batch
-			}
-			if v := memory.Diagnose(e); v.Cause != cause || got.Hopeless != otherKnobs[e.Failure.Phase] || got.Hint != "" {
-				t.Errorf("%s: %v, %q, %q", c.name, v, got.Hopeless, got.Hint)
-			}
-		}
 	}
 }
 
@@ -583,7 +548,7 @@ func TestResuming(t *testing.T) {
 		{"while loading", eight, eight, memory.PhaseLoad, 9 * minute, true},
 		{"sooner than before", eight, eight, memory.PhaseBackward, minute, true},
 		{"as late as before", eight, eight, memory.PhaseBackward, 3 * minute, false},
-		{"sooner by no more than clocks and disks differ", eight, eight, memory.PhaseBackward, 2*minute - settled/2, false},
+		{"sooner by no more than clocks and disks differ", eight, eight, memory.PhaseBackward, 2*minute - checkpoints.Settled/2, false},
 		{"in an evaluation", eight, eight, memory.PhaseEval, minute, false},
 		{"in loading the best model, at the end", eight, &Saved{Step: 12, Micro: 32}, memory.PhaseLoad, minute, false},
 		{"with a larger micro-batch than wrote it", &Saved{Step: 8, Micro: 16}, eight, memory.PhaseLoad, minute, false},
@@ -670,5 +635,40 @@ func TestPerhapsAnotherRuns(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("perhaps %v: %s, %v; want %s", perhaps, got, err, want)
 		}
+	}
+}
+
+// TestClearBetweenLives checks that Run clears the way before each life after the first, and
+// before it waits for memory, and asks once, in the end, what is left running.
+func TestClearBetweenLives(t *testing.T) {
+	foreign := func(life int) memory.Bytes {
+		if life < 3 {
+			return 20 * memory.GiB
+		}
+		return 0
+	}
+	c := &toyCommand{steps: 20, every: 4, foreign: foreign}
+	c.fits = func(int) int {
+		if c.lives < 3 {
+			return 0
+		}
+		return 64
+	}
+	plan := recovery.Plan{Effective: 1, World: 1, Micro: 1, Uniform: true}
+	trace, code, err := wrapped(t, c, plan, recovery.Policy{Relaunches: 3, Waits: 3}, func(o *RunOptions) {
+		o.Clear = func(context.Context) string { c.trace = append(c.trace, "clear"); return "" }
+		o.Left = func() string {
+			c.trace = append(c.trace, "left")
+			return "the command left a process running: a (pid 1)"
+		}
+		o.Sleep = func(_ context.Context, d time.Duration) error {
+			if d == waitBetween {
+				c.trace = append(c.trace, "wait")
+			}
+			return nil
+		}
+	})
+	if want := "1×1@0! clear wait 1×1@0! clear wait 1×1@0 left"; trace != want || code != 0 || err != nil {
+		t.Errorf("%s, %d, %v; want %s", strings.TrimSpace(trace), code, err, want)
 	}
 }

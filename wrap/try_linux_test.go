@@ -13,6 +13,9 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // TestTryUntilFlat checks that a trial without a step limit is ended when its memory has
@@ -28,8 +31,8 @@ func TestTryUntilFlat(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte(script), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m, err := Recognise(Command{Args: []string{"python3", "train.py", "--bs", "4", "--acc", "1"}, Env: os.Environ(), Dir: dir}, Builtin(),
-		Given{Files: os.DirFS("/"), Knobs: []string{"micro=--bs", "accumulation=--acc", "output=--out"}})
+	m, err := rewrite.Recognise(command.Line{Args: []string{"python3", "train.py", "--bs", "4", "--acc", "1"}, Env: os.Environ(), Dir: dir}, profile.Builtin(),
+		rewrite.Given{Files: os.DirFS("/"), Knobs: []string{"micro=--bs", "accumulation=--acc", "output=--out"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func TestHelpSaysWhatIsRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
 	u := silent(t)
 	said := func(words, command []string) string {
-		err := newApp(u).RunContext(context.WithValue(t.Context(), commandKey{}, afterDashes{command: command}), append([]string{"headroom"}, words...))
+		err := newApp(u).RunContext(context.WithValue(t.Context(), commandKey{}, command), append([]string{"headroom"}, words...))
 		return fmt.Sprint(err)
 	}
 	for _, name := range []string{"run", "find"} {

@@ -15,7 +15,8 @@ import (
 	"headroom/harness"
 	"headroom/runs"
 	"headroom/worker"
-	"headroom/wrap"
+	"headroom/wrap/child"
+	"headroom/wrap/command"
 )
 
 // lastWords is how long a command that has been checked may take to end once headroom has asked
@@ -54,9 +55,9 @@ func checkAction(u *ui.UI, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	command := wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
-	answer := checked{Command: command.Masked()}
-	answer.Found, answer.Why, err = looked(c.Context, u, command)
+	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	answer := checked{Command: line.Masked()}
+	answer.Found, answer.Why, err = looked(c.Context, u, line)
 	if err != nil {
 		return err
 	}
@@ -73,13 +74,13 @@ func checkAction(u *ui.UI, c *cli.Context) error {
 
 // looked runs a command until its first step has been checked. It returns what was found about
 // that step, or why nothing was found.
-func looked(ctx context.Context, u *ui.UI, command wrap.Command) (found []worker.Checked, why string, err error) {
+func looked(ctx context.Context, u *ui.UI, line command.Line) (found []worker.Checked, why string, err error) {
 	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
 	if err != nil {
 		return nil, "", err
 	}
-	within := command
-	within.Env = append(life.Env(command.Env), "HEADROOM_TRIAL=1")
+	within := line
+	within.Env = append(life.Env(line.Env), "HEADROOM_TRIAL=1")
 	exit, err := begunAndEnded(ctx, u, within, life.Checked())
 	seen, ended := life.End()
 	if ended != nil {
@@ -100,21 +101,21 @@ func looked(ctx context.Context, u *ui.UI, command wrap.Command) (found []worker
 	case seen.Attached:
 		return nil, fmt.Sprintf("the command exited with status %d before its optimizer took a step", exit.Code), nil
 	}
-	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(command, seen)), nil
+	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(line, seen)), nil
 }
 
 // begunAndEnded starts a command, and asks it to stop when enough is closed or ctx is cancelled.
 // It returns how the command ended. The command's output goes to stderr.
-func begunAndEnded(ctx context.Context, u *ui.UI, command wrap.Command, enough <-chan struct{}) (exit wrap.Exit, err error) {
+func begunAndEnded(ctx context.Context, u *ui.UI, line command.Line, enough <-chan struct{}) (exit command.Exit, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return exit, err
 	}
 	defer func() { err = errors.Join(err, null.Close()) }()
-	child, err := wrap.Start(command, wrap.ChildOptions{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
+	child, err := child.Start(line, child.Options{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
 		Trouble: func(err error) { u.Warn("%v", err) }})
-	if start := (*wrap.StartError)(nil); errors.As(err, &start) {
-		return exit, &ui.UsageError{Err: err, Hint: meant(command, start.Err)}
+	if start := (*command.StartError)(nil); errors.As(err, &start) {
+		return exit, &ui.UsageError{Err: err, Hint: meant(line, start.Err)}
 	}
 	if err != nil {
 		return exit, err

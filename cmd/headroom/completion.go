@@ -11,7 +11,7 @@ import (
 
 	"headroom/cmd/headroom/ui"
 	"headroom/configs"
-	"headroom/wrap"
+	"headroom/wrap/profile"
 )
 
 // completeFlag is the flag by which a completion script asks the binary itself how the
@@ -228,7 +228,7 @@ func flagValues(flag, word string) []string {
 	case "format":
 		return []string{"html", "md"}
 	case "knob":
-		return wrap.KnobWords()
+		return profile.KnobWords()
 	case "output", "o":
 		return []string{anyFile}
 	case "profile":

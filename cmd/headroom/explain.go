@@ -13,6 +13,8 @@ import (
 	"headroom/machine"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/command"
+	"headroom/wrap/rewrite"
 )
 
 func explainCommand(u *ui.UI) *cli.Command {
@@ -60,7 +62,7 @@ func explained(w *wrapped, now time.Time) explanation {
 // full returns the whole explanation as text.
 func (e explanation) full() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "command: %v\n", wrap.Command{Args: e.Command})
+	fmt.Fprintf(&b, "command: %v\n", command.Line{Args: e.Command})
 	e.runs(&b)
 	if e.Launch.Program != "" {
 		fmt.Fprintf(&b, "program: %s\n", e.launched())
@@ -246,7 +248,7 @@ func (e explanation) tonight(b *strings.Builder, prefix string, advice bool) {
 }
 
 // placeOf says where a knob of the command is set.
-func placeOf(k wrap.KnobAt) string {
+func placeOf(k rewrite.KnobAt) string {
 	if k.Kind == "absent" {
 		return "not given: " + k.Where
 	}

@@ -15,6 +15,9 @@ import (
 	"headroom/nvml"
 	"headroom/recovery"
 	"headroom/wrap"
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 // trialHeadroom is the share of the memory that a recommended micro-batch leaves
@@ -99,8 +102,8 @@ func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
 		return nil
 	}
 	all, _ := nvml.GPUs() // without NVML there is no GPU to watch
-	command := wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
-	names := wrap.TrialKnobs(r.Knobs, len(command.GPUs(all)) > 0, c.Bool("writes-nothing"))
+	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	names := rewrite.TrialKnobs(r.Knobs, len(line.GPUs(all)) > 0, c.Bool("writes-nothing"))
 	if !slices.Contains(names, "micro") && !slices.Contains(names, "accumulation") {
 		return nil
 	}
@@ -119,11 +122,11 @@ func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
 // and that the user has not said where it sets its micro-batch.
 func unrecognised(w *wrapped, err error) bool {
 	if err != nil {
-		problem := (*wrap.ProfileError)(nil)
+		problem := (*profile.Error)(nil)
 		return errors.As(err, &problem) && problem.Key == "micro" && problem.Value == ""
 	}
 	if w.Match == nil {
-		return errors.As(w.why, new(*wrap.NotRecognisedError))
+		return errors.As(w.why, new(*rewrite.NotRecognisedError))
 	}
 	return w.Match.Profile.Name == "plain"
 }
@@ -153,10 +156,10 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 			f.Device = strings.TrimPrefix(f.Device+", "+g.Name, ", ")
 		}
 	}
-	if err := w.Match.Triable(len(gpus) > 0, c.Bool("writes-nothing")); err != nil {
+	if err := rewrite.Triable(w.Match, len(gpus) > 0, c.Bool("writes-nothing")); err != nil {
 		return t, o, err
 	}
-	o.Sizes, err = w.Match.Sizes(w.Asked)
+	o.Sizes, err = rewrite.Sizes(w.Match, w.Asked)
 	if err == nil && len(o.Sizes) == 0 {
 		err = errors.New("no micro-batch size keeps the effective batch the same")
 	}
@@ -168,7 +171,7 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 
 // rewritten fills in the fields of f that describe the command with the recommended plan.
 func (f *foundMicro) rewritten(w *wrapped) error {
-	next, err := w.Match.Rewrite(f.Recommended, wrap.Resume{})
+	next, err := rewrite.To(w.Match, f.Recommended, rewrite.Resume{})
 	if err != nil {
 		return fmt.Errorf("find: the command for %v: %w", f.Recommended, err)
 	}
@@ -182,7 +185,7 @@ func (f *foundMicro) rewritten(w *wrapped) error {
 // trialFailed returns the error that the command find is to end with, given err, which ended its
 // search. If a trial failed for a reason other than memory, the returned error carries the trial's
 // exit status, and trialFailed first prints the last output of the trial.
-func trialFailed(u *ui.UI, c wrap.Command, err error) error {
+func trialFailed(u *ui.UI, c command.Line, err error) error {
 	var failed *wrap.TrialError
 	switch {
 	case errors.As(err, &failed):
@@ -190,7 +193,7 @@ func trialFailed(u *ui.UI, c wrap.Command, err error) error {
 			u.Line(ui.Plain, "  | "+strings.TrimSuffix(line, "\n"))
 		}
 		return &ui.ChildError{Code: max(1, failed.Code), Err: err, Hint: "check whether the command runs without headroom; the micro-batch is not the cause"}
-	case errors.As(err, new(*wrap.StartError)):
+	case errors.As(err, new(*command.StartError)):
 		return notStarted(c, err)
 	}
 	return err

@@ -12,6 +12,8 @@ import (
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // firstBeat is how long after its start a life of the command is first recorded as still
@@ -62,16 +64,16 @@ func (w *wrapped) mode() worker.Mode {
 
 // begin implements [wrap.Wrapped].Inside. If the worker cannot be set up, the command runs
 // without it.
-func (i *inside) begin(c wrap.Command) (wrap.Command, func(wrap.Outcome) wrap.Outcome) {
+func (i *inside) begin(c command.Line) (command.Line, func(exits.Outcome) exits.Outcome) {
 	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.journal, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
 	i.blind = true
 	if err != nil {
-		return c, func(o wrap.Outcome) wrap.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
+		return c, func(o exits.Outcome) exits.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }
 	}
 	i.life.Store(life)
 	within := c
 	within.Env = life.Env(c.Env)
-	return within, func(o wrap.Outcome) wrap.Outcome {
+	return within, func(o exits.Outcome) exits.Outcome {
 		i.life.Store(nil)
 		seen, err := life.End()
 		if err != nil {
@@ -100,7 +102,7 @@ func (i *inside) runsOut() (out wrap.RunsOut) {
 
 // ended returns the outcome of a life with what the worker saw added to it. If the life failed
 // and the worker was never attached, ended records why.
-func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.Outcome {
+func (i *inside) ended(c command.Line, o exits.Outcome, seen worker.Ended) exits.Outcome {
 	o.Mixed, o.Training = seen.Mixed, seen.Training
 	switch {
 	case seen.OOM != nil:
@@ -109,7 +111,7 @@ func (i *inside) ended(c wrap.Command, o wrap.Outcome, seen worker.Ended) wrap.O
 			o.Hint = helps(seen)
 		}
 		return o
-	case seen.Attached || !o.Kind.Memory() && o.Kind != wrap.Failed:
+	case seen.Attached || !o.Kind.Memory() && o.Kind != exits.Failed:
 		return o
 	}
 	why := errors.New("not attached: " + unattached(c, seen))
@@ -136,7 +138,7 @@ func helps(seen worker.Ended) string {
 }
 
 // unattached says why no process of the command reported to headroom.
-func unattached(c wrap.Command, seen worker.Ended) string {
+func unattached(c command.Line, seen worker.Ended) string {
 	switch {
 	case seen.Failed != "":
 		return seen.Failed

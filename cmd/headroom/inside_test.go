@@ -11,7 +11,8 @@ import (
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/worker"
-	"headroom/wrap"
+	"headroom/wrap/command"
+	"headroom/wrap/exits"
 )
 
 // TestAllowIsTheNextStep checks that a command that ended because something was not allowed
@@ -21,7 +22,7 @@ func TestAllowIsTheNextStep(t *testing.T) {
 		"batchnorm-pieces": "run the command again with --allow batchnorm-pieces, if it is acceptable that the gradients are approximate",
 		"":                 "",
 	} {
-		o := (&inside{}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Allow: allow})
+		o := (&inside{}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Allow: allow})
 		if o.Hint != want {
 			t.Errorf("%s: %q", allow, o.Hint)
 		}
@@ -32,7 +33,7 @@ func TestAllowIsTheNextStep(t *testing.T) {
 func TestHintFromInside(t *testing.T) {
 	for _, c := range []struct{ before, want string }{{"", "load less"}, {"do this", "do this"}} {
 		seen := worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Hint: "load less"}
-		o := (&inside{}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory, Hint: c.before}, seen)
+		o := (&inside{}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory, Hint: c.before}, seen)
 		if o.Hint != c.want {
 			t.Errorf("%q, want %q", o.Hint, c.want)
 		}
@@ -53,7 +54,7 @@ func TestWhyNothingWasDone(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		u := &ui.UI{Screen: &ui.Screen{Writer: &out}}
-		_ = (&inside{u: u, journal: newSession(t)}).ended(wrap.Command{}, wrap.Outcome{Kind: wrap.OutOfMemory}, c.seen)
+		_ = (&inside{u: u, journal: newSession(t)}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, c.seen)
 		if out.String() != c.want {
 			t.Errorf("%+v: %q, want %q", c.seen, out.String(), c.want)
 		}

@@ -16,16 +16,13 @@ func main() { os.Exit(mainStatus()) }
 func mainStatus() int {
 	// A reader of stdout that goes away must not end a night's training: without this call,
 	// the next write would kill the process. SIGPIPE is caught and not ignored, because the
-	// user's command would inherit an ignored signal. If headroom was started with SIGPIPE
-	// ignored, makeAhead ignores it again on another goroutine, so Notify is called first.
+	// user's command would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ours, command := cutCommand(os.Args)
-	ahead := makeAhead(ours, command)
-	defer ahead.folder.Discard()
 	crashesAbort(os.LookupEnv, command == nil)
 	u := ui.New(os.Stdout, os.Stderr, os.LookupEnv)
 	app := newApp(u)
-	ctx := context.WithValue(context.Background(), commandKey{}, afterDashes{command, ahead})
+	ctx := context.WithValue(context.Background(), commandKey{}, command)
 	err := app.RunContext(ctx, flagsFirst(app, ours))
 	u.Failed(err)
 	return ui.ExitStatus(err)

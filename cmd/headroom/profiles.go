@@ -11,7 +11,7 @@ import (
 
 	"headroom/cmd/headroom/ui"
 	"headroom/spelling"
-	"headroom/wrap"
+	"headroom/wrap/profile"
 )
 
 func profilesCommand(u *ui.UI) *cli.Command {
@@ -77,14 +77,14 @@ func listProfiles(u *ui.UI) error {
 	return u.Answer(strings.TrimRight(ui.PrintableLines(b.String()), "\n"))
 }
 
-func sourceOf(p wrap.Profile) string {
+func sourceOf(p profile.Profile) string {
 	if p.File == "" {
 		return "built in"
 	}
 	return p.File
 }
 
-func namesOf(profiles []wrap.Profile) []string {
+func namesOf(profiles []profile.Profile) []string {
 	names := make([]string, len(profiles))
 	for i, p := range profiles {
 		names[i] = p.Name
@@ -107,23 +107,23 @@ func isProfileFile(given string) bool { return strings.ContainsAny(given, "./") 
 // profilesFor returns the profiles to choose from, the user's own before the built-in ones.
 // If given is the path of a file, the profile in that file comes first, and name is that
 // profile's name. Otherwise name is given.
-func profilesFor(given string) (all []wrap.Profile, name string, err error) {
-	all = wrap.Builtin()
+func profilesFor(given string) (all []profile.Profile, name string, err error) {
+	all = profile.Builtin()
 	if config, err := os.UserConfigDir(); err == nil {
 		folder := filepath.Join(config, "headroom")
-		own, err := wrap.LoadProfiles(os.DirFS(folder), "profiles")
+		own, err := profile.Load(os.DirFS(folder), "profiles")
 		if err != nil && !missing(err) {
 			return nil, "", err
 		}
 		for i := range own {
 			own[i].File = filepath.Join(folder, own[i].File)
 		}
-		all = wrap.Over(own, all)
+		all = profile.Over(own, all)
 	}
 	if !isProfileFile(given) {
 		return all, given, nil
 	}
-	one, err := wrap.LoadProfiles(os.DirFS(filepath.Dir(given)), filepath.Base(given))
+	one, err := profile.Load(os.DirFS(filepath.Dir(given)), filepath.Base(given))
 	if err != nil {
 		return nil, "", err
 	}
@@ -131,5 +131,5 @@ func profilesFor(given string) (all []wrap.Profile, name string, err error) {
 		return nil, "", fmt.Errorf("read profile: %s: %s in that folder; name a file", given, ui.Plural(len(one), "profile"))
 	}
 	one[0].File = given
-	return wrap.Over(one, all), one[0].Name, nil
+	return profile.Over(one, all), one[0].Name, nil
 }

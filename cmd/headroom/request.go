@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,55 +15,16 @@ import (
 	"headroom/memory"
 	"headroom/runs"
 	"headroom/worker"
-	"headroom/wrap"
+	"headroom/wrap/profile"
 )
 
 // commandKey is the key under which main puts the words after "--" into the context.
 type commandKey struct{}
 
-// afterDashes holds the user's command after "--", and what has been prepared for its start.
-type afterDashes struct {
-	command []string // nil if there is no "--"
-	ahead   ahead
-}
-
-// dashesOf returns what main put into the context of c, or the zero value if there is nothing.
-func dashesOf(c *cli.Context) afterDashes {
-	a, _ := c.Context.Value(commandKey{}).(afterDashes)
-	return a
-}
-
-// ahead holds those parts of a command's start that are the same for every command. They are
-// prepared while the command line is parsed and the run's folder is made, so that the
-// command starts 1 ms sooner. The owner must discard folder.
-type ahead struct {
-	signals *wrap.Standby
-	folder  *worker.Standby // of the worker in the command's processes
-}
-
-// makeAhead begins to prepare an [ahead] if the command line runs a command.
-func makeAhead(ours, command []string) ahead {
-	if command == nil {
-		return ahead{}
-	}
-	go wrap.Builtin() // the profiles are needed, whatever is done with the command
-	if len(command) == 0 || ours[1] != "run" {
-		return ahead{}
-	}
-	go func() { // the first encoding of a value takes longer: it builds the encoder of the type
-		_, _ = json.Marshal(runs.Entry{})
-		_, _ = json.Marshal(runs.Status{})
-	}()
-	return newAhead(!slices.Contains(ours, "--no-worker"))
-}
-
-// newAhead begins to prepare an [ahead]. It includes the worker's folder if worked is true.
-func newAhead(worked bool) ahead {
-	a := ahead{signals: wrap.StandBy()}
-	if worked {
-		a.folder = worker.StandBy(readBuild().Version)
-	}
-	return a
+// wordsOf returns the words of the user's command after "--", or nil if there is no "--".
+func wordsOf(c *cli.Context) []string {
+	words, _ := c.Context.Value(commandKey{}).([]string)
+	return words
 }
 
 // wrapFlags returns the flags of headroom run that apply only to the user's command.
@@ -107,7 +67,7 @@ type request struct {
 // commandRequest returns the user's command that the command line asks for, either after --
 // or in a file. asked is false if the command line asks for something else.
 func commandRequest(c *cli.Context) (r request, asked bool, err error) {
-	words := dashesOf(c).command
+	words := wordsOf(c)
 	if words == nil { // a file may have to be opened
 		if err := enoughFiles(); err != nil {
 			return r, true, err
@@ -278,7 +238,7 @@ func (r request) placed(err error) error {
 	}
 	var all []error
 	for _, one := range problems {
-		var p *wrap.ProfileError
+		var p *profile.Error
 		isFlag := errors.As(one, &p) && slices.ContainsFunc(r.flags, func(f string) bool { return strings.HasPrefix(f, p.Key+"=") })
 		if p != nil && p.Where == "--knob" && !isFlag {
 			at := *p

@@ -14,7 +14,8 @@ import (
 	"headroom/configs"
 	"headroom/recovery"
 	"headroom/runs"
-	"headroom/wrap"
+	"headroom/wrap/checkpoints"
+	"headroom/wrap/child"
 )
 
 func resumeCommand(u *ui.UI) *cli.Command {
@@ -38,7 +39,7 @@ A run of a configuration needs no resume: give the same command again.`,
 
 func resumeAction(u *ui.UI, c *cli.Context) error {
 	u.Quiet = c.Bool("quiet")
-	if dashesOf(c).command != nil {
+	if wordsOf(c) != nil {
 		return ui.Usagef("headroom resume RUN", "the command is taken from the run; give nothing after --")
 	}
 	if c.NArg() != 1 {
@@ -58,7 +59,7 @@ func resumeAction(u *ui.UI, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := rival(dir, w.Match.Place()); err != nil {
+	if err := rival(dir, checkpoints.Place(w.Match)); err != nil {
 		return ui.Usagef("wait for it, or end it", "%w", err)
 	}
 	live, err := openWeb(c)
@@ -89,8 +90,8 @@ func alone(dir string, held bool) error {
 	if err != nil || status.State == runs.StateRunning && !held {
 		return nil // nothing is recorded of its command, or its headroom runs
 	}
-	if living := wrap.Living(dir, status); living != nil {
-		return ui.Usagef(fmt.Sprintf("wait until it has ended, or end it: kill %d", living.PID), "the command of %s is still running, although its headroom was killed: %s", dir, wrap.LeftText([]wrap.Left{*living}))
+	if living := child.Living(dir, status); living != nil {
+		return ui.Usagef(fmt.Sprintf("wait until it has ended, or end it: kill %d", living.PID), "the command of %s is still running, although its headroom was killed: %s", dir, child.LeftText([]child.Left{*living}))
 	}
 	return nil
 }

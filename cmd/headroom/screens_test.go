@@ -15,6 +15,7 @@ import (
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // nativeScreen prints the output of a run of a configuration. Everything that can happen in such a
@@ -72,7 +73,7 @@ func wrappedScreen(u *ui.UI) {
 		Hint: "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it"})
 	u.Failed(&harness.GaveUpError{Decision: recovery.Decision{Reason: "out of memory in step 12, leak: nothing smaller is left to try", Hint: "a smaller model, an optimizer with less state, or a device with more memory"}})
 	u.Failed(notASize("free", "much", errors.New("no number")))
-	_ = trialFailed(u, wrap.Command{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it exited with status 3"})
+	_ = trialFailed(u, command.Line{}, &wrap.TrialError{Micro: 8, Code: 3, Last: "Traceback (most recent call last):\nKeyError: 'train'", Why: "it exited with status 3"})
 }
 
 // TestScreens records what the output of runs looks like: on terminals of 80 and 140 columns,

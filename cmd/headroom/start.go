@@ -10,13 +10,13 @@ import (
 
 	"headroom/cmd/headroom/ui"
 	"headroom/spelling"
-	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // notStarted returns the error for a command that could not be started because of err. It carries
 // the exit status that a shell would give, and a hint about what the user probably meant.
-func notStarted(c wrap.Command, err error) error {
-	var start *wrap.StartError
+func notStarted(c command.Line, err error) error {
+	var start *command.StartError
 	if !errors.As(err, &start) {
 		return err
 	}
@@ -25,7 +25,7 @@ func notStarted(c wrap.Command, err error) error {
 
 // neverBegan returns the error for a command whose script or module, called name, Python could not
 // open. It carries the command's own exit status.
-func neverBegan(c wrap.Command, name string, code int) error {
+func neverBegan(c command.Line, name string, code int) error {
 	err := &ui.ChildError{Code: code, Err: fmt.Errorf("nothing has run, and no run is kept: Python cannot open %s", name)}
 	beside, _ := filepath.Glob(filepath.Join(filepath.Dir(c.From(name)), "*.py")) // without any, there is nothing to suggest
 	for i, path := range beside {
@@ -39,7 +39,7 @@ func neverBegan(c wrap.Command, name string, code int) error {
 
 // meant returns a hint about what the user probably meant by a command that cannot be started
 // because of why. It returns "" if there is nothing to guess from.
-func meant(c wrap.Command, why error) string {
+func meant(c command.Line, why error) string {
 	if len(c.Args) == 0 {
 		return ""
 	}
@@ -53,7 +53,7 @@ func meant(c wrap.Command, why error) string {
 }
 
 // meantByFile is meant for a command whose first word is a file that cannot be started.
-func meantByFile(c wrap.Command, why error) string {
+func meantByFile(c command.Line, why error) string {
 	word := c.Args[0]
 	switch {
 	case filepath.Ext(word) == ".py":
@@ -63,7 +63,7 @@ func meantByFile(c wrap.Command, why error) string {
 	case !strings.Contains(word, "/"):
 		return fmt.Sprintf("./%s is a file here; chmod +x makes it executable", word)
 	case errors.Is(why, fs.ErrPermission):
-		return fmt.Sprintf("chmod +x %v makes it executable", wrap.Command{Args: c.Args[:1]})
+		return fmt.Sprintf("chmod +x %v makes it executable", command.Line{Args: c.Args[:1]})
 	case errors.Is(why, fs.ErrNotExist):
 		return "its first line names an interpreter that does not exist"
 	}
@@ -71,16 +71,16 @@ func meantByFile(c wrap.Command, why error) string {
 }
 
 // meantByWords is meant for a command whose first word is no file.
-func meantByWords(c wrap.Command) string {
+func meantByWords(c command.Line) string {
 	word, rest := c.Args[0], c.Args[1:]
 	switch words := strings.Fields(word); {
 	case len(words) > 1 && strings.ContainsAny(word, "|&;<>"):
-		return fmt.Sprintf("this needs a shell: -- %v", wrap.Command{Args: []string{"bash", "-o", "pipefail", "-c", strings.Join(c.Args, " ")}})
+		return fmt.Sprintf("this needs a shell: -- %v", command.Line{Args: []string{"bash", "-o", "pipefail", "-c", strings.Join(c.Args, " ")}})
 	case len(words) > 1:
-		return fmt.Sprintf("give the words of the command separately, without quotes around the whole command: -- %v", wrap.Command{Args: append(words, rest...)})
+		return fmt.Sprintf("give the words of the command separately, without quotes around the whole command: -- %v", command.Line{Args: append(words, rest...)})
 	case !strings.Contains(word, "/"):
 		if near := spelling.Nearest(word, c.Programs()); near != "" {
-			return fmt.Sprintf("did you mean %v?", wrap.Command{Args: append([]string{near}, rest...)})
+			return fmt.Sprintf("did you mean %v?", command.Line{Args: append([]string{near}, rest...)})
 		}
 	}
 	return ""

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"headroom/cmd/headroom/ui"
-	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // TestNotStarted starts commands that cannot be started, and checks what the user is told.
@@ -36,8 +36,8 @@ func TestNotStarted(t *testing.T) {
 		{[]string{"./nowhere"}, 127, ""},
 		{[]string{dir}, 126, ""},
 	} {
-		command := wrap.Command{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
-		err := notStarted(command, command.Startable())
+		line := command.Line{Args: c.words, Env: []string{"PATH=" + dir}, Dir: dir}
+		err := notStarted(line, line.Startable())
 		child := (*ui.ChildError)(nil)
 		if !errors.As(err, &child) || child.Code != c.code || child.Hint != c.hint {
 			t.Errorf("%q: %v, %+v; want %d, %q", c.words, err, child, c.code, c.hint)

@@ -11,7 +11,7 @@ import (
 	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/runs"
-	"headroom/wrap"
+	"headroom/wrap/child"
 )
 
 func statusCommand(u *ui.UI) *cli.Command {
@@ -58,7 +58,7 @@ type standing struct {
 	runs.Status
 	Seen  *runs.ProcessStep `json:"seen,omitempty"`  // the newest step of a wrapped command's newest attempt, if a worker saw one
 	Crash *crash            `json:"crash,omitempty"` // how the process of a stale run crashed, if it did
-	Lives *wrap.Left        `json:"lives,omitempty"` // a process of a stale run's command, which goes on without headroom
+	Lives *child.Left       `json:"lives,omitempty"` // a process of a stale run's command, which goes on without headroom
 }
 
 // standingOf returns the state of the run in dir. A run that was killed before it
@@ -76,7 +76,7 @@ func standingOf(dir string) (standing, error) {
 		at.Seen = seen
 	}
 	if s.State == runs.StateStale {
-		at.Crash, at.Lives = crashOf(dir), wrap.Living(dir, s)
+		at.Crash, at.Lives = crashOf(dir), child.Living(dir, s)
 	}
 	return at, nil
 }
@@ -177,7 +177,7 @@ func (s standing) goesOn() string {
 func staleHint(all []standing) string {
 	for _, s := range all {
 		if s.Lives != nil {
-			return fmt.Sprintf("%s is stale: its headroom was killed, but its command is still running: %s; headroom resume %s continues once it has ended", s.Name, wrap.LeftText([]wrap.Left{*s.Lives}), s.word())
+			return fmt.Sprintf("%s is stale: its headroom was killed, but its command is still running: %s; headroom resume %s continues once it has ended", s.Name, child.LeftText([]child.Left{*s.Lives}), s.word())
 		}
 	}
 	for _, s := range all {

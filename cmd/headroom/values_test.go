@@ -16,7 +16,7 @@ import (
 func TestWrongValues(t *testing.T) {
 	t.Chdir(t.TempDir())
 	u := silent(t)
-	ctx := context.WithValue(t.Context(), commandKey{}, afterDashes{command: []string{"python", "train.py", "--bs", "4", "--acc", "2"}})
+	ctx := context.WithValue(t.Context(), commandKey{}, []string{"python", "train.py", "--bs", "4", "--acc", "2"})
 	seen := 0
 	for _, command := range newApp(u).Commands {
 		for _, f := range command.Flags {

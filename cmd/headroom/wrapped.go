@@ -25,6 +25,11 @@ import (
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/checkpoints"
+	"headroom/wrap/child"
+	"headroom/wrap/command"
+	"headroom/wrap/exits"
+	"headroom/wrap/rewrite"
 )
 
 // wrapAction runs the user's command. As long as nothing goes wrong it prints nothing:
@@ -50,15 +55,9 @@ func wrapAction(u *ui.UI, c *cli.Context, r request) error {
 	if err := w.Command.Startable(); err != nil { // checked first, so that no folder is made for a mistyped command
 		return notStarted(w.Command, err)
 	}
-	ahead := dashesOf(c).ahead
-	if ahead.signals == nil { // the command is in a file
-		ahead = newAhead(!r.NoWorker)
-		defer ahead.folder.Discard()
-	}
-	w.ready = ahead.folder
-	if w.Standby = ahead.signals; w.Free > 0 { // the start may be a long time away
-		w.Standby.Release()
-		w.Standby = nil
+	if !r.NoWorker { // made while the run's folder is
+		w.ready = worker.StandBy(readBuild().Version)
+		defer w.ready.Discard()
 	}
 	folder, name, err := w.folder(r.Name)
 	if err != nil {
@@ -74,10 +73,10 @@ type wrapped struct {
 	wrap.Wrapped
 	request request
 	policy  recovery.Policy
-	seen    *wrap.Match  // what the command was recognised as, even if Match is nil
-	why     error        // why Match is nil; nil if there is a Match
-	before  []runs.Entry // journal of the run's earlier processes
-	made    bool         // the run's folder is new
+	seen    *rewrite.Match // what the command was recognised as, even if Match is nil
+	why     error          // why Match is nil; nil if there is a Match
+	before  []runs.Entry   // journal of the run's earlier processes
+	made    bool           // the run's folder is new
 	verbose bool
 	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
 	again   bool                     // the attempt ended with the failure in refused, which has been reported
@@ -89,21 +88,21 @@ type wrapped struct {
 // is known: then the command is run as it is, and never changed.
 func recognised(r request) (*wrapped, error) {
 	w := &wrapped{request: r, policy: recovery.Policy{Relaunches: 3, Waits: 10}}
-	w.Command, w.Trust = wrap.Command{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
+	w.Command, w.Trust = command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}, r.Trust
 	w.Hang, w.Restart, w.Leave, w.Free = r.Hang, r.RestartHung, r.RestartLeaking, r.Free
 	profiles, name, err := profilesFor(r.Profile)
 	if err != nil {
 		return nil, ui.AsUsage(err)
 	}
-	w.Match, w.why = wrap.Recognise(w.Command, profiles, wrap.Given{Files: os.DirFS("/"), Profile: name, Knobs: r.Knobs, World: r.World})
+	w.Match, w.why = rewrite.Recognise(w.Command, profiles, rewrite.Given{Files: os.DirFS("/"), Profile: name, Knobs: r.Knobs, World: r.World})
 	if w.seen = w.Match; r.WatchOnly {
 		w.Match, w.why = nil, errors.New("--watch-only was given")
 		return w, nil
 	}
 	_, fallbacks := r.allowances()
-	var asked wrap.Asked
+	var asked rewrite.Asked
 	if w.why == nil {
-		asked, w.why = w.Match.Plan()
+		asked, w.why = rewrite.Asks(w.Match)
 	}
 	if w.why != nil {
 		w.Match = nil
@@ -116,7 +115,7 @@ func recognised(r request) (*wrapped, error) {
 		return w, nil
 	}
 	w.Asked = asked.Plan
-	w.policy.Host, w.policy.Recompute, err = w.Match.Fallbacks(fallbacks)
+	w.policy.Host, w.policy.Recompute, err = rewrite.Fallbacks(w.Match, fallbacks)
 	w.policy.Able = recovery.Able{Recompute: w.policy.Recompute, Eval: w.Asked.Eval > 0}
 	if err != nil {
 		err = &ui.UsageError{Err: err, Hint: workerAllowances()}
@@ -242,8 +241,8 @@ func inUse(dir string) string {
 	case s.State == runs.StateRunning:
 		return fmt.Sprintf(", and process %d is working in it", s.PID)
 	}
-	if living := wrap.Living(dir, s); living != nil {
-		return ", and its command is still running: " + wrap.LeftText([]wrap.Left{*living})
+	if living := child.Living(dir, s); living != nil {
+		return ", and its command is still running: " + child.LeftText([]child.Left{*living})
 	}
 	return ""
 }
@@ -264,8 +263,8 @@ func rival(dir, place string) error {
 		if err != nil || s.State != runs.StateStale || s.Place != place {
 			continue
 		}
-		if living := wrap.Living(other, s); living != nil {
-			return fmt.Errorf("the command of run %s, whose headroom was killed, still runs and keeps its checkpoints in %s, too: %s", name, place, wrap.LeftText([]wrap.Left{*living}))
+		if living := child.Living(other, s); living != nil {
+			return fmt.Errorf("the command of run %s, whose headroom was killed, still runs and keeps its checkpoints in %s, too: %s", name, place, child.LeftText([]child.Left{*living}))
 		}
 	}
 	return nil
@@ -317,13 +316,13 @@ func (w *wrapped) run(ctx context.Context, u *ui.UI, folder *runs.Folder, name s
 	w.Log = func(n int) (io.WriteCloser, error) { return folder.Output(n) }
 	w.Trouble = func(err error) { u.Warn("%v", err) }
 	var journal harness.Journal = session
-	w.Said = func(r wrap.Rewritten) {
+	w.Said = func(r rewrite.Result) {
 		journal.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(r.Changes)})
 	}
 	w.Skipped = func(why string) { journal.Note(runs.Entry{Kind: runs.KindWarning, Text: why}) }
 	place := ""
 	if w.seen != nil {
-		place = w.seen.Place()
+		place = checkpoints.Place(w.seen)
 	}
 	first := true
 	w.Started = func(p runs.Process) {
@@ -354,7 +353,7 @@ func (w *wrapped) run(ctx context.Context, u *ui.UI, folder *runs.Folder, name s
 		_, err := w.Prepare(b.Plan, b.From, b.Fallbacks...)
 		return err
 	}
-	live := func(ctx context.Context, b wrap.Beginning) (wrap.Outcome, wrap.Exit, error) {
+	live := func(ctx context.Context, b wrap.Beginning) (exits.Outcome, command.Exit, error) {
 		defer beat(journal)()
 		o, exit, err := w.Live(ctx, b)
 		if exit.Code != 0 {
@@ -370,7 +369,7 @@ func (w *wrapped) run(ctx context.Context, u *ui.UI, folder *runs.Folder, name s
 }
 
 // scrub returns a function that removes the command's secrets from a text, or nil if it has none.
-func scrub(c wrap.Command) func(string) string {
+func scrub(c command.Line) func(string) string {
 	if _, secrets := runs.Masked(c.Args); len(secrets) > 0 {
 		return runs.Scrub(secrets)
 	}
@@ -400,7 +399,7 @@ func (w *wrapped) claim(u *ui.UI, run string) (release func(), err error) {
 	if match == nil {
 		return release, nil
 	}
-	held, err := match.Claim(run, func(who string) { w.Joined(match, who) })
+	held, err := checkpoints.Announce(match, run, func(who string) { w.Joined(match, who) })
 	release = func() { _ = held.Close() } // the claim ends with the process in any case
 	switch {
 	case err != nil && w.before != nil:
@@ -434,14 +433,14 @@ func (w *wrapped) recognisedText() string {
 	if w.seen.Profile.Name == "plain" {
 		text = "recognised by its --knob settings"
 	}
-	if where := w.seen.Where(); where != "" {
+	if where := checkpoints.Where(w.seen); where != "" {
 		return text + "; checkpoints: " + where
 	}
 	return text + "; it is not known where its checkpoints are"
 }
 
 // changesText lists how a rewritten command differs from the user's.
-func changesText(changes []wrap.Change) string {
+func changesText(changes []rewrite.Change) string {
 	texts := make([]string, len(changes))
 	for i, c := range changes {
 		switch {
@@ -518,7 +517,7 @@ func (w *wrapped) last(u *ui.UI, result harness.Result, code int, err error) err
 		}
 		u.Stopped(ui.ExitStatus(err), w.goesOn())
 		return err
-	case errors.As(err, new(*wrap.StartError)):
+	case errors.As(err, new(*command.StartError)):
 		return notStarted(w.Command, err)
 	case code != 0:
 		return &ui.ChildError{Code: code, Err: err}
@@ -532,7 +531,7 @@ func (w *wrapped) neverRan(exited bool, code int, err error) error {
 	switch {
 	case exited && w.never != "":
 		return neverBegan(w.Command, w.never, code)
-	case errors.As(err, new(*wrap.StartError)):
+	case errors.As(err, new(*command.StartError)):
 		return notStarted(w.Command, err)
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"headroom/configs"
 	"headroom/runs"
 	"headroom/wrap"
+	"headroom/wrap/command"
 )
 
 // obstinate is a script that reports that it is running and which signals it receives,
@@ -277,7 +278,7 @@ func TestCommandCannotTell(t *testing.T) {
 func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	w := &wrapped{}
-	w.Command = wrap.Command{Args: []string{"python", "train.py"}, Dir: "/somewhere"}
+	w.Command = command.Line{Args: []string{"python", "train.py"}, Dir: "/somewhere"}
 	w.request.Command = configs.Command{Args: w.Command.Args, Dir: w.Command.Dir, Name: "mine", Hang: configs.DefaultHang}
 	const starts = 16
 	names := make(chan string, starts)

@@ -42,6 +42,7 @@ import (
 	"headroom/report"
 	"headroom/runs"
 	"headroom/wrap"
+	"headroom/wrap/rewrite"
 )
 
 // UI is where a command's messages and answers go.
@@ -150,7 +151,7 @@ func HintFor(err error) string {
 	var lost *harness.DeviceGoneError
 	var gone *device.GoneError
 	var child *ChildError
-	var untriable *wrap.UntriableError
+	var untriable *rewrite.UntriableError
 	switch {
 	case errors.As(err, &child) && child.Hint != "":
 		return child.Hint

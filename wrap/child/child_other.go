@@ -1,0 +1,42 @@
+//go:build !linux
+
+package child
+
+import (
+	"errors"
+	"syscall"
+
+	"headroom/wrap/command"
+)
+
+// Child is one life of a command. It can be started only on Linux.
+type Child struct{}
+
+// Start returns an error, because commands can be run on Linux only.
+func Start(command.Line, Options) (*Child, error) {
+	return nil, errors.New("commands can be run on Linux only")
+}
+
+// Wait is never reached, as there is no Child.
+func (*Child) Wait() command.Exit { return command.Exit{} }
+
+// Left is never reached, as there is no Child.
+func (*Child) Left() []Left { return nil }
+
+// BreakLine is never reached, as there is no Child.
+func (*Child) BreakLine() bool { return false }
+
+// Done is never reached, as there is no Child.
+func (*Child) Done() <-chan struct{} { return nil }
+
+// Pid is never reached, as there is no Child.
+func (*Child) Pid() int { return 0 }
+
+// Signal is never reached, as there is no Child.
+func (*Child) Signal(syscall.Signal) error { return nil }
+
+// Stop is never reached, as there is no Child.
+func (*Child) Stop() {}
+
+// Owns is never reached, as there is no Child.
+func (*Child) Owns(int) bool { return false }

@@ -1,0 +1,5 @@
+package exits
+
+import "flag"
+
+var update = flag.Bool("update", false, "rewrite golden files")

@@ -1,8 +1,0 @@
-//go:build !cgo
-
-package wrap
-
-// keepIgnored does nothing. Without cgo, headroom cannot find out which signals were
-// ignored when this process was started. Go's runtime leaves SIGHUP and SIGINT ignored
-// if they were.
-func keepIgnored() {}
