@@ -92,6 +92,7 @@ def install() -> None:
         if model is None:
             return lambda function: compile(function, **options)
         made = compile_(model, **options)
+        finder.compiles()
         if isinstance(getattr(model, "__self__", None), torch.nn.Module):  # Module.compile puts the result where our entry may be
             finder.look()
         return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
@@ -175,6 +176,7 @@ class Finder:
         self.recorder = recorder
         self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
         self._untrained: weakref.WeakSet[Found] = weakref.WeakSet()
+        self._compiles = False  # the script compiles something
         self._looking: Optional[Change] = None  # while the calls of all modules are inspected
         self._until: Callable[[], Optional[Thread]] = lambda: None  # the thread whose step ends the search; None for any
         self._lock = threading.Lock()
@@ -203,6 +205,22 @@ class Finder:
         thread if there is one."""
         self._until = weakref.ref(thread) if thread is not None else self._until
         if self._looking is None:
+            self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
+
+    def compiles(self) -> None:
+        """Called when the script compiles something. While that is being compiled, no modules are looked for: the compiler
+        would compile what looks for them."""
+        if not self._compiles:
+            self._compiles = True
+            torch._dynamo.callback.on_compile_start(self._pauses)
+            torch._dynamo.callback.on_compile_end(self._goes_on)
+
+    def _pauses(self, *_: Any) -> None:
+        if self._looking is not None:
+            self._looking.undo()
+
+    def _goes_on(self, *_: Any) -> None:
+        if self._looking is not None and type(vars(torch.nn.Module)["_compiled_call_impl"]) is not Looking:
             self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
 
     def _is_trained(self, module: torch.nn.Module) -> bool:

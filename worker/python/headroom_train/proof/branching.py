@@ -89,7 +89,8 @@ def _numbers(func: Any, args: Any, kwargs: Any) -> tuple[float, ...]:
 
 def without_memory(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of the same shape and type that has no memory."""
-    made = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad and tensor.is_leaf)
+    with torch._C.DisableTorchFunction():
+        made = torch.empty_like(tensor, device="meta", requires_grad=tensor.requires_grad and tensor.is_leaf)
     if GUARDED:
         torch._C._set_throw_on_mutable_data_ptr(made)
     return made
@@ -126,16 +127,17 @@ def hollow(module: torch.nn.Module) -> Iterator[None]:
             held[name] = value
 
 
-def otherwise(module: torch.nn.Module, calls: dict[int, Callable[[], Any]]) -> Optional[str]:
+def otherwise(module: torch.nn.Module, calls: dict[int, Callable[[], Callable[[], Any]]]) -> Optional[str]:
     """How two calls of a module are seen to differ, other than by their size; None if they are not, or if the module needs values.
-    ``calls`` has the calls by their number of rows, the smaller one first; their arguments have no memory. Whatever the calls
-    change must be undone by the caller."""
+    ``calls`` has functions that prepare the calls, by their number of rows, the smaller one first; their arguments have no
+    memory. Whatever the calls change must be undone by the caller."""
     if not GUARDED:
         return None
     seen = [Calls(rows) for rows in calls]
     try:
         with hollow(module):
-            for watcher, call in zip(seen, calls.values()):
+            for watcher, prepare in zip(seen, calls.values()):
+                call = prepare()
                 with Hollow([watcher]):
                     call()
     except Exception:

@@ -450,8 +450,9 @@ class Plan:
 
         def call(rows: Optional[Rows]) -> Callable[[], Any]:
             shapes = {r: self.slots[r].shape if rows is None else self._env[self._rows.index(rows)][r].shape for r in entry.references()[0]}
-            env = {r: torch.empty(shape, dtype=self.slots[r].dtype, device="meta") for r, shape in shapes.items()}
-            args, kwargs = arguments(self.tape, entry, cut, env, rows, without_memory)
+            with torch._C.DisableTorchFunction():  # a mode of the script's might put new tensors elsewhere
+                env = {r: torch.empty(shape, dtype=self.slots[r].dtype, device="meta") for r, shape in shapes.items()}
+                args, kwargs = arguments(self.tape, entry, cut, env, rows, without_memory)
 
             def made() -> Any:
                 if entry.held is not None:
@@ -463,7 +464,7 @@ class Plan:
         few = next((rows for rows in reversed(self._rows) if rows.count < self.batch), None)
         if few is None:
             return
-        why = otherwise(entry.module, {few.count: call(few), self.batch: call(None)})  # type: ignore[arg-type]
+        why = otherwise(entry.module, {few.count: lambda: call(few), self.batch: lambda: call(None)})  # type: ignore[arg-type]
         if why is not None:
             raise Refused(f"{named(entry)} does something else with {self.batch} rows than with {few.count} ({why})")
 

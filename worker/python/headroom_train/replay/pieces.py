@@ -300,8 +300,21 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
 
 
 def on_host() -> Any:
-    """A context in which the tensors that autograd saves are kept in pinned host memory."""
-    return torch.autograd.graph.save_on_cpu(pin_memory=True)
+    """A context in which the tensors that autograd saves are kept in pinned host memory, and come back with the strides that they
+    had. PyTorch's own context makes them contiguous; the backward pass of a recurrent layer in cuDNN with ``batch_first`` then takes
+    one row's state for another's."""
+
+    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+        if not tensor.is_cuda or tensor.layout != torch.strided:
+            return tensor.device, tensor
+        kept = torch.empty_like(tensor, device="cpu", pin_memory=True)  # keeps strides
+        return tensor.device, kept.copy_(tensor)
+
+    def unpack(packed: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
+        device, kept = packed
+        return kept.to(device, non_blocking=True)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 def approximable(modules: Sequence[torch.nn.Module]) -> bool:
