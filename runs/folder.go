@@ -146,7 +146,7 @@ func (f *Folder) open() error {
 		return err
 	}
 	if len(entries) > 0 {
-		f.journal.begins(entries[0])
+		f.journal.begins(entries[0]) // when the run began tells its checkpoints from those of others
 	}
 	if f.metrics, err = f.openLines("metrics.jsonl"); err != nil {
 		return errors.Join(err, f.journal.close())
