@@ -37,7 +37,7 @@ type Folder struct {
 	learned  []byte     // content of learned.json; nil if there is none
 	known    []byte     // content of known.json; nil if there is none
 	secrets  []byte     // content of secrets.json; nil if there is none
-	first    *Entry     // the first entry of the journal; nil if there is none
+	remade   bool       // somebody has removed the lock file, and perhaps more, and it was made again
 	journal  *lines
 	metrics  *lines
 	tally    Tally
@@ -139,14 +139,14 @@ func (f *Folder) open() error {
 	if torn := (*TornError)(nil); err != nil && !errors.As(err, &torn) {
 		return err
 	}
-	for i, e := range entries {
-		if i == 0 {
-			f.first = &e
-		}
+	for _, e := range entries {
 		f.tally.count(e)
 	}
 	if f.journal, err = f.openLines("journal.jsonl"); err != nil {
 		return err
+	}
+	if len(entries) > 0 {
+		f.journal.begins(entries[0]) // when the run began tells its checkpoints from those of others
 	}
 	if f.metrics, err = f.openLines("metrics.jsonl"); err != nil {
 		return errors.Join(err, f.journal.close())

@@ -121,8 +121,8 @@ func (f *Folder) Record(e Entry) error {
 	}
 	f.tally.count(e)
 	err := f.writeJournal(!e.Kind.transient())
-	if err == nil && f.first == nil {
-		f.first = &e
+	if err == nil && f.journal.first == nil {
+		f.journal.begins(e)
 	}
 	return err
 }

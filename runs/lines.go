@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // pendingLimit bounds how many bytes are kept for a file that cannot be written. It is
@@ -25,6 +26,7 @@ type lines struct {
 	size    int64  // bytes of whole lines in the file
 	torn    bool   // the file may hold more than size bytes
 	synced  bool   // nothing has been written since the last fsync
+	first   []byte // the line with which the file begins, written again if it is removed; nil if none needs to be
 	pending []byte // whole lines still to be written
 	limit   int    // most bytes in pending
 	lost    int    // lines dropped because of the limit
@@ -64,6 +66,13 @@ func (l *lines) add(v any) error {
 		l.lost++
 	}
 	return nil
+}
+
+// begins makes v the line with which the file begins, even after somebody has removed it. v has
+// been written already.
+func (l *lines) begins(v any) {
+	text, _ := json.Marshal(v)
+	l.first = append(text, '\n')
 }
 
 // flush writes the pending lines. If durable is true, it also waits for the disk. After
@@ -114,6 +123,9 @@ func (l *lines) follow() error {
 	}
 	old := l.file
 	l.file, l.size, l.torn, l.synced, l.removed = f, size, true, false, true
+	if size == 0 && !bytes.HasPrefix(l.pending, l.first) {
+		l.pending = slices.Concat(l.first, l.pending)
+	}
 	return old.Close()
 }
 

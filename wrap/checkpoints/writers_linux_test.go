@@ -145,20 +145,24 @@ func TestTwoTrainings(t *testing.T) {
 		newest  string
 		problem string // of newest
 		skipped string
+		certain int // if another run has come meanwhile: how many of the files were there before it; 0 if none has
 	}{
-		{"one series", []file{{"s-1", unknown}, {"s-2", unknown}}, 0, "s-2", "", ""},
-		{"with names that have no number", []file{{"best", unknown}, {"s-2", unknown}, {"last", unknown}}, 0, "last", "", ""},
-		{"two series", []file{{"A-6", unknown}, {"B-4", unknown}}, 0, "B-4", "A-6.json was written during this run, too, and it is not known which of them is this run's; name its checkpoints alone with --knob checkpoints=PATTERN", ""},
-		{"two series, the newer one by this run", []file{{"A-6", unknown}, {"B-4", own}}, 0, "B-4", "", ""},
-		{"two series, the newer one by this run before", []file{{"A-6", unknown}, {"B-3", own}, {"B-4", unknown}}, 0, "B-4", "", ""},
-		{"two series, the older one by this run", []file{{"A-6", own}, {"B-4", unknown}}, 0, "A-6", "", "not used: B-4.json: not seen to be written by this run, unlike A-6.json"},
-		{"another's", []file{{"A-6", unknown}, {"B-4", other}}, 0, "A-6", "", "not used: B-4.json: written by process 7, which is not of this run"},
-		{"another's in the same series", []file{{"A-6", unknown}, {"A-900", other}}, 0, "A-6", "", "not used: A-900.json: written by process 7, which is not of this run"},
-		{"two folders", []file{{"x/last", unknown}, {"y/last", unknown}}, 0, "y/last", "x/last.json was written during", ""},
-		{"two folders, of two lives", []file{{"x/last", before}, {"y/last", unknown}}, 0, "y/last", "", ""},
-		{"a number that does not fit the steps made", []file{{"s-4", unknown}, {"s-900", unknown}}, 110, "s-4", "", "not used: s-900.json: this run has not got that far, so it seems to be of another one"},
-		{"no number fits: they count something else", []file{{"s-400", unknown}, {"s-900", unknown}}, 110, "s-900", "", ""},
-		{"it does not fit, but this run has written it", []file{{"s-4", unknown}, {"s-900", own}}, 110, "s-900", "", ""},
+		{"one series", []file{{"s-1", unknown}, {"s-2", unknown}}, 0, "s-2", "", "", 0},
+		{"with names that have no number", []file{{"best", unknown}, {"s-2", unknown}, {"last", unknown}}, 0, "last", "", "", 0},
+		{"two series", []file{{"A-6", unknown}, {"B-4", unknown}}, 0, "B-4", "A-6.json was written during this run, too, and it is not known which of them is this run's; name its checkpoints alone with --knob checkpoints=PATTERN", "", 0},
+		{"two series, the newer one by this run", []file{{"A-6", unknown}, {"B-4", own}}, 0, "B-4", "", "", 0},
+		{"two series, the newer one by this run before", []file{{"A-6", unknown}, {"B-3", own}, {"B-4", unknown}}, 0, "B-4", "", "", 0},
+		{"two series, the older one by this run", []file{{"A-6", own}, {"B-4", unknown}}, 0, "A-6", "", "not used: B-4.json: not seen to be written by this run, unlike A-6.json", 0},
+		{"another's", []file{{"A-6", unknown}, {"B-4", other}}, 0, "A-6", "", "not used: B-4.json: written by process 7, which is not of this run", 0},
+		{"another's in the same series", []file{{"A-6", unknown}, {"A-900", other}}, 0, "A-6", "", "not used: A-900.json: written by process 7, which is not of this run", 0},
+		{"two folders", []file{{"x/last", unknown}, {"y/last", unknown}}, 0, "y/last", "x/last.json was written during", "", 0},
+		{"two folders, of two lives", []file{{"x/last", before}, {"y/last", unknown}}, 0, "y/last", "", "", 0},
+		{"a number that does not fit the steps made", []file{{"s-4", unknown}, {"s-900", unknown}}, 110, "s-4", "", "not used: s-900.json: this run has not got that far, so it seems to be of another one", 0},
+		{"no number fits: they count something else", []file{{"s-400", unknown}, {"s-900", unknown}}, 110, "s-900", "", "", 0},
+		{"it does not fit, but this run has written it", []file{{"s-4", unknown}, {"s-900", own}}, 110, "s-900", "", "", 0},
+		{"another run has come", []file{{"A-1", unknown}, {"B-1", unknown}, {"A-2", unknown}}, 0, "A-1", "", "not used: A-2.json (and 1 more): perhaps written by another run, which keeps its checkpoints in the same place", 1},
+		{"another run has come, and was seen", []file{{"A-1", unknown}, {"B-2", other}}, 0, "A-1", "", "not used: B-2.json: written by process 7, which is not of this run", 1},
+		{"another run has come, and this one was seen", []file{{"A-1", unknown}, {"B-1", unknown}, {"A-2", own}}, 0, "A-2", "", "", 1},
 	} {
 		dir := t.TempDir()
 		begun := time.Now().Add(-time.Hour)
@@ -184,6 +188,10 @@ func TestTwoTrainings(t *testing.T) {
 				t.Fatal(err)
 			}
 			writers[keyOf(info)] = f.writer
+			if i < c.certain {
+				past.Shared = "another run"
+				past.Certain = append(past.Certain, runs.Mark{Path: f.name + ".json", Size: 2, Time: info.ModTime()})
+			}
 			if f.writer == before {
 				past.Saved = append(past.Saved, runs.Mark{Path: f.name + ".json", Size: 2, Time: info.ModTime()})
 			}
