@@ -26,7 +26,7 @@ func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit)
 	case o.Kind == exits.Done:
 		return false, nil
 	case o.Kind == exits.Stopped || ctx.Err() != nil:
-		return false, errInterrupted
+		return false, &InterruptedError{exit.Signal}
 	}
 	o.Hopeless = r.hopeless(o)
 	switch {
@@ -98,15 +98,15 @@ func (r *runner) stops(why, hint string) {
 	r.s.Note(runs.Entry{Kind: runs.KindDecision, Text: why, Decision: &d})
 }
 
-// errInterrupted wraps [harness.ErrInterrupted] with a shorter text, which does not promise
+// InterruptedError wraps [harness.ErrInterrupted] with a shorter text, which does not promise
 // that the command resumes when it is run again.
-var errInterrupted error = interruptedError{}
+type InterruptedError struct {
+	Signal syscall.Signal // of which the command died; 0 if it exited by itself
+}
 
-type interruptedError struct{}
+func (*InterruptedError) Error() string { return "interrupted" }
 
-func (interruptedError) Error() string { return "interrupted" }
-
-func (interruptedError) Unwrap() error { return harness.ErrInterrupted }
+func (*InterruptedError) Unwrap() error { return harness.ErrInterrupted }
 
 // resumed returns a hint for a command that failed for a reason other than memory, after
 // headroom had made it resume from a checkpoint and before it wrote a newer one. It

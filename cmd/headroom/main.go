@@ -2,18 +2,28 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"headroom/cmd/headroom/ui"
 )
 
-func main() { os.Exit(mainStatus()) }
+func main() {
+	err := run()
+	if child := (*ui.ChildError)(nil); errors.As(err, &child) && child.Interrupted {
+		// A shell goes on with a loop after Ctrl-C unless the program in it has died of the signal.
+		signal.Reset(syscall.SIGINT)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
+		time.Sleep(time.Second) // another thread handles it; if it is blocked, the status says the same
+	}
+	os.Exit(ui.ExitStatus(err))
+}
 
-// mainStatus does the work of main and returns the exit status, so that its deferred
-// calls run before the process exits.
-func mainStatus() int {
+// run does the work of main, so that its deferred calls run before the process exits.
+func run() error {
 	// A reader of stdout that goes away must not end a night's training: without this call,
 	// the next write would kill the process. SIGPIPE is caught and not ignored, because the
 	// user's command would inherit an ignored signal.
@@ -25,5 +35,5 @@ func mainStatus() int {
 	ctx := context.WithValue(context.Background(), commandKey{}, command)
 	err := app.RunContext(ctx, flagsFirst(app, ours))
 	u.Failed(err)
-	return ui.ExitStatus(err)
+	return err
 }

@@ -513,7 +513,8 @@ func (w *wrapped) last(u *ui.UI, result harness.Result, code int, err error) err
 		return nil
 	case ui.IsInterrupted(err):
 		if code != 0 {
-			err = &ui.ChildError{Code: code, Err: err}
+			var end *wrap.InterruptedError
+			err = &ui.ChildError{Code: code, Err: err, Interrupted: errors.As(err, &end) && end.Signal == syscall.SIGINT}
 		}
 		u.Stopped(ui.ExitStatus(err), w.goesOn())
 		return err

@@ -94,6 +94,24 @@ func TestWrappedCommandIsSignalled(t *testing.T) {
 	}
 }
 
+// TestDiesOfCtrlC checks that headroom dies of SIGINT if the command does, because a shell goes on
+// with a loop otherwise, and that it passes on the status of a command that exits by itself.
+func TestDiesOfCtrlC(t *testing.T) {
+	for script, want := range map[string]syscall.Signal{
+		"kill -INT $PPID; exec sleep 60":                                          syscall.SIGINT,
+		"trap 'exit 130' INT; kill -INT $PPID; while :; do sleep 0.01; done":      0,
+		"trap 'kill -TERM $$' INT; kill -INT $PPID; while :; do sleep 0.01; done": 0,
+	} {
+		inEmptyFolder(t, "train.sh", script)
+		c := exec.Command("headroom", "run", "--", "sh", "train.sh")
+		_ = c.Run() // its status is what is tested
+		ended, ok := c.ProcessState.Sys().(syscall.WaitStatus)
+		if !ok || (want != 0) != ended.Signaled() || want != 0 && ended.Signal() != want {
+			t.Errorf("%s: %v", script, c.ProcessState)
+		}
+	}
+}
+
 // TestSecrets checks that a command's secrets are in no file of its run but one, which only the user
 // may read, although the command prints them in its error, and that the run can be continued.
 func TestSecrets(t *testing.T) {

@@ -94,6 +94,8 @@ type ChildError struct {
 	Err   error
 	Hint  string // the next step; may be empty
 	Quiet bool   // there is nothing to add to what the command said
+
+	Interrupted bool // the command died of SIGINT
 }
 
 func (e *ChildError) Error() string { return e.Err.Error() }

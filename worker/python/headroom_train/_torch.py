@@ -212,6 +212,7 @@ class Finder:
         would compile what looks for them."""
         if not self._compiles:
             self._compiles = True
+            torch._dynamo.decorators.skip_code(Looking.__get__.__code__)  # after a graph break it would be compiled by itself
             torch._dynamo.callback.on_compile_start(self._pauses)
             torch._dynamo.callback.on_compile_end(self._goes_on)
 

@@ -137,6 +137,21 @@ def compiled_functions_are_not_broken_up(t: Training) -> str:
 
 
 @check
+def modules_are_looked_for_beside_a_compiler(t: Training) -> str:
+    """A compiled function can call a module that has a hook while modules are looked for."""
+    t.net.register_forward_hook(lambda m, i, o: None)
+    t.net.eval()
+    t.net.train()  # modules are looked for from an eval on
+
+    @torch.compile(backend="eager")
+    def loss() -> Tensor:
+        return F.cross_entropy(t.net(t.x), t.y)
+
+    loss().backward()
+    return "" if all(p.grad is not None for p in t.net.parameters()) else "no gradient"
+
+
+@check
 def results_are_sent_as_pytorch_sends_them(t: Training) -> str:
     """Another process is sent a result by shared memory, and one with a graph not at all."""
     from multiprocessing.reduction import ForkingPickler

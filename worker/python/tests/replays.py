@@ -1323,11 +1323,35 @@ class Numbered(nn.Module):
             "size": lambda: self.one(h) * 2 if x.size(0) > 40 else self.one(h),
             "size, another number": lambda: self.one(h) * (2 if x.size(0) > 40 else 3),
             "generator": lambda: self.one(h) + torch.rand(1, 5, generator=self.generator),
+            "capacity": lambda: self.one(h).index_add(0, (x[:, 0] > -9).nonzero().squeeze(1)[:40], h[:, :5][(x[:, 0] > -9).nonzero().squeeze(1)[:40]]),
+            "enough": lambda: self.one(h) * 2 if (x[:, 0] > -9).sum() > 40 else self.one(h),
+            "counted": lambda: torch.where((x[:, 0] > -9).sum() > 40, self.one(h) * 2, self.one(h)),
+            "floor": lambda: self.one(h) * (x[:, :1] > -9).float().sum().clamp(min=40) / 40,
+            "by class": lambda: self.one(h) * (torch.zeros(5).index_add(0, torch.zeros(len(x), dtype=torch.long), torch.ones(len(x))) > 40).float(),
+            "some": lambda: self.one(h) * 2 if (x[:, 0] > -9).sum() > 0 else self.one(h),
+            "backward by number": lambda: Halting.apply(self.one(h), 40),
+            "backward": lambda: Halting.apply(self.one(h), 0),
             "looked up": lambda: self.one(h)[torch.arange(len(h)), :] * 1.0,
             "one by one": lambda: torch.stack([self.one(row) for row in h]),
             "divided": lambda: self.one(h) / 3,
         }
         return kinds.get(self.kind, lambda: self.one(h))()
+
+
+class Halting(torch.autograd.Function):
+    """The identity, whose gradient is zero for the rows from a number on, if that is not 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, number: int) -> torch.Tensor:
+        ctx.number = number
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        grad = grad.clone()
+        if ctx.number:
+            grad[ctx.number :] = 0.0
+        return grad, None
 
 
 def written(out: torch.Tensor, number: int) -> torch.Tensor:
@@ -1352,10 +1376,21 @@ def rows_by_number() -> str:
         out[:, 4:] = 0.0
         return out
 
+    def first(out: torch.Tensor) -> torch.Tensor:
+        return out * (torch.ones_like(out).cumsum(0) <= 40)
+
+    def along(out: torch.Tensor) -> torch.Tensor:
+        return out * (torch.ones_like(out).cumsum(1) <= 3)
+
     wrong = []
-    losses: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"rows of the loss": zeroed, "columns of the loss": columns}
-    refused = ["heads", "split", "mask", "written", "detached", "every second", "size", "size, another number", "counts", "generator", "rows of the loss"]
-    for kind in (*refused, "looked up", "one by one", "divided", "does not count", "columns of the loss"):
+    losses: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "rows of the loss": zeroed, "columns of the loss": columns, "counted rows": first, "counted columns": along,
+    }  # fmt: skip
+    refused = [
+        "counted", "floor", "by class", "counted rows", "capacity", "enough", "backward by number", "heads", "split", "mask", "written",
+        "detached", "every second", "size", "size, another number", "counts", "generator", "rows of the loss",
+    ]  # fmt: skip
+    for kind in (*refused, "looked up", "one by one", "divided", "does not count", "columns of the loss", "counted columns", "some", "backward"):
         grads: list[list] = []
         for failing in (False, True):
             torch.manual_seed(1)

@@ -9,6 +9,7 @@ compared.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Callable, NamedTuple, Optional
@@ -17,13 +18,16 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..sandbox.sandbox import Watched, Watcher
+from ..tape.graph import walk
 from ..tape.snapshot import USUAL, submodules
+from ..tape.trees import tensors_in
 
 GUARDED = hasattr(torch._C, "_set_throw_on_mutable_data_ptr")  # a foreign kernel that asks for memory that is not there gets an exception
 # These only arrange memory: which of them run may depend on strides.
 _LAYOUT = {"clone", "contiguous", "view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "expand", "copy_", "as_strided"}
 _NUMBERS = ("number", "float", "Optional[number]", "Optional[float]", "Tensor")
 _COUNTS = {"arange", "range", "linspace"}  # number the rows
+_TOTALS = {"sum", "count_nonzero", "bincount", "index_add", "index_add_", "scatter_add", "scatter_add_"}  # may count rows
 _BOUNDS = {"ge", "gt", "le", "lt", "eq", "ne", "floor_divide", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "sub", "rsub"}
 _LOOKS_UP = {"index", "index_put", "index_put_", "_index_put_impl_", "gather", "embedding", "index_select", "take", "scatter", "scatter_"}
 
@@ -38,7 +42,7 @@ class Made(NamedTuple):
 
 class Calls(Watcher):
     """The operations that it sees. Their results have no memory, and asking for it is an exception. :attr:`bounds` are the numbers
-    with which the code compares numbers that it has given to the rows."""
+    with which the code compares numbers that it has given to the rows, or numbers of rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -58,24 +62,64 @@ class Calls(Watcher):
             self.made.append(Made(name, numbers, tuple(tuple(t.shape) for t in found)))
 
     def _follows(self, name: str, args: Any, kwargs: Any, found: Sequence[torch.Tensor]) -> bool:
-        """Notes which results are made from the numbers of rows. Returns whether an argument is."""
+        """Notes which results are made from the numbers of rows, or count them. Returns whether an argument is."""
         given = any(id(t) in self._numbered for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
-        if given and name not in _LOOKS_UP or name in _COUNTS and any(self._rows in t.shape for t in found):
+        counts = name in _COUNTS and any(self._rows in t.shape for t in found)
+        totals = name in _TOTALS and not any(self._rows in t.shape for t in found) and any(
+            self._rows in t.shape for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)
+        )
+        if given and name not in _LOOKS_UP or counts or totals:
             self._numbered.update({id(t): t for t in found})
         return given
 
 
 class Hollow(Watched):
-    """A context in which tensors without memory can be used beside others, which then count as tensors without memory, too."""
+    """A context in which tensors without memory can be used beside others, which then count as tensors without memory, too.
+    Where an operation needs values, a condition counts as true for every row, and a sum is the number of ``rows``."""
+
+    def __init__(self, rows: int, watcher: Watcher) -> None:
+        super().__init__([watcher])
+        self._rows = rows
+        self._sums: dict[int, tuple[torch.Tensor, float]] = {}  # numbers that stand for sums, by the ids of their tensors
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if any(isinstance(t, torch.Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
-            args, kwargs = tree_map(_emptied, args), tree_map(_emptied, kwargs)
-        return func(*args, **kwargs)
+        if not any(isinstance(t, torch.Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        name = func._schema.name.split("::")[-1]
+        known = self._sums.get(id(args[0])) if args else None
+        if name == "_local_scalar_dense" and known is not None:
+            kind = bool if args[0].dtype == torch.bool else float if args[0].is_floating_point() else int
+            return kind(known[1])
+        if name in _SELECT:
+            return _SELECT[name](args[0])
+        args, kwargs = tree_map(_emptied, args), tree_map(_emptied, kwargs)
+        if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+            args = (args[0], [i for index in args[1] for i in _numbered(index)], *args[2:])
+        result = func(*args, **kwargs)
+        if name in ("sum", "count_nonzero") and result.numel() == 1:
+            self._sums[id(result)] = result, float(self._rows)
+        elif known is not None and name in _ON_NUMBERS and len(args) > 1 and isinstance(args[1], (int, float)):
+            self._sums[id(result)] = result, float(_ON_NUMBERS[name](known[1], args[1]))
+        return result
 
 
 def _emptied(value: Any) -> Any:
     return without_memory(value) if isinstance(value, torch.Tensor) and not value.is_meta else value
+
+
+_SELECT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nonzero": lambda t: torch.empty((t.numel(), t.dim()), dtype=torch.long, device="meta"),
+    "bincount": lambda t: torch.empty(1, dtype=torch.long, device="meta"),
+    "masked_select": lambda t: torch.empty(t.numel(), dtype=t.dtype, device="meta"),
+}
+_ON_NUMBERS = {n: getattr(operator, n) for n in ("gt", "ge", "lt", "le", "eq", "ne", "add", "sub", "mul")} | {"div": operator.truediv}
+
+
+def _numbered(index: Optional[torch.Tensor]) -> list[Optional[torch.Tensor]]:
+    """What indexes as a condition that is true everywhere does."""
+    if index is None or index.dtype not in (torch.bool, torch.uint8):
+        return [index]
+    return [torch.empty(index.numel(), dtype=torch.long, device="meta") for _ in range(index.dim())]
 
 
 def _numbers(func: Any, args: Any, kwargs: Any) -> tuple[float, ...]:
@@ -97,8 +141,8 @@ def without_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def hollow(module: torch.nn.Module) -> Iterator[None]:
-    """A context in which a module's parameters, buffers and other tensors have no memory."""
+def hollow(module: torch.nn.Module) -> Iterator[dict[int, torch.Tensor]]:
+    """A context in which a module's parameters, buffers and other tensors have no memory. Yields what stands for them, by their ids."""
     made: dict[int, torch.Tensor] = {}
 
     def instead(value: Any) -> Any:
@@ -121,7 +165,7 @@ def hollow(module: torch.nn.Module) -> Iterator[None]:
                     if other is not value:
                         had.append((held, name, value))
                         held[name] = other
-        yield
+        yield made
     finally:
         for held, name, value in had:
             held[name] = value
@@ -133,19 +177,33 @@ def otherwise(module: torch.nn.Module, calls: dict[int, Callable[[], Callable[[]
     memory. Whatever the calls change must be undone by the caller."""
     if not GUARDED:
         return None
-    seen = [Calls(rows) for rows in calls]
+    seen, back = [Calls(rows) for rows in calls], [Calls(rows) for rows in calls]
     try:
-        with hollow(module):
-            for watcher, prepare in zip(seen, calls.values()):
-                call = prepare()
-                with Hollow([watcher]):
-                    call()
+        with hollow(module) as made:
+            for rows, forward, backward in zip(calls, seen, back):
+                call = calls[rows]()
+                with Hollow(rows, forward):
+                    result = call()
+                _differentiated(result, [t for t in made.values() if t.requires_grad], Hollow(rows, backward))
     except Exception:
         return None
     few, many = calls
+    return _differ(seen, few, many) or _differ(back, few, many)
+
+
+def _differentiated(result: Any, leaves: Sequence[torch.Tensor], within: Hollow) -> None:
+    """Runs the backward pass of a call whose graph has functions that are written in Python: others do the same for any number of rows."""
+    roots = [t for t in tensors_in(result) if t.requires_grad]
+    if leaves and any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in walk([t.grad_fn for t in roots])):
+        with within:
+            torch.autograd.grad(roots, leaves, [torch.empty_like(t) for t in roots], allow_unused=True)
+
+
+def _differ(seen: Sequence[Calls], few: int, many: int) -> Optional[str]:
+    """How what two calls have done differs."""
     here, there = (s.made for s in seen)
     if any(few < bound < many for bound in seen[0].bounds & seen[1].bounds):
-        return "the numbers of rows are compared with a number"
+        return "rows are compared with a number, or counted"
     if [m.name for m in here] == [m.name for m in there]:
         differs = (a.name for a, b in zip(here, there) if not _in_proportion(a.shapes, b.shapes, few, many) or not _alike(a.numbers, b.numbers, few, many))
         return next(differs, None)

@@ -31,6 +31,7 @@ from .mixing import Operations, mixing
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 JOINING = {"cat", "concat", "concatenate"}
+RUNNING = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "argsort"}
 INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
 SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}  # the size of their results depends on values
 
@@ -566,6 +567,10 @@ class Plan:
         if len(small) != len(large):
             raise Refused(f"{named(entry)} returns a different number of results for another batch")
         slots = [self._slot(a, b, entry, cut) for a, b in zip(small, large) if isinstance(a, torch.Tensor)]
+        if entry.call_name().rstrip("_") in RUNNING and slots and slots[0].axis is not None:
+            given = entry.args[1] if len(entry.args) > 1 else entry.kwargs.get("dim", -1)
+            if type(given) is not int or given % len(slots[0].shape) == slots[0].dim:
+                raise Refused(f"{named(entry)} counts along the rows of the batch")
         if entry.call_name() == "__setitem__":  # what it returns does not show which rows it writes to
             read = copy(entry)
             read.call, read.args, read.inplace = torch.Tensor.__getitem__, tuple(entry.args[:2]), False
