@@ -1,6 +1,8 @@
 package child
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +29,11 @@ func TestLiving(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 		var p machine.Process
-		wraptest.Eventually(t, "it sleeps", func() bool { p, _ = machine.LookAtProcess(c.Process.Pid); return p.Name == "sleep" })
+		wraptest.Eventually(t, "it sleeps", func() bool {
+			p, _ = machine.LookAtProcess(c.Process.Pid)
+			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", c.Process.Pid)) // the kernel shows it a moment later than the name
+			return p.Name == "sleep" && bytes.Contains(env, []byte(mark))
+		})
 		return runs.Process{PID: p.PID, Group: p.Group, Start: p.Start, Boot: bootID()}
 	}
 	for _, c := range []struct {
