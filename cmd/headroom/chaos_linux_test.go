@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"headroom/cmd/headroom/ui"
 	"headroom/device/devicetest"
 )
 
@@ -194,6 +195,9 @@ func (r round) play() (end played, err error) {
 		err = nil
 	}
 	end.status, end.errs = c.ProcessState.ExitCode(), <-said
+	if ended, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && ended.Signal() == syscall.SIGINT {
+		end.status = ui.Signalled + int(syscall.SIGINT) // as a shell reports it: headroom dies of it if the command has
+	}
 	return end, err
 }
 
