@@ -1,7 +1,6 @@
 package runs
 
 import (
-	"cmp"
 	"fmt"
 
 	"headroom/memory"
@@ -29,32 +28,28 @@ type InPlace struct {
 	Why         string `json:"why,omitempty"` // why the batch was not run in pieces, or in what way the gradients are approximate
 }
 
-// String says what was done.
+// String says what was done, and why.
 func (p InPlace) String() string {
+	text := "the step was finished"
 	switch p.Way {
 	case WayPieces:
-		text := fmt.Sprintf("%d rows in %d pieces", p.Rows, p.Pieces)
-		if p.Approximate {
-			text += " (approximate, as allowed: " + p.Why + ")"
-		}
-		return text
+		text = fmt.Sprintf("%d rows in %d pieces", p.Rows, p.Pieces)
 	case WayCall:
-		return "the same call again" + p.because()
+		text = "the same call again"
 	case WayHost:
-		return "the same call again, with saved tensors on the host" + p.because()
+		text = "the same call again, with saved tensors on the host"
 	case WayBatch:
-		return "the whole batch again" + p.because()
+		text = "the whole batch again"
 	case WayStep:
-		return "the optimizer's step again" + p.because()
+		text = "the optimizer's step again"
 	}
-	return "the step was finished"
-}
-
-func (p InPlace) because() string {
-	if p.Why == "" {
-		return ""
+	switch {
+	case p.Approximate:
+		text += " (approximate, as allowed: " + p.Why + ")"
+	case p.Why != "":
+		text += " (" + p.Why + ")"
 	}
-	return " (" + p.Why + ")"
+	return text
 }
 
 // Refusal says why a worker left a failure to the command's own code.
@@ -89,7 +84,7 @@ func (a Attached) String() string {
 // Wrong says what ran out of memory, and at which line of the user's code. It is the whole text of
 // an entry that does not have this as fields, such as one that an earlier version wrote.
 func (e Entry) Wrong() string {
-	if e.OOM == nil || e.InPlace == nil && e.Refusal == nil {
+	if !e.hasFacts() {
 		return e.Text
 	}
 	return e.OOM.Error() + e.line()
@@ -97,11 +92,14 @@ func (e Entry) Wrong() string {
 
 // Details is what [Entry.Wrong] says after "out of memory".
 func (e Entry) Details() string {
-	if e.OOM == nil || e.InPlace == nil && e.Refusal == nil {
+	if !e.hasFacts() {
 		return e.Text
 	}
 	return e.OOM.Details() + e.line()
 }
+
+// hasFacts reports whether an entry about a failure inside a process has more than its text.
+func (e Entry) hasFacts() bool { return e.OOM != nil && (e.InPlace != nil || e.Refusal != nil) }
 
 func (e Entry) line() string {
 	if e.Where == "" {
@@ -142,6 +140,5 @@ func (e Entry) Told() Entry {
 	case e.Attached != nil:
 		e.Text = e.Attached.String()
 	}
-	e.Text = cmp.Or(e.Text, string(e.Kind))
 	return e
 }

@@ -31,8 +31,8 @@ const (
 // they change the training slightly.
 var Allowances = []string{"batchnorm-pieces"}
 
-// Books receives the records of what happens in a life. It is a [harness.Session], behind a
-// lock if other goroutines write to it between [Begin] and [Life.End].
+// Books receives the records of what happens in a life. It is a [harness.Session], or what
+// records nothing.
 type Books interface {
 	Note(runs.Entry)
 	Survived(runs.Entry)

@@ -327,9 +327,6 @@ func (t *talk) judged(m message) told {
 
 // refusal records a failure that is left to the command's own code.
 func (t *talk) refusal(f told) {
-	if len(t.pending) > 0 {
-		f.verdict = t.pending[len(t.pending)-1].verdict
-	}
 	t.refused, t.pending = &f, nil
 	e := runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Where: f.Where, InStep: f.Step, Refusal: &runs.Refusal{Code: f.Code, Why: f.Why}}
 	if f.Mixed {

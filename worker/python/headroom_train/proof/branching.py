@@ -26,9 +26,8 @@ GUARDED = hasattr(torch._C, "_set_throw_on_mutable_data_ptr")  # a foreign kerne
 # These only arrange memory: which of them run may depend on strides.
 _LAYOUT = {"clone", "contiguous", "view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "expand", "copy_", "as_strided"}
 _NUMBERS = ("number", "float", "Optional[number]", "Optional[float]", "Tensor")
-_COUNTS = {"arange", "range", "linspace"}  # number the rows
 _TOTALS = {"sum", "count_nonzero", "bincount", "index_add", "index_add_", "scatter_add", "scatter_add_"}  # may count rows
-_BOUNDS = {"ge", "gt", "le", "lt", "eq", "ne", "floor_divide", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "sub", "rsub"}
+_BOUNDS = {"ge", "gt", "le", "lt", "eq", "ne", "floor_divide", "clamp", "clamp_min", "clamp_max", "sub", "rsub"}
 _LOOKS_UP = {"index", "index_put", "index_put_", "_index_put_impl_", "gather", "embedding", "index_select", "take", "scatter", "scatter_"}
 
 
@@ -63,12 +62,12 @@ class Calls(Watcher):
 
     def _follows(self, name: str, args: Any, kwargs: Any, found: Sequence[torch.Tensor]) -> bool:
         """Notes which results are made from the numbers of rows, or count them. Returns whether an argument is."""
-        given = any(id(t) in self._numbered for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
-        counts = name in _COUNTS and any(self._rows in t.shape for t in found)
-        totals = name in _TOTALS and not any(self._rows in t.shape for t in found) and any(
-            self._rows in t.shape for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)
-        )
-        if given and name not in _LOOKS_UP or counts or totals:
+        before = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        given = any(id(t) in self._numbered for t in before)
+        rows = any(self._rows in t.shape for t in found)
+        numbers = name == "arange" and rows
+        totals = name in _TOTALS and not rows and any(self._rows in t.shape for t in before)
+        if given and name not in _LOOKS_UP or numbers or totals:
             self._numbered.update({id(t): t for t in found})
         return given
 

@@ -142,7 +142,15 @@ class Wire:
         """Report that a failure is left to the user's code, and why, with what is known about the failure. Waits
         up to :data:`HEARING` seconds for headroom to acknowledge the report, so that headroom's message appears
         before the traceback."""
-        self._ask("refused", "heard", HEARING, {**f, "why": str(why)[:4000]})
+        with self._lock:
+            self._asked += 1
+            asked = self._asked
+            self._send("refused", {**f, "why": str(why)[:4000], "id": asked})
+            until = time.monotonic() + HEARING
+            message = self._receive(until)
+            while message is not None and not (message.get("type") == "heard" and message.get("id") == asked):
+                self._take(message)
+                message = self._receive(until)
 
     def check(self, **f: Any) -> None:
         """Report what was found in the first step."""
@@ -158,21 +166,6 @@ class Wire:
         """Report how the process has recovered from the failures that :meth:`oom` has reported since the last step."""
         with self._lock:
             self._send("survived", f)
-
-    def _ask(self, kind: str, answer: str, patience: float, fields: Message) -> Message | None:
-        """Send a message and wait up to ``patience`` seconds for its answer; None if there is none."""
-        with self._lock:
-            self._asked += 1
-            asked = self._asked
-            self._send(kind, {**fields, "id": asked})
-            until = time.monotonic() + patience
-            while True:
-                message = self._receive(until)
-                if message is None:
-                    return None
-                if message.get("type") == answer and message.get("id") == asked:
-                    return message
-                self._take(message)
 
     def bye(self) -> None:
         """Close the connection at the end of the process. First tell headroom how many steps the process has
