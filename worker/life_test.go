@@ -193,6 +193,40 @@ func TestNextLifeKnows(t *testing.T) {
 	ended(t, l)
 }
 
+// TestLimitIsKept checks which of the numbers that a process reports with its steps is kept: the
+// newest, 0 included, but none that is impossible.
+func TestLimitIsKept(t *testing.T) {
+	for limits, want := range map[string]int{"": 12, `,"limit":4`: 4, `,"limit":0`: 0, `,"limit":-1`: 12, `,"limit":9999999999`: 12} {
+		b := &books{pieces: 12}
+		l := begun(t, b, Armed)
+		c := dial(t, l)
+		c.send(helloLine(0, 1))
+		c.send(`{"type":"step","step":1` + limits + `}`)
+		c.read()
+		c.send(`{"type":"bye"}`)
+		ended(t, l)
+		if b.pieces != want {
+			t.Errorf("%s: kept %d, want %d", limits, b.pieces, want)
+		}
+	}
+}
+
+// TestReasonOfARefusal checks that the kind of a reason is recorded, and that what the user could
+// allow is known at the end.
+func TestReasonOfARefusal(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.send(failure("refused", 1, 8, 8, `,"why":"BatchNorm","code":"batchnorm","allow":"batchnorm-pieces"`))
+	c.send(`{"type":"bye"}`)
+	seen := ended(t, l)
+	at := slices.IndexFunc(b.entries, func(e runs.Entry) bool { return e.Kind == runs.KindRefused })
+	if seen.Allow != "batchnorm-pieces" || at < 0 || *b.entries[at].Refusal != (runs.Refusal{Code: "batchnorm", Why: "BatchNorm"}) {
+		t.Errorf("%+v, %+v", seen, b.entries)
+	}
+}
+
 // TestNumbersThatAreNone checks that the size of a dimension is not shown as a number of rows if
 // the process does not say that it is one.
 func TestNumbersThatAreNone(t *testing.T) {
@@ -209,6 +243,10 @@ func TestNumbersThatAreNone(t *testing.T) {
 		"survived in place: the same call again (nothing can be cut)"
 	if got := b.texts(runs.KindSurvived); len(got) != 1 || got[0] != want {
 		t.Errorf("%q", got)
+	}
+	at := slices.IndexFunc(b.entries, func(e runs.Entry) bool { return e.Kind == runs.KindSurvived })
+	if v := b.entries[at].Verdict; v == nil || !strings.HasPrefix(v.Why, "the call needs ") {
+		t.Errorf("%+v", v)
 	}
 }
 
@@ -292,7 +330,7 @@ func TestCauseOfAFailure(t *testing.T) {
 	held := 4 * gib
 	for step := 1; step <= 40; step++ {
 		held += gib / 2
-		c.send(fmt.Sprintf(`{"type":"step","step":%d,"allocated":%d,"reserved":%d,"peak":%d,"free":%d,"capacity":%d}`, step, held, held, held, 24*gib-held, 24*gib))
+		c.send(fmt.Sprintf(`{"type":"step","step":%d,"allocated":%d,"reserved":%d,"peak":%d,"free":%d,"capacity":%d}`, 10*step, held, held, held, 24*gib-held, 24*gib))
 	}
 	c.send(oom(7, 40, 40, ""))
 	c.send(`{"type":"survived","way":"pieces","rows":40,"pieces":4}`)
@@ -302,6 +340,14 @@ func TestCauseOfAFailure(t *testing.T) {
 	cpu.send(fmt.Sprintf(`{"type":"oom","rows":16,"requested":%d,"phase":"backward"}`, 3*gib))
 	cpu.send(`{"type":"survived","way":"pieces","rows":16,"pieces":2}`)
 	cpu.send(`{"type":"bye"}`)
+	spike := dial(t, l)
+	spike.send(helloLine(0, 1))
+	for step := range memory.SpikeSteps {
+		spike.send(fmt.Sprintf(`{"type":"step","step":%d,"rows":40,"pieces":1,"allocated":%d,"peak":%d,"free":%d,"capacity":%d}`, step+1, 4*gib, 5*gib, 19*gib, 24*gib))
+	}
+	spike.send(oom(9, 40, 40, ""))
+	spike.send(`{"type":"survived","way":"pieces","rows":40,"pieces":8}`)
+	spike.send(`{"type":"bye"}`)
 	ended(t, l)
 	var causes []memory.Cause
 	for _, e := range b.entries {
@@ -312,7 +358,8 @@ func TestCauseOfAFailure(t *testing.T) {
 	told := b.texts(runs.KindSurvived)
 	slices.Sort(causes) // the processes are heard in any order
 	slices.Sort(told)
-	if !slices.Equal(causes, []memory.Cause{memory.Batch, memory.Leak}) || !strings.Contains(told[1], "survived in place: 40 rows in 4 pieces; memory held between steps rose by ") {
+	if !slices.Equal(causes, []memory.Cause{memory.Batch, memory.Leak, memory.Spike}) ||
+		!strings.Contains(told[1], "survived in place: 40 rows in 4 pieces; memory held between steps rose by ") || !strings.HasSuffix(told[1], ", 51.2 MiB per step") {
 		t.Errorf("%v: %q", causes, told)
 	}
 }

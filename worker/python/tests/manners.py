@@ -148,7 +148,10 @@ def modules_are_looked_for_beside_a_compiler(t: Training) -> str:
         return F.cross_entropy(t.net(t.x), t.y)
 
     loss().backward()
-    return "" if all(p.grad is not None for p in t.net.parameters()) else "no gradient"
+    other = mlp(10, 12, 5)
+    t.optimizer.add_param_group({"params": other.parameters()})
+    found = type(other(t.x)) is not Tensor  # by the search, which goes on
+    return "" if found and all(p.grad is not None for p in t.net.parameters()) else f"found: {found}"
 
 
 @check
@@ -706,6 +709,28 @@ def want_of_memory_is_a_reason_of_its_own(t: Training) -> str:
     except Exception as e:
         return "" if str(e) == "there is not enough memory for values that the step needs at once" else f"{e}"
     return "nothing was raised"
+
+
+@check
+def the_limit_is_reported(t: Training) -> str:
+    """A step says how many rows fit, once something has failed."""
+    from headroom_train.wire.report import Report
+
+    told: list[dict] = []
+
+    class Listening(Deaf):
+        def step(self, **said: Any) -> None:
+            told.append(said)
+
+    Report.wire = lambda self: Listening()  # type: ignore[method-assign, assignment, return-value]
+    with Injector(Fault("once", 1, 7)) as injector:
+        injector.begin()
+        loss = F.cross_entropy(t.net(t.x), t.y)
+        injector.end()
+    loss.backward()
+    t.optimizer.step()
+    limits = [said.get("limit", 0) for said in told]
+    return "" if limits and 0 < limits[-1] < 7 else f"{limits}"
 
 
 @check

@@ -38,7 +38,7 @@ from inject import Fault, Injector, Whole
 
 trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
-from headroom_train.proof import proof, weights  # noqa: E402
+from headroom_train.proof import branching, proof, weights  # noqa: E402
 from headroom_train.proof import recheck as again  # noqa: E402
 from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
 from headroom_train.proof.proof import sketched  # noqa: E402
@@ -689,6 +689,9 @@ def crossing() -> str:
             return f"{n}: {before} and {after}"
         if n > 3 and (one + two, another + other) != (rows[: n // 2], rows[n // 2 :]):
             return f"{n}: {before} are not the halves"
+        places = [{row: part.index(row) % 2 for part in parts for row in part} for parts in (before, after)]
+        if n > 3 and places[0] == places[1]:
+            return f"{n}: no row changes from an even to an odd place"
     return ""
 
 
@@ -1306,12 +1309,11 @@ class Numbered(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.body, self.one, self.two, self.kind = nn.Linear(6, 16), nn.Linear(16, 5), nn.Linear(16, 5), kind
-        self.table = nn.Embedding(4, 6, scale_grad_by_freq=kind == "counts")
-        self.generator = torch.Generator().manual_seed(3)
+        self.table = nn.Embedding(33, 6, scale_grad_by_freq=kind == "counts")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.kind in ("counts", "does not count"):
-            x = x + self.table((x[:, 0] > 0).long())
+            x = x + self.table((x[:, 0] * 100).round().long() // 2)  # rows beside each other use the same one
         h = self.body(x)
         kinds: dict[str, Callable[[], torch.Tensor]] = {
             "heads": lambda: torch.cat([self.one(h[:40]), self.two(h[40:])]),
@@ -1322,16 +1324,20 @@ class Numbered(nn.Module):
             "every second": lambda: halted(self.one(h).clone()),
             "size": lambda: self.one(h) * 2 if x.size(0) > 40 else self.one(h),
             "size, another number": lambda: self.one(h) * (2 if x.size(0) > 40 else 3),
-            "generator": lambda: self.one(h) + torch.rand(1, 5, generator=self.generator),
-            "capacity": lambda: self.one(h).index_add(0, (x[:, 0] > -9).nonzero().squeeze(1)[:40], h[:, :5][(x[:, 0] > -9).nonzero().squeeze(1)[:40]]),
+            "spaced": lambda: self.one(h) * (1 + (torch.linspace(0, len(h) - 1, len(h)) >= 40).float())[:, None],
+            "masked": lambda: capped(self.one(h), torch.arange(len(h)).masked_select(x[:, 0] > -9)),
+            "indexed": lambda: capped(self.one(h), torch.arange(len(h))[x[:, 0] > -9]),
+            "capacity": lambda: capped(self.one(h), (x[:, 0] > -9).nonzero().squeeze(1)),
             "enough": lambda: self.one(h) * 2 if (x[:, 0] > -9).sum() > 40 else self.one(h),
             "counted": lambda: torch.where((x[:, 0] > -9).sum() > 40, self.one(h) * 2, self.one(h)),
             "floor": lambda: self.one(h) * (x[:, :1] > -9).float().sum().clamp(min=40) / 40,
-            "by class": lambda: self.one(h) * (torch.zeros(5).index_add(0, torch.zeros(len(x), dtype=torch.long), torch.ones(len(x))) > 40).float(),
+            "by class": lambda: self.one(h) * (1 + (torch.zeros(5).index_add(0, (x[:, 0] < -9).long(), torch.ones(len(x))) > 40).float()),
+            "by bin": lambda: torch.where(torch.bincount((x[:, 0] < -9).long())[0] > 40, self.one(h) * 2, self.one(h)),
             "some": lambda: self.one(h) * 2 if (x[:, 0] > -9).sum() > 0 else self.one(h),
             "backward by number": lambda: Halting.apply(self.one(h), 40),
             "backward": lambda: Halting.apply(self.one(h), 0),
-            "looked up": lambda: self.one(h)[torch.arange(len(h)), :] * 1.0,
+            "looked up": lambda: self.one(h)[torch.arange(len(h)), :].clamp(max=40.0),
+            "as many": lambda: self.one(h) * (torch.arange(66) >= 40).float().mean(),  # not rows, although there are as many
             "one by one": lambda: torch.stack([self.one(row) for row in h]),
             "divided": lambda: self.one(h) / 3,
         }
@@ -1352,6 +1358,10 @@ class Halting(torch.autograd.Function):
         if ctx.number:
             grad[ctx.number :] = 0.0
         return grad, None
+
+
+def capped(out: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    return out.index_add(0, chosen[:40], torch.ones_like(out)[chosen[:40]])
 
 
 def written(out: torch.Tensor, number: int) -> torch.Tensor:
@@ -1387,16 +1397,18 @@ def rows_by_number() -> str:
         "rows of the loss": zeroed, "columns of the loss": columns, "counted rows": first, "counted columns": along,
     }  # fmt: skip
     refused = [
+        "spaced", "masked", "indexed", "by bin",
         "counted", "floor", "by class", "counted rows", "capacity", "enough", "backward by number", "heads", "split", "mask", "written",
-        "detached", "every second", "size", "size, another number", "counts", "generator", "rows of the loss",
+        "detached", "every second", "size", "size, another number", "counts", "rows of the loss",
     ]  # fmt: skip
-    for kind in (*refused, "looked up", "one by one", "divided", "does not count", "columns of the loss", "counted columns", "some", "backward"):
+    for kind in (*refused, "as many", "looked up", "one by one", "divided", "does not count", "columns of the loss", "counted columns", "some", "backward"):
         grads: list[list] = []
         for failing in (False, True):
             torch.manual_seed(1)
             net = Numbered(kind)
             torch.optim.SGD(net.parameters(), lr=0.1)
             x, y = torch.randn(66, 6), torch.randint(0, 5, (66,))
+            x[:, 0] = torch.arange(66) / 100
             survived = True
             with Whole("aten._log_softmax.default", 66) if failing else nullcontext():
                 try:
@@ -1410,6 +1422,67 @@ def rows_by_number() -> str:
         if survived and not same or pieces and kind in refused or not pieces and kind not in refused:
             wrong.append(f"{kind}: {survived}, {same}, {_torch._recorder.report.told[-1:]}")
     return "; ".join(wrong)
+
+
+class Drawing(nn.Module):
+    """Draws from a generator of its own, for all rows at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.generator = nn.Linear(6, 5), torch.Generator().manual_seed(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) + torch.rand(1, 5, generator=self.generator)
+
+
+def generators_of_the_script() -> str:
+    """A model that draws from a generator of the script's own is not called again, and its trial does not draw from it."""
+    net = Drawing()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    before = net.generator.get_state()
+    with Whole("aten.addmm.default", 66):
+        try:
+            F.cross_entropy(net(torch.randn(66, 6)), torch.randint(0, 5, (66,))).backward()
+        except torch.OutOfMemoryError:
+            same = torch.equal(before, net.generator.get_state())
+            why = _torch._recorder.report.told[-1]["why"]
+            return "" if same and why == "a call draws random numbers from a generator of the script's own" else f"{same}, {why}"
+    return "survived"
+
+
+class Arranged(nn.Module):
+    """Its tensors are copied only where strides need it: not for a single row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.t().contiguous().t() * 2
+
+
+def memory_is_arranged() -> str:
+    """Whether an operation that only arranges memory runs may depend on the number of rows."""
+    net = Arranged()
+
+    def call(rows: int) -> Callable[[], Any]:
+        x = torch.empty(rows, 3, device="meta")
+        return lambda: net(x)
+
+    said = branching.otherwise(net, {1: lambda: call(1), 2: lambda: call(2)})
+    return "" if said is None else said
+
+
+def strides_on_the_host() -> str:
+    """Saved tensors that were kept on the host come back with their strides, which cuDNN's recurrent layers need."""
+    if not torch.cuda.is_available():
+        return ""
+    torch.manual_seed(0)
+    net, x, w = nn.GRU(10, 12, batch_first=True).cuda(), torch.randn(7, 9, 10).cuda(), torch.randn(7, 9, 12).cuda()
+    grads = []
+    for context in (nullcontext, replay.on_host):
+        net.zero_grad()
+        with context():
+            out = net(x)[0]
+        (out * w).sum().backward()
+        grads.append([p.grad for p in net.parameters()])
+    return "" if all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*grads)) else "other gradients"  # type: ignore[arg-type]
 
 
 def hooks_of_modules() -> str:
@@ -2193,7 +2266,7 @@ CHECKS = [
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
     a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, complex_numbers, gradients_set_aside, elsewhere,
-    rows_by_number, hooks_of_modules,
+    rows_by_number, hooks_of_modules, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 
 
