@@ -110,7 +110,7 @@ func TestProofs(t *testing.T) {
 		{"replays.py"},
 		{"changes.py"},
 		{"approximate.py"},
-		{"rest.py"},
+		{"idle.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},

@@ -28,7 +28,11 @@ class _Package:
         from importlib.machinery import PathFinder
 
         theirs = PathFinder.find_spec(name)
-        if theirs is not None and theirs.origin and not os.path.exists(os.path.join(os.path.dirname(theirs.origin), "_torch.py")):
+        if (
+            theirs is not None
+            and theirs.origin
+            and not os.path.exists(os.path.join(os.path.dirname(theirs.origin), "_torch.py"))
+        ):
             return theirs
         return PathFinder.find_spec(name, [_here])
 
@@ -65,7 +69,9 @@ class _Finder:
             exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
             loader.exec_module = exec_module
         except Exception:  # torch is imported without us
-            leave("failed", f"the loader {type(loader).__name__} does not let the worker see when torch has been imported")
+            leave(
+                "failed", f"the loader {type(loader).__name__} does not let the worker see when torch has been imported"
+            )
 
 
 def watch() -> None:

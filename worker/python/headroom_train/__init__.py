@@ -38,7 +38,9 @@ def attach() -> bool:
     return True
 
 
-def step(model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional[torch.optim.Optimizer] = None) -> Callable[[F], F]:
+def step(
+    model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional[torch.optim.Optimizer] = None
+) -> Callable[[F], F]:
     """A decorator for the function that runs the forward and backward pass of one batch. It is for
     training loops that the worker cannot follow by itself::
 
@@ -72,7 +74,9 @@ def step(model: torch.nn.Module | Sequence[torch.nn.Module], optimizer: Optional
                 import sys
 
                 worker = sys.modules.get("headroom_train._torch")
-                runner = (worker.explicit(function, model, optimizer) if worker is not None else None) or (lambda args, kwargs: function(*args, **kwargs))
+                runner = (worker.explicit(function, model, optimizer) if worker is not None else None) or (
+                    lambda args, kwargs: function(*args, **kwargs)
+                )
             return runner(args, kwargs)
 
         return stepped  # type: ignore[return-value]

@@ -20,7 +20,7 @@ from .hooks import genuine, optimizers
 from .hooks.changes import Change
 from .recover.recorder import Recorder
 from .tape.owner import Thread
-from .tape.recorded_module import CALLS, Found, found_of
+from .tape.recorded_module import CALLS, RecordedModule, record_of
 from .tape.snapshot import parameters
 from .tape.tape import Recorded, as_plain_copy
 from .wire.report import Report
@@ -39,7 +39,10 @@ def only_watches(version: str = torch.__version__) -> Optional[str]:
         return "several ranks would have to agree on how to split the batch"
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not FIRST <= (int(found[1]), int(found[2])) <= LAST:
-        return f"the worker has not been tested with PyTorch {version}, only with {FIRST[0]}.{FIRST[1]} to {LAST[0]}.{LAST[1]}"
+        return (
+            f"the worker has not been tested with PyTorch {version}, only with {FIRST[0]}.{FIRST[1]} to "
+            f"{LAST[0]}.{LAST[1]}"
+        )
     return None
 
 
@@ -93,7 +96,8 @@ def install() -> None:
             return lambda function: compile(function, **options)
         made = compile_(model, **options)
         finder.compiles()
-        if isinstance(getattr(model, "__self__", None), torch.nn.Module):  # Module.compile puts the result where our entry may be
+        # Module.compile puts the result where our entry may be
+        if isinstance(getattr(model, "__self__", None), torch.nn.Module):
             finder.look()
         return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
 
@@ -120,7 +124,8 @@ def install() -> None:
     genuine.remember()
     for work in (finder.step, recorder.step_ends, report.step):
         register_optimizer_step_post_hook(unless_compiled(work))
-    getattr(torch.jit._recursive, "ignored_attributes", []).append("_compiled_call_impl")  # torch.jit.script would try to compile a Found
+    # Torch.jit.script would try to compile a RecordedModule.
+    getattr(torch.jit._recursive, "ignored_attributes", []).append("_compiled_call_impl")
 
 
 def unless_compiled(work: Callable[[], Any]) -> Callable:
@@ -147,7 +152,11 @@ def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Opt
 def shared(module: torch.nn.Module) -> Optional[str]:
     """A message if a module's calls may be spread over several processes or devices; None
     otherwise."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+    if (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    ):
         return "several ranks would have to agree on how to split the batch"
     for m in module.modules():
         if type(m).__name__ in _SHARED:
@@ -157,8 +166,8 @@ def shared(module: torch.nn.Module) -> Optional[str]:
 
 def alone(module: torch.nn.Module) -> bool:
     """Whether a module is a DistributedDataParallel with one rank that does nothing but call the module inside, and
-    reduce the gradients of all its parameters once. Then the module inside can be recorded: the gradients that are handed
-    back are reduced as those of its own graph."""
+    reduce the gradients of all its parameters once. Then the module inside can be recorded: the gradients that are
+    handed back are reduced as those of its own graph."""
     if not torch.distributed.is_available() or type(module) is not torch.nn.parallel.DistributedDataParallel:
         return False
     usual = not (module.find_unused_parameters or module.static_graph or getattr(module, "mixed_precision", None))
@@ -175,22 +184,24 @@ class Finder:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
-        self._untrained: weakref.WeakSet[Found] = weakref.WeakSet()
+        self._untrained: weakref.WeakSet[RecordedModule] = weakref.WeakSet()
         self._compiles = False  # the script compiles something
         self._looking: Optional[Change] = None  # while the calls of all modules are inspected
-        self._until: Callable[[], Optional[Thread]] = lambda: None  # the thread whose step ends the search; None for any
+        # The thread whose step ends the search; None for any.
+        self._until: Callable[[], Optional[Thread]] = lambda: None
         self._lock = threading.Lock()
         self._new = 0
         self._steps = self._pause = 0  # optimizer steps, and the step before which no evaluation begins a search
 
     def trains(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Called with parameters that an optimizer is given. Modules that were not trained before may be from now on."""
+        """Called with parameters that an optimizer is given. Modules that were not trained before may be from now
+        on."""
         self.trained.update(map(id, parameters))
-        for found in [*self._untrained]:
-            module = found.module()
+        for record in [*self._untrained]:
+            module = record.module()
             if module is not None and self._is_trained(module):
-                found.trained = True
-                self._untrained.discard(found)
+                record.trained = True
+                self._untrained.discard(record)
         self.look()
 
     def evaluates(self) -> None:
@@ -208,11 +219,12 @@ class Finder:
             self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
 
     def compiles(self) -> None:
-        """Called when the script compiles something. While that is being compiled, no modules are looked for: the compiler
-        would compile what looks for them."""
+        """Called when the script compiles something. While that is being compiled, no modules are looked for: the
+        compiler would compile what looks for them."""
         if not self._compiles:
             self._compiles = True
-            torch._dynamo.decorators.skip_code(Looking.__get__.__code__)  # after a graph break it would be compiled by itself
+            # After a graph break it would be compiled by itself.
+            torch._dynamo.decorators.skip_code(Looking.__get__.__code__)
             torch._dynamo.callback.on_compile_start(self._pauses)
             torch._dynamo.callback.on_compile_end(self._goes_on)
 
@@ -227,7 +239,7 @@ class Finder:
     def _is_trained(self, module: torch.nn.Module) -> bool:
         return any(id(p) in self.trained for p in parameters([module]))
 
-    def found(self, module: torch.nn.Module) -> Optional[Found]:
+    def found(self, module: torch.nn.Module) -> Optional[RecordedModule]:
         """What is to be called in place of a module that is called without having been found before; None for
         the module itself."""
         recorder, gradients, thread = self.recorder, torch.is_grad_enabled(), self.recorder.mine()
@@ -246,14 +258,14 @@ class Finder:
                 recorder.only_observes(why)
             return None
         with self._lock:  # otherwise two threads would both find it
-            known = found_of(module)
+            known = record_of(module)
             if known is not None:
                 return known
             self._new += 1
-            found = Found(recorder, module, trained)
+            record = RecordedModule(recorder, module, trained)
             if not trained:
-                self._untrained.add(found)
-            return found
+                self._untrained.add(record)
+            return record
 
     def step(self) -> None:
         """Called after an optimizer's step. The inspection ends if no new module was found in that
@@ -264,7 +276,12 @@ class Finder:
         if not thread.searched:
             thread.searched = True
             self.look(thread)
-        elif self._looking is not None and self._new == 0 and not thread.within and (until is None or until is thread or not until.alive()):
+        elif (
+            self._looking is not None
+            and self._new == 0
+            and not thread.within
+            and (until is None or until is thread or not until.alive())
+        ):
             self._looking.undo()
             self._looking = None
         self._new = 0
@@ -282,7 +299,7 @@ class Looking:
         if module is None:
             return None
         own = module.__dict__.get("_compiled_call_impl")
-        if torch.compiler.is_compiling() or type(own) is Found or sys._getframe(1).f_code not in CALLS:
+        if torch.compiler.is_compiling() or type(own) is RecordedModule or sys._getframe(1).f_code not in CALLS:
             return own
         return self._finder.found(module) or own
 

@@ -14,7 +14,8 @@ import torch
 
 _HANDLE = torch.overrides.handle_torch_function.__code__
 _MOST = 10000  # the most lines that are remembered: a script may compile code again and again
-_known: dict[tuple[int, int], tuple[CodeType, CodeType]] = {}  # by the id of a script's code and a line → that code, which keeps the id, and ours
+# By the id of a script's code and a line → that code, which keeps the id, and ours.
+_known: dict[tuple[int, int], tuple[CodeType, CodeType]] = {}
 
 # On one line, which is then the line of its code.
 _relay: Any = lambda _headroom, args, kwargs: _headroom(*args, **kwargs)  # noqa: E731

@@ -14,7 +14,8 @@ import torch
 
 from .callsite import is_relay
 
-OutOfMemoryError = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError  # since 2.5
+# Since 2.5.
+OutOfMemoryError = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 OURS = os.path.join(os.path.dirname(__file__), "")  # where all of this package is
 APPROXIMATE = "each piece has its own BatchNorm statistics"  # said where that has been allowed
@@ -23,7 +24,8 @@ _TEXTS = re.compile(
     r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|CUDA error: out of memory|HIP out of memory|MPS backend out of memory"
 )
-_ONEDNN = re.compile(r"could not (?:create|execute) a primitive")  # oneDNN also says this if it has no kernel for the tensors
+# OneDNN also says this if it has no kernel for the tensors.
+_ONEDNN = re.compile(r"could not (?:create|execute) a primitive")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -41,7 +43,9 @@ def _limited() -> bool:
         import resource
     except ImportError:  # Windows has no limits
         return False
-    return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS))
+    return any(
+        resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)
+    )
 
 
 class Refused(Exception):
@@ -86,9 +90,9 @@ class Elsewhere(Refused):
 
 
 class Survival(NamedTuple):
-    """How a failure was survived. ``way`` is "pieces", "call" (the same call again), "host" (the same, with saved tensors
-    on the host), "batch" (the whole batch again) or "step" (the optimizer's step again). ``why`` says why the batch could
-    not be run in pieces, where that was tried."""
+    """How a failure was survived. ``way`` is "pieces", "call" (the same call again), "host" (the same, with saved
+    tensors on the host), "batch" (the whole batch again) or "step" (the optimizer's step again). ``why`` says why the
+    batch could not be run in pieces, where that was tried."""
 
     way: str
     why: Optional[Refused] = None

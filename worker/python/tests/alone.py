@@ -106,7 +106,10 @@ def what_looks_at_the_graph_is_left_alone() -> str:
         _torch._recorder.observe = None  # type: ignore[union-attr]
         t = Training(**options)
         F.cross_entropy(t.net(torch.randn(ROWS, 10)), torch.randint(0, 5, (ROWS,))).backward()
-        if found_of(t.net.module) is not None or _torch._recorder.observe != "the model is managed by DistributedDataParallel":  # type: ignore[union-attr]
+        if (
+            found_of(t.net.module) is not None
+            or _torch._recorder.observe != "the model is managed by DistributedDataParallel"
+        ):  # type: ignore[union-attr]
             return f"{options}: {_torch._recorder.observe}"  # type: ignore[union-attr]
     return ""
 

@@ -62,7 +62,15 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, at: str, loss
     return True
 
 
-def by_hand(net: nn.Module, optimizer: torch.optim.Optimizer, i: int, pieces: int, whole: bool, loss: Callable = entropy, calls: int = 1) -> None:
+def by_hand(
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    i: int,
+    pieces: int,
+    whole: bool,
+    loss: Callable = entropy,
+    calls: int = 1,
+) -> None:
     """Runs the same step as a script that accumulates gradients over the given number of pieces. Afterwards the
     running statistics are those that the whole batch leaves if ``whole`` is true; otherwise they are the mean
     of those that the single pieces leave. ``calls`` is the number of times that the loss calls the model."""
@@ -109,7 +117,8 @@ def trained(at: str, loss: Callable = entropy, calls: int = 1, **options: Any) -
         if wrong or rows != ROWS or pieces < 2:
             return f"{at}, step {i}, {rows} rows in {pieces} pieces: {wrong}"
     survived = [s for s in _torch._recorder.report.told if "how" in s]  # type: ignore[union-attr]
-    return "" if len(survived) == 1 and survived[0]["why"] == NOTE else f"{at}: {survived}"  # later steps go in pieces straight away
+    # later steps go in pieces straight away
+    return "" if len(survived) == 1 and survived[0]["why"] == NOTE else f"{at}: {survived}"
 
 
 def as_by_hand() -> str:
@@ -169,7 +178,11 @@ def half_of_two_calls() -> str:
             F.cross_entropy(first + net(x), y).backward()
     except torch.OutOfMemoryError:
         unchanged = all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values()))
-        return "" if "both before the failure and after it" in told()["why"] and unchanged and optimizer.state == {} else f"{told()}, unchanged: {unchanged}"
+        return (
+            ""
+            if "both before the failure and after it" in told()["why"] and unchanged and optimizer.state == {}
+            else f"{told()}, unchanged: {unchanged}"
+        )
     return "survived"
 
 
@@ -219,7 +232,9 @@ def exact_first() -> str:
         with Rarely(f"aten.{at}.default", ROWS) as fault:
             entropy(net, x, y).backward()
         entropy(other, x, y).backward()
-        same = all(torch.allclose(a.grad, b.grad, rtol=1e-5, atol=1e-7) for a, b in zip(net.parameters(), other.parameters()))  # type: ignore[arg-type]
+        same = all(
+            torch.allclose(a.grad, b.grad, rtol=1e-5, atol=1e-7) for a, b in zip(net.parameters(), other.parameters())
+        )  # type: ignore[arg-type]
         if not fault.raised or not same or compared(net, other) or told()["why"] == NOTE:
             return f"{at}: {fault.raised} failures, {told()}"
     return ""
@@ -295,7 +310,17 @@ def too_small_pieces() -> str:
     return ""
 
 
-CHECKS = [as_by_hand, rows_without_weight, two_calls, half_of_two_calls, refused, exact_first, nothing_is_kept, asked_for_values, too_small_pieces]
+CHECKS = [
+    as_by_hand,
+    rows_without_weight,
+    two_calls,
+    half_of_two_calls,
+    refused,
+    exact_first,
+    nothing_is_kept,
+    asked_for_values,
+    too_small_pieces,
+]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,11 @@ trial.attach()
 from headroom_train import _torch  # noqa: E402
 
 ROWS, STEPS = 8, 6
-PLACES = {"module": "aten.addmm.default", "loss": "aten._log_softmax.default", "backward": "aten._log_softmax_backward_data.default"}
+PLACES = {
+    "module": "aten.addmm.default",
+    "loss": "aten._log_softmax.default",
+    "backward": "aten._log_softmax_backward_data.default",
+}
 
 
 class Net(nn.Module):
@@ -36,7 +40,13 @@ class Net(nn.Module):
 
     def __init__(self, drop: float) -> None:
         super().__init__()
-        self.early, self.first, self.drop, self.act, self.last = nn.Dropout(drop), nn.Linear(6, 16), nn.Dropout(drop), nn.GELU(), nn.Linear(16, 5)
+        self.early, self.first, self.drop, self.act, self.last = (
+            nn.Dropout(drop),
+            nn.Linear(6, 16),
+            nn.Dropout(drop),
+            nn.GELU(),
+            nn.Linear(16, 5),
+        )
         self.mixed, self.scale, self.stops = False, 1.0, False
 
     def forward(self, x: Tensor, mix: bool = False) -> Tensor:
@@ -127,7 +137,6 @@ def classes(even: bool) -> Tensor:
     return (torch.ones(5) if even else torch.arange(1.0, 6.0)).to(trial.DEVICE)
 
 
-
 # Scripts whose steps must all survive, with the same gradients as without failures.
 EXACT: dict[str, Callable] = {
     "reduction": lambda net, x, y, i: F.cross_entropy(net(x), y, reduction="sum" if i % 2 else "mean"),
@@ -171,7 +180,10 @@ def steps(loss: Callable, drop: float, fails: Callable[[int], str], anew: bool) 
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
     for i in range(STEPS):
         draw = torch.Generator().manual_seed(i)
-        x, y = torch.randn(ROWS, 6, generator=draw).to(trial.DEVICE), torch.randint(0, 5, (ROWS,), generator=draw).to(trial.DEVICE)
+        x, y = (
+            torch.randn(ROWS, 6, generator=draw).to(trial.DEVICE),
+            torch.randint(0, 5, (ROWS,), generator=draw).to(trial.DEVICE),
+        )
         optimizer.zero_grad()
         torch.manual_seed(100 + i)
         if anew:
@@ -208,7 +220,9 @@ def check(name: str, loss: Callable, drop: float, exact: bool) -> Callable[[], s
                     another = not exact and (i % 2 == 1 or "always" in name)
                     if isinstance(b, str):
                         wrong += [] if another else [f"{where} is refused"]
-                    elif (not drop or another) and off(a, b) > 1e-5:  # with dropout the gradients of pieces are different
+                    elif (not drop or another) and off(
+                        a, b
+                    ) > 1e-5:  # with dropout the gradients of pieces are different
                         wrong.append(f"{where} is off by {off(a, b):.2g}")
         return ", ".join(wrong)
 
@@ -216,7 +230,9 @@ def check(name: str, loss: Callable, drop: float, exact: bool) -> Callable[[], s
     return run
 
 
-CHECKS = [check(name, loss, 0.0, True) for name, loss in EXACT.items()] + [check(name, loss, drop, False) for name, (loss, drop) in REFUSED.items()]
+CHECKS = [check(name, loss, 0.0, True) for name, loss in EXACT.items()] + [
+    check(name, loss, drop, False) for name, (loss, drop) in REFUSED.items()
+]
 
 
 if __name__ == "__main__":

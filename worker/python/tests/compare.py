@@ -16,7 +16,10 @@ def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
     """
     if want.keys() != got.keys():
         return f"other tensors: {sorted(want.keys() ^ got.keys())}"
-    largest = max((t.abs().max().item() for t in want.values() if t is not None and t.numel() and t.is_floating_point()), default=0.0)
+    largest = max(
+        (t.abs().max().item() for t in want.values() if t is not None and t.numel() and t.is_floating_point()),
+        default=0.0,
+    )
     worst, said = 0.0, ""
     for name, a in want.items():
         b = got[name]
@@ -43,7 +46,11 @@ def roughly(want: Tensors, got: Tensors) -> str:
     """
     if said := differs(want, got, math.inf):
         return said
-    pairs = [(a.double().flatten(), b.double().flatten()) for a, b in ((t, got[name]) for name, t in want.items()) if a is not None and b is not None]
+    pairs = [
+        (a.double().flatten(), b.double().flatten())
+        for a, b in ((t, got[name]) for name, t in want.items())
+        if a is not None and b is not None
+    ]
     a, b = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
     if not bool(b.isfinite().all()):
         return "not finite"
@@ -76,6 +83,8 @@ def exact(want: Record, got: Record, step: int, tolerance: float) -> str:
             return f"weights after step {i}: {said}"
         if i < min(len(want.printed), len(got.printed)):
             for x, y in zip(want.printed[i], got.printed[i]):
-                if abs(x - y) > max(10 * allowed, ROUNDING) * max(abs(x), 1e-3) and not (math.isnan(x) and math.isnan(y)):
+                if abs(x - y) > max(10 * allowed, ROUNDING) * max(abs(x), 1e-3) and not (
+                    math.isnan(x) and math.isnan(y)
+                ):
                     return f"printed in step {i}: {y}, not {x}"
     return ""

@@ -1,6 +1,6 @@
 """Checks what is said about failures that end a script, and that none of the worker's code has seen.
 
-    python endings.py
+python endings.py
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ class Samples(Dataset):
         return full() if i == 5 else torch.ones(2)
 
 
-
-
 class Batches(Tensor):
     """Cannot be stacked."""
 
@@ -82,7 +80,10 @@ def said(work: Callable[[], Any], trained: Any = ()) -> tuple[str, str, bool, st
     except RuntimeError as e:
         if not is_out_of_memory(e):
             raise
-        return (*ending(e, map(id, trained)), (line(e, lambda name: "site-packages" in name) or "").rpartition("/")[2].partition(":")[0])
+        return (
+            *ending(e, map(id, trained)),
+            (line(e, lambda name: "site-packages" in name) or "").rpartition("/")[2].partition(":")[0],
+        )
     raise AssertionError("nothing was raised")
 
 
@@ -92,20 +93,29 @@ def each_has_its_reason() -> str:
     given = torch.nn.Parameter(torch.ones(2))
     cases: list[tuple[str, Callable[[], Any], Any, str, str, bool, str]] = [
         ("the script", lambda: full(), (), "the script itself asked", "make or load less", True, ""),
-        ("what is trained is given", lambda: net(wanted), (given,), "no optimizer trains a parameter of Fails, but", "give Fails fewer rows", False, ""),
+        (("what is trained is "
+            "given"), lambda: net(wanted), (given,), "no optimizer trains a parameter of Fails, "
+                "but", "give Fails fewer rows", False, ""),
         ("nothing is trained", lambda: net(x), (given,), "no optimizer trained a parameter of Fails", "", False, ""),
         ("a trained module", lambda: net(x), net.parameters(), "this call of Fails is not recorded", "", False, ""),
-        ("backward", lambda: Failing.apply(wanted).sum().backward(), (), "nothing in this backward pass", "", False, ""),
+        ("backward", lambda: Failing.apply(wanted).sum().backward(), (), ("nothing in this backward "
+            "pass"), "", False, ""),
         ("vmap", lambda: torch.func.vmap(full)(x), (), "inside torch.func", "chunk_size", False, ""),
         ("grad", lambda: torch.func.grad(full)(x[0]), (), "inside torch.func", "", False, ""),
         ("a sample", lambda: list(DataLoader(Samples(), 4, num_workers=1)), (), "loaded one sample", "a sample need less", True, "endings.py"),
         ("a batch", lambda: list(DataLoader(Unstackable(), 4, num_workers=1)), (), "put a batch together", "smaller batches", True, "endings.py"),
-        ("no worker", lambda: list(DataLoader(Samples(), 4)), (), "the script itself asked", "make or load less", True, ""),
+        ("no worker", lambda: list(DataLoader(Samples(), 4)), (), ("the script itself "
+            "asked"), "make or load less", True, ""),
     ]  # fmt: skip
     wrong = []
     for name, work, trained, *want in cases:
         got = said(work, trained)
-        if want[0] not in got[0] or want[1] not in got[1] or bool(want[1]) is not bool(got[1]) or want[2:] != list(got[2:]):
+        if (
+            want[0] not in got[0]
+            or want[1] not in got[1]
+            or bool(want[1]) is not bool(got[1])
+            or want[2:] != list(got[2:])
+        ):
             wrong.append(f"{name}: {got}")
     return "; ".join(wrong)
 
@@ -136,19 +146,37 @@ full()
 def it_is_said_once_when_the_process_ends() -> str:
     wrong = []
     package = str(Path(__file__).resolve().parent.parent)
-    wants = {"plain": "the script itself", "shared": "managed by DataParallel", "caught": None, "refused": "a parameter has a hook"}
+    wants = {
+        "plain": "the script itself",
+        "shared": "managed by DataParallel",
+        "caught": None,
+        "refused": "a parameter has a hook",
+    }
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "script.py").write_text(SCRIPT)
         running = {}
         for kind in wants:
-            env = {**os.environ, "HEADROOM_WORKER": "armed", "HEADROOM_QUIET": "1", "HEADROOM_LOG": str(Path(folder, kind)), "PYTHONPATH": package}
+            env = {
+                **os.environ,
+                "HEADROOM_WORKER": "armed",
+                "HEADROOM_QUIET": "1",
+                "HEADROOM_LOG": str(Path(folder, kind)),
+                "PYTHONPATH": package,
+            }
             words = [sys.executable, "-m", "headroom_train", "script.py", kind]
-            running[kind] = subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            running[kind] = subprocess.Popen(
+                words, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
         for kind, want in wants.items():
             code = running[kind].wait()
             log = Path(folder, kind)
             told = log.read_text().splitlines() if log.exists() else []
-            if code != (3 if kind == "caught" else 1) or len(told) != (want is not None) or want is not None and want not in told[0]:
+            if (
+                code != (3 if kind == "caught" else 1)
+                or len(told) != (want is not None)
+                or want is not None
+                and want not in told[0]
+            ):
                 wrong.append(f"{kind}: {code}, {told}")
     return "; ".join(wrong)
 

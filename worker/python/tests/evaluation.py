@@ -44,7 +44,13 @@ class WithLoss(Classifier):
 
     def forward(self, x: Tensor, y: Tensor) -> Any:
         z = self.body(x) * self.scale
-        return {"loss": F.cross_entropy(z, y, ignore_index=-100), "logits": z, "scale": self.scale * 2, "right": (z.argmax(1) % 2 == y % 2).sum(), "count": 3}
+        return {
+            "loss": F.cross_entropy(z, y, ignore_index=-100),
+            "logits": z,
+            "scale": self.scale * 2,
+            "right": (z.argmax(1) % 2 == y % 2).sum(),
+            "count": 3,
+        }
 
 
 class Turned(Classifier):
@@ -155,8 +161,23 @@ class Case:
     all. A module that is not ``trained`` is called for the first time beside one that is, or for the second time if it
     is ``known``."""
 
-    def __init__(self, kind: type[Classifier], survives: str, train: bool = False, autocast: bool = False, trained: bool = True, known: bool = False) -> None:
-        self.kind, self.survives, self.train, self.autocast, self.trained, self.known = kind, survives, train, autocast, trained, known
+    def __init__(
+        self,
+        kind: type[Classifier],
+        survives: str,
+        train: bool = False,
+        autocast: bool = False,
+        trained: bool = True,
+        known: bool = False,
+    ) -> None:
+        self.kind, self.survives, self.train, self.autocast, self.trained, self.known = (
+            kind,
+            survives,
+            train,
+            autocast,
+            trained,
+            known,
+        )
         self.name = kind.__name__ + (" in training mode" if train else "") + (", autocast" if autocast else "")
         self.name += "" if trained else ", not trained, called before" if known else ", not trained"
 
@@ -173,7 +194,11 @@ class Case:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(2):
             optimizer.zero_grad()
-            sum(t.float().square().mean() for t in leaves(net(*self.given())) if isinstance(t, Tensor) and t.requires_grad).backward()
+            sum(
+                t.float().square().mean()
+                for t in leaves(net(*self.given()))
+                if isinstance(t, Tensor) and t.requires_grad
+            ).backward()
             optimizer.step()
         return net.train(self.train)
 
@@ -200,13 +225,21 @@ CASES = [
     Case(Follows, ""),
     Case(Classifier, "", train=True),
 ]
-CASES += [Case(c.kind, c.survives, c.train, c.autocast, trained=False, known=known) for c in CASES for known in (False, True)]
+CASES += [
+    Case(c.kind, c.survives, c.train, c.autocast, trained=False, known=known) for c in CASES for known in (False, True)
+]
 
 
 def leaves(result: Any) -> list:
     """What is in a result. What is in a distribution includes what it computes."""
     if isinstance(result, Both):
-        result = result.values, result.policy.logits, result.policy.probs, result.policy.log_prob(torch.zeros(ROWS)), list(result.policy.batch_shape)
+        result = (
+            result.values,
+            result.policy.logits,
+            result.policy.probs,
+            result.policy.log_prob(torch.zeros(ROWS)),
+            list(result.policy.batch_shape),
+        )
     return tree_leaves(result)
 
 
@@ -222,9 +255,17 @@ def equal(a: Any, b: Any, tolerance: float = 0.0) -> bool:
         return False
     for x, y in zip(a, b):
         if isinstance(x, Tensor):
-            if not isinstance(y, Tensor) or type(y) is not Tensor or x.dtype != y.dtype or x.device != y.device or x.requires_grad != y.requires_grad:
+            if (
+                not isinstance(y, Tensor)
+                or type(y) is not Tensor
+                or x.dtype != y.dtype
+                or x.device != y.device
+                or x.requires_grad != y.requires_grad
+            ):
                 return False
-            if x.shape != y.shape or not torch.allclose(x.double(), y.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
+            if x.shape != y.shape or not torch.allclose(
+                x.double(), y.double(), rtol=tolerance, atol=tolerance, equal_nan=True
+            ):
                 return False
         elif isinstance(x, (int, float)) and not abs(x - y) <= tolerance * abs(x) or isinstance(x, str) and x != y:
             return False
@@ -320,10 +361,18 @@ def main() -> int:
                     survived[kind] += well
                     if said:
                         wrong.append(f"operation {at}, {kind}: {said}")
-            wrong += [f"{kind} was not survived" for kind in ("once", "again")[: ["", "once", "again"].index(case.survives)] if survived[kind] < count]
+            wrong += [
+                f"{kind} was not survived"
+                for kind in ("once", "again")[: ["", "once", "again"].index(case.survives)]
+                if survived[kind] < count
+            ]
             failed = bool(wrong)
             bad += failed
-            print(f"{'FAILED' if failed else 'ok':6} {case.name}, {mode.__name__}: {count} operations, survived {survived} {wrong[:2]}", flush=True)
+            print(
+                f"{'FAILED' if failed else 'ok':6} {case.name}, {mode.__name__}: {count} operations, "
+                f"survived {survived} {wrong[:2]}",
+                flush=True,
+            )
     said = steady(CASES[0])
     print(f"{'FAILED' if said else 'ok':6} after a failure: {said}", flush=True)
     return 1 if bad or said else 0

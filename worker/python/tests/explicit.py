@@ -234,7 +234,25 @@ class Steps(Training):
         return loss
 
 
-CASES = [Training, Accumulates, Sums, Penalised, InMapping, InObject, Autocast, Texts, Twice, Contrastive, Normed, Counts, Listed, Logs, Clips, Zeroes, Steps]
+CASES = [
+    Training,
+    Accumulates,
+    Sums,
+    Penalised,
+    InMapping,
+    InObject,
+    Autocast,
+    Texts,
+    Twice,
+    Contrastive,
+    Normed,
+    Counts,
+    Listed,
+    Logs,
+    Clips,
+    Zeroes,
+    Steps,
+]
 
 
 def begun(kind: type[Training]) -> tuple[Training, tuple]:
@@ -274,7 +292,9 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
         if not all(equal(w, before[n]) or equal(w, stepped[n], 1e-6) for n, w in now["weights"].items()):
             wrong = "raised, and weights were changed"
         return wrong, injector.count, False
-    if not equal(want_result, result, kind.tolerance) and not (isinstance(want_result, Tensor) and torch.allclose(want_result, result, rtol=kind.tolerance)):
+    if not equal(want_result, result, kind.tolerance) and not (
+        isinstance(want_result, Tensor) and torch.allclose(want_result, result, rtol=kind.tolerance)
+    ):
         return f"{result} instead of {want_result}", injector.count, True
     for name in want:
         if not equal(want[name], now[name], kind.tolerance):
@@ -311,7 +331,11 @@ def checked(kind: type[Training]) -> str:
     if len(found) != 1 or not found[0]["where"] or found[0]["modules"] != "Sequential":
         return f"{found}"
     exact = kind is Twice or kind.survives in ("again", "most")  # nothing has failed half way
-    right = "why" not in found[0] and found[0]["error"] <= kind.tolerance and (found[0]["rows"], found[0]["pieces"]) == (ROWS, 2)
+    right = (
+        "why" not in found[0]
+        and found[0]["error"] <= kind.tolerance
+        and (found[0]["rows"], found[0]["pieces"]) == (ROWS, 2)
+    )
     return "" if right == exact and (exact or found[0]["why"]) else f"{found}"
 
 
@@ -330,7 +354,11 @@ def a_step_inside() -> str:
         return "survived"
     except torch.OutOfMemoryError:
         why = recorder.report.told[-1]["why"]
-    return "" if why.startswith("the optimizer's step is inside the function") and not t.optimizer.state else f"{why}, {len(t.optimizer.state)} states"
+    return (
+        ""
+        if why.startswith("the optimizer's step is inside the function") and not t.optimizer.state
+        else f"{why}, {len(t.optimizer.state)} states"
+    )
 
 
 def main() -> int:
@@ -357,7 +385,10 @@ def main() -> int:
         if not kind.survives and survived["again"]:
             wrong.append("survived")
         bad += bool(wrong)
-        print(f"{'FAILED' if wrong else 'ok':6} {kind.__name__}: {count} operations, survived {survived} {wrong[:2]}", flush=True)
+        print(
+            f"{'FAILED' if wrong else 'ok':6} {kind.__name__}: {count} operations, survived {survived} {wrong[:2]}",
+            flush=True,
+        )
     return 1 if bad else 0
 
 

@@ -94,7 +94,9 @@ LOSSES: dict[str, Loss] = {
     "norm": lambda z, y, k: each(z, y).norm(),
     "logsumexp": lambda z, y, k: each(z, y).reshape(-1).logsumexp(0),
     "dice": lambda z, y, k: dice(z, y),
-    "entropy of the mean": lambda z, y, k: flat(z, y) - 0.3 * torch.special.entr(z.softmax(-1).reshape(-1, CLASSES).mean(0)).sum(),
+    "entropy of the mean": lambda z, y, k: (
+        flat(z, y) - 0.3 * torch.special.entr(z.softmax(-1).reshape(-1, CLASSES).mean(0)).sum()
+    ),
     "product of two": lambda z, y, k: flat(z, y) * z.square().mean(),
     "product in one": lambda z, y, k: (each(z, y).sum() * z.square()).mean(),
     "scaled by the largest": lambda z, y, k: flat(z / z.detach().abs().max(), y),
@@ -110,7 +112,16 @@ LOSSES: dict[str, Loss] = {
     "two in a stack": lambda z, y, k: torch.stack([flat(z, y), z.square().sum()]).mean(),
 }
 
-EXACT = {"mean", "sum", "sum over all", "mean of rows' means", "mean of rows' sums", "focal mean", "smoothed sum", "class weights summed"}
+EXACT = {
+    "mean",
+    "sum",
+    "sum over all",
+    "mean of rows' means",
+    "mean of rows' sums",
+    "focal mean",
+    "smoothed sum",
+    "class weights summed",
+}
 
 
 class Fool(Raw):
@@ -182,7 +193,10 @@ def main() -> int:
         verdict = "FAILED" if total["wrong"] or never else "ok"
         print(f"{verdict:6} {name}: survived {total['survived']}, refused {total['raised']}, wrong {total['wrong']}")
         print(*(f"       WRONG: {note}" for note in notes[:3]), sep="\n", end="\n" if notes else "", flush=True)
-    print(f"{len(LOSSES)} losses, {args.count} shapes each: {wrong} wrong, {idle} ordinary ones never survived; {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(LOSSES)} losses, {args.count} shapes each: {wrong} wrong, {idle} ordinary ones never "
+        f"survived; {time.monotonic() - began:.0f} s"
+    )
     return 1 if wrong or idle else 0
 
 

@@ -89,7 +89,9 @@ def checked(checks: Iterable[Callable[[], str]], jobs: int) -> int:
     for check, got in forked(lambda check: check(), checks, jobs):
         said = got.why if isinstance(got, Died) else got
         failed += bool(said)
-        print(f"{'FAILED' if said else 'ok':6} {check.__name__.replace('_', ' ')}{': ' if said else ''}{said}", flush=True)
+        print(
+            f"{'FAILED' if said else 'ok':6} {check.__name__.replace('_', ' ')}{': ' if said else ''}{said}", flush=True
+        )
     return failed
 
 
@@ -100,7 +102,9 @@ def status(checks: Collection[Callable[[], str]]) -> int:
     return 1 if failed else 0
 
 
-def forked(work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60) -> Iterator[tuple[Any, Any]]:
+def forked(
+    work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60
+) -> Iterator[tuple[Any, Any]]:
     """Yields each task as soon as it ends, together with what ``work`` returned for it in a child,
     or with a :class:`Died`."""
     gc.freeze()  # a garbage collection in a child then leaves alone the memory that it shares with the parent

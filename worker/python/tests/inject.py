@@ -39,7 +39,8 @@ class Fault:
     at: int = 0
     rows: int = 7
     elements: int = 0
-    second: int = -1  # number of operations from the first failure to a second one, which happens once; no second one if negative
+    # number of operations from the first failure to a second one, which happens once; no second one if negative
+    second: int = -1
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,10 @@ def of_batch(sizes: Sizes, rows: int) -> bool:
 
 def imagined(args: Any, kwargs: Any) -> bool:
     """Whether only shapes are computed, which takes no memory and so cannot fail."""
-    return any(isinstance(t, FakeTensor) or t.is_meta for t in tensors(args, kwargs)) or str(kwargs.get("device")) == "meta"
+    return (
+        any(isinstance(t, FakeTensor) or t.is_meta for t in tensors(args, kwargs))
+        or str(kwargs.get("device")) == "meta"
+    )
 
 
 class Injector(TorchDispatchMode):
@@ -102,7 +106,9 @@ class Injector(TorchDispatchMode):
     def fail(self, name: str) -> None:
         if self.first_at < 0:
             self.first_at = self.count
-        error = torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate 2.00 GiB. (injected: {len(self.raised)} at {name})")
+        error = torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate 2.00 GiB. (injected: {len(self.raised)} at {name})"
+        )
         self.raised.append(error)
         raise error
 
@@ -130,7 +136,12 @@ class Injector(TorchDispatchMode):
             self.fail(name)
         if self.first_at >= 0 and self.count - self.first_at - 1 == fault.second:
             self.fail(name)
-        if self.again is not None and name == self.again[0] and sizes_of(args, kwargs) == self.again[1] and not compared(sys._getframe(2)):
+        if (
+            self.again is not None
+            and name == self.again[0]
+            and sizes_of(args, kwargs) == self.again[1]
+            and not compared(sys._getframe(2))
+        ):
             self.fail(name)
 
     def after(self, fault: Fault, name: str, args: Any, kwargs: Any, out: Any) -> None:
@@ -181,12 +192,17 @@ class Phases:
             phase = "tail" if self.seen else "between" if self.operations and self.kept else "before"
             if phase == "tail" and not any(t.untyped_storage()._cdata in self.recorded for t in arguments):
                 phase = "own"
-        if phase in ("module", "tail"):  # if a gradient were kept here, backward would copy it instead of taking it over
+        # if a gradient were kept here, backward would copy it instead of taking it over
+        if phase in ("module", "tail"):
             for t in tree_leaves(out):
                 if isinstance(t, Tensor):
                     self.kept.append(t.untyped_storage())
                     self.recorded.add(t.untyped_storage()._cdata)
-        self.operations.append(Operation(name, phase, where, max((t.numel() for t in tree_leaves(out) if isinstance(t, Tensor)), default=0)))
+        self.operations.append(
+            Operation(
+                name, phase, where, max((t.numel() for t in tree_leaves(out) if isinstance(t, Tensor)), default=0)
+            )
+        )
 
 
 def innermost(frame: FrameType | None) -> tuple[str, str]:
@@ -218,7 +234,11 @@ class Whole(TorchDispatchMode):
         self.name, self.rows, self.raised = name, rows, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if str(func) == self.name and any(t.dim() and t.shape[0] == self.rows for t in tensors(args, {})) and not compared(sys._getframe(1)):
+        if (
+            str(func) == self.name
+            and any(t.dim() and t.shape[0] == self.rows for t in tensors(args, {}))
+            and not compared(sys._getframe(1))
+        ):
             self.raised += 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
         return func(*args, **(kwargs or {}))

@@ -59,7 +59,9 @@ class Loop:
         return found
 
     def buffers(self) -> dict[str, Tensor]:
-        return {f"{prefix}.{name}": b for prefix, module in self.modules().items() for name, b in module.named_buffers()}
+        return {
+            f"{prefix}.{name}": b for prefix, module in self.modules().items() for name, b in module.named_buffers()
+        }
 
 
 class Raw(Loop):
@@ -84,7 +86,9 @@ class Shape:
 
     name: str
     make: Callable[[int], Loop]
-    kind: str  # "exact": must survive failures from the first module call to the end of backward; "refuse": may refuse them, but must not go wrong
+    # "exact": must survive failures from the first module call to the end of backward; "refuse": may refuse them, but
+    # must not go wrong
+    kind: str
     dropout: bool  # whether it draws random numbers, so that gradients can only be compared roughly
     tolerance: float  # relative, of gradients
     every: int  # multiplies the stride of a sampled sweep, which is set by --every
@@ -92,11 +96,26 @@ class Shape:
 
 SHAPES: dict[str, Shape] = {}
 
-FILES = ("vision", "language", "composed", "outputs", "batchwise", "losses", "weighted", "mechanics", "parts", "stateful", "adapters", "sums")
+FILES = (
+    "vision",
+    "language",
+    "composed",
+    "outputs",
+    "batchwise",
+    "losses",
+    "weighted",
+    "mechanics",
+    "parts",
+    "stateful",
+    "adapters",
+    "sums",
+)
 FRAMEWORKS = ("transformers_loops", "lightning_loops", "accelerate_loops")
 
 
-def shape(kind: str = "exact", *, dropout: bool = False, tolerance: float = 1e-5, every: int = 1) -> Callable[[type], type]:
+def shape(
+    kind: str = "exact", *, dropout: bool = False, tolerance: float = 1e-5, every: int = 1
+) -> Callable[[type], type]:
     """Returns a class decorator that adds a loop to SHAPES, under the class's name in snake
     case."""
 

@@ -69,7 +69,9 @@ class Tuned(Raw):
     def build(self) -> None:
         self.net = Adapters(self.reentrant, nn.ModuleList(self.blocks()))
         self.net.words.register_forward_hook(lambda _m, _args, out: out.requires_grad_(True))
-        self.optimizer: Any = torch.optim.AdamW([p for p in self.net.parameters() if p.requires_grad], lr=0.01, eps=1e-3)
+        self.optimizer: Any = torch.optim.AdamW(
+            [p for p in self.net.parameters() if p.requires_grad], lr=0.01, eps=1e-3
+        )
 
     def loss(self, i: int) -> Tensor:
         words = sentences(self, i)

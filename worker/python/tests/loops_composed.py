@@ -74,7 +74,9 @@ class SeveralHeads(Raw):
         x, y = vectors(self, i)
         features = self.backbone(x)
         losses = [F.cross_entropy(self.heads[0](features), y), F.cross_entropy(self.heads[1](features), (y + 1) % 5)]
-        losses.append(F.binary_cross_entropy_with_logits(self.heads[2](features).squeeze(1), (y > 2).float(), reduction="sum"))
+        losses.append(
+            F.binary_cross_entropy_with_logits(self.heads[2](features).squeeze(1), (y > 2).float(), reduction="sum")
+        )
         return sum(losses) / len(losses)
 
 
@@ -157,7 +159,9 @@ class SharedFakeGan(Raw):
         ones, zeros = torch.ones(self.rows, 1), torch.zeros(self.rows, 1)
         fake = self.generator(noise)
         self.d_optimizer.zero_grad()
-        d_loss = F.binary_cross_entropy_with_logits(self.critic(x), ones) + F.binary_cross_entropy_with_logits(self.critic(fake.detach()), zeros)
+        d_loss = F.binary_cross_entropy_with_logits(self.critic(x), ones) + F.binary_cross_entropy_with_logits(
+            self.critic(fake.detach()), zeros
+        )
         d_loss.backward()
         self.d_optimizer.step()
         self.g_optimizer.zero_grad()

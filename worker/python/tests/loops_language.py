@@ -203,7 +203,11 @@ class TimeFirst(Language):
 class Carrying(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.body, self.out = nn.Embedding(VOCABULARY, WIDTH), nn.LSTM(WIDTH, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+        self.tokens, self.body, self.out = (
+            nn.Embedding(VOCABULARY, WIDTH),
+            nn.LSTM(WIDTH, WIDTH),
+            nn.Linear(WIDTH, VOCABULARY),
+        )
 
     def forward(self, tokens: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         y, state = self.body(self.tokens(tokens), state)
@@ -288,7 +292,10 @@ class Ctc(Raw):
     def drawn(self, i: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         source = self.draw(i)
         x, y = torch.randn(self.rows, 9, 10, generator=source), torch.randint(1, 6, (self.rows, 4), generator=source)
-        frames, lengths = torch.randint(7, 10, (self.rows,), generator=source), torch.randint(1, 4, (self.rows,), generator=source)
+        frames, lengths = (
+            torch.randint(7, 10, (self.rows,), generator=source),
+            torch.randint(1, 4, (self.rows,), generator=source),
+        )
         return x, y, frames, lengths
 
     def loss(self, i: int) -> Tensor:

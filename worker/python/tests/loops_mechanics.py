@@ -379,7 +379,9 @@ class TransformerLayer(Plain):
     def build(self) -> None:
         self.embedding, self.head = nn.Embedding(VOCABULARY, 12), nn.Linear(12, 5)
         self.encoder = nn.TransformerEncoderLayer(12, 2, 16, dropout=0.1, batch_first=True)
-        self.optimizer = torch.optim.Adam([p for m in self.modules().values() for p in m.parameters()], lr=0.01, eps=1e-3)
+        self.optimizer = torch.optim.Adam(
+            [p for m in self.modules().values() for p in m.parameters()], lr=0.01, eps=1e-3
+        )
 
     def loss(self, i: int) -> Tensor:
         ids, labels = tokens(self, i)

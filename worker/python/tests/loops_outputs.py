@@ -82,7 +82,8 @@ class NestedOutputs(Classifying):
 
 @shape()
 class UsedAfterTheStep(Classifying):
-    """Counts what was right, keeps predictions, and uses the outputs in other ways, all after the weights have changed."""
+    """Counts what was right, keeps predictions, and uses the outputs in other ways, all after the weights have
+    changed."""
 
     def build(self) -> None:
         super().build()

@@ -344,7 +344,13 @@ class MeteredCalls(Classified):
         super().build()
 
     def step(self, i: int) -> list[float]:
-        return [*super().step(i), self.net.meter.sum, float(self.net.meter.count), float(METERED), *self.net.logged["norms"][-2:]]
+        return [
+            *super().step(i),
+            self.net.meter.sum,
+            float(self.net.meter.count),
+            float(METERED),
+            *self.net.logged["norms"][-2:],
+        ]
 
 
 NORMS: list[float] = []  # norms of a model's results, kept as a script would keep them
@@ -383,8 +389,21 @@ class LoggedInside(Classified):
     def step(self, i: int) -> list[float]:
         loss = super().step(i)
         net = self.net
-        seen = [net.shares.sum().item(), net.shares[-1, 0].item(), net.largest, float(len(net.history)), net.history[-1].sum().item()]
-        return [*loss, *seen, float(len(NORMS)), NORMS[-1], self.taken["given"].norm().item(), float(len(self.taken["given"]))]
+        seen = [
+            net.shares.sum().item(),
+            net.shares[-1, 0].item(),
+            net.largest,
+            float(len(net.history)),
+            net.history[-1].sum().item(),
+        ]
+        return [
+            *loss,
+            *seen,
+            float(len(NORMS)),
+            NORMS[-1],
+            self.taken["given"].norm().item(),
+            float(len(self.taken["given"])),
+        ]
 
 
 class Echoing(nn.Module):

@@ -131,7 +131,10 @@ class DecoderLoop(Raw):
 
     def loss(self, i: int) -> Tensor:
         source = self.draw(i)
-        x, y = torch.randint(1, 6, (self.rows, 4), generator=source), torch.randint(1, 6, (self.rows, 4), generator=source)
+        x, y = (
+            torch.randint(1, 6, (self.rows, 4), generator=source),
+            torch.randint(1, 6, (self.rows, 4), generator=source),
+        )
         y[torch.arange(4) >= torch.randint(2, 5, (self.rows, 1), generator=source)] = 0
         states = self.encoder(x)
         state, loss = states.mean(1), 0

@@ -18,7 +18,13 @@ def images(loop: Raw, i: int, classes: int = 5) -> tuple[Tensor, Tensor]:
 class Cnn(Raw):
     def build(self) -> None:
         self.net = nn.Sequential(
-            nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 5)
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 6, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(6, 5),
         )
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
 
@@ -30,7 +36,9 @@ class Cnn(Raw):
 @shape("refuse")
 class CnnBatchnorm(Raw):
     def build(self) -> None:
-        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+        )
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
     def loss(self, i: int) -> Tensor:
@@ -45,7 +53,9 @@ class CnnFrozenBatchnorm(Raw):
     def build(self) -> None:
         norm = nn.BatchNorm2d(4)
         norm.running_mean, norm.running_var = torch.randn(4), torch.rand(4) + 0.5
-        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+        )
         norm.eval()
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
@@ -58,7 +68,13 @@ class CnnFrozenBatchnorm(Raw):
 class CnnBatchnormDropout(Raw):
     def build(self) -> None:
         self.net = nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16, 5),
         )
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01, eps=1e-3)
 
@@ -70,7 +86,9 @@ class CnnBatchnormDropout(Raw):
 @shape(dropout=True)
 class CnnDropout(Raw):
     def build(self) -> None:
-        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Dropout(0.1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5))
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Dropout(0.1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)
+        )
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
     def loss(self, i: int) -> Tensor:
@@ -139,7 +157,9 @@ class Spectral(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.low, self.high = (nn.Parameter(0.5 * torch.randn(channels, channels, 2, 2, dtype=torch.cfloat)) for _ in range(2))
+        self.low, self.high = (
+            nn.Parameter(0.5 * torch.randn(channels, channels, 2, 2, dtype=torch.cfloat)) for _ in range(2)
+        )
         self.skip = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:

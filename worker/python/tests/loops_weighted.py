@@ -112,7 +112,9 @@ class Tagger(nn.Module):
         for t in range(1, words.size(1)):
             following = torch.logsumexp(every[:, :, None] + self.moves[None] + scores[:, t][:, None], 1)
             every = torch.where(mask[:, t][:, None], following, every)
-            path = path + mask[:, t] * (scores[:, t].gather(1, tags[:, t : t + 1]).squeeze(1) + self.moves[tags[:, t - 1], tags[:, t]])
+            path = path + mask[:, t] * (
+                scores[:, t].gather(1, tags[:, t : t + 1]).squeeze(1) + self.moves[tags[:, t - 1], tags[:, t]]
+            )
         lost = torch.logsumexp(every, 1) - path
         return lost.sum() / mask.sum() if self.tokens else lost.mean()
 
@@ -127,7 +129,10 @@ class CrfSentences(Raw):
 
     def sentences(self, i: int) -> tuple[Tensor, Tensor, Tensor]:
         source = self.draw(i)
-        words, tags = torch.randint(9, (self.rows, 5), generator=source), torch.randint(4, (self.rows, 5), generator=source)
+        words, tags = (
+            torch.randint(9, (self.rows, 5), generator=source),
+            torch.randint(4, (self.rows, 5), generator=source),
+        )
         return words, tags, torch.arange(5)[None] < torch.tensor([5, 2, 4, 5, 3, 1, 4])[:, None]
 
     def loss(self, i: int) -> Tensor:
@@ -140,7 +145,8 @@ class CrfTokens(CrfSentences):
 
 
 class Alike(nn.Module):
-    """At first all words have about the same loss, so that the loss is about the same by whatever the rows are weighted."""
+    """At first all words have about the same loss, so that the loss is about the same by whatever the rows are
+    weighted."""
 
     def __init__(self) -> None:
         super().__init__()

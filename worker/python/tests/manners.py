@@ -86,14 +86,18 @@ def outputs_are_plain_after_backward(t: Training) -> str:
     out = t.net(t.x)
     loss = F.cross_entropy(out, t.y)
     loss.backward()
-    wrong = [f"{name} is a {type(value)}" for name, value in (("out", out), ("loss", loss)) if type(value) is not torch.Tensor]
+    wrong = [
+        f"{name} is a {type(value)}"
+        for name, value in (("out", out), ("loss", loss))
+        if type(value) is not torch.Tensor
+    ]
     return "; ".join(wrong)
 
 
 @check
 def backward_takes_what_pytorch_documents(t: Training) -> str:
-    """All forms of backward give the same gradients as without the worker: lists of losses, gradients beside them, one tensor
-    as ``inputs``."""
+    """All forms of backward give the same gradients as without the worker: lists of losses, gradients beside them, one
+    tensor as ``inputs``."""
     half, two = torch.tensor(0.5), torch.tensor(2.0)
     forms: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
         "list": lambda a, b, weight: torch.autograd.backward([a, b]),
@@ -113,14 +117,18 @@ def backward_takes_what_pytorch_documents(t: Training) -> str:
         for net, out in ((t.net, t.net(t.x)), (bare, bare.forward(t.x))):
             form(F.cross_entropy(out, t.y), out.pow(2).mean(), next(net.parameters()))
             found.append([None if p.grad is None else p.grad.clone() for p in net.parameters()])
-        if any((a is None) != (b is None) or a is not None and b is not None and not torch.equal(a, b) for a, b in zip(*found)):
+        if any(
+            (a is None) != (b is None) or a is not None and b is not None and not torch.equal(a, b)
+            for a, b in zip(*found)
+        ):
             wrong.append(name)
     return "; ".join(wrong)
 
 
 @check
 def compiled_functions_are_not_broken_up(t: Training) -> str:
-    """A compiled function that calls a module after a graph break is compiled in the same parts as without the worker."""
+    """A compiled function that calls a module after a graph break is compiled in the same parts as without the
+    worker."""
     import torch._dynamo
 
     @torch.compiler.disable
@@ -168,7 +176,11 @@ def results_are_sent_as_pytorch_sends_them(t: Training) -> str:
             return f"{e}"
     detached = out.detach()
     ForkingPickler.dumps(detached)
-    return "" if type(detached) is not Tensor and detached.is_shared() else f"{type(detached)}, shared: {detached.is_shared()}"
+    return (
+        ""
+        if type(detached) is not Tensor and detached.is_shared()
+        else f"{type(detached)}, shared: {detached.is_shared()}"
+    )
 
 
 @check
@@ -193,7 +205,11 @@ def results_can_be_formatted(t: Training) -> str:
     with torch._C.DisableTorchFunctionSubclass():
         plain, first, total = (v.detach().as_subclass(torch.Tensor) for v in (loss, out[0, 0], out.sum()))
     wanted = f"{plain:.4f} {first:8.2e} {float(plain)} {total!r:.6}"
-    return "" if said.split()[:2] == wanted.split()[:2] and said.split()[3] == wanted.split()[3] else f"{said}, not {wanted}"
+    return (
+        ""
+        if said.split()[:2] == wanted.split()[:2] and said.split()[3] == wanted.split()[3]
+        else f"{said}, not {wanted}"
+    )
 
 
 def traces(whole: bytes) -> str:
@@ -207,7 +223,11 @@ def saved_outputs_are_plain(t: Training) -> str:
     for late in (False, True):
         buffer = io.BytesIO()
         torch.save({"out": out, "detached": out.detach(), "guess": out.argmax(1)}, buffer)
-        said = said or traces(buffer.getvalue()) or traces(pickle.dumps([out.detach(), out.detach().cpu(), out.softmax(1).detach()]))
+        said = (
+            said
+            or traces(buffer.getvalue())
+            or traces(pickle.dumps([out.detach(), out.detach().cpu(), out.softmax(1).detach()]))
+        )
         if not late:
             F.cross_entropy(out, t.y).backward()
     return said
@@ -451,7 +471,11 @@ def failures_leave_nothing(t: Training) -> str:
 
     def allocated() -> int:
         gc.collect()
-        found = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in gc.get_objects() if type(x) in (Tensor, nn.Parameter)}
+        found = {
+            x.untyped_storage().data_ptr(): x.untyped_storage().nbytes()
+            for x in gc.get_objects()
+            if type(x) in (Tensor, nn.Parameter)
+        }
         return sum(found.values())
 
     t.step()
@@ -515,7 +539,9 @@ def scalars_are_only_called_again(t: Training) -> str:
     with Failing("div.Tensor", 1) as failing:
         half = loss / 2
     half.backward()
-    return "" if len(calls) == 1 and not failing.left else f"{len(calls)} calls of the model, {failing.left} failures left"
+    return (
+        "" if len(calls) == 1 and not failing.left else f"{len(calls)} calls of the model, {failing.left} failures left"
+    )
 
 
 @check
@@ -547,11 +573,13 @@ def our_own_work_is_tried_twice(t: Training) -> str:
             return False
         return True
 
-    free = ("aten.view.default", "aten.detach.default", "aten._local_scalar_dense.default")  # operations that take no memory
+    # operations that take no memory
+    free = ("aten.view.default", "aten.detach.default", "aten._local_scalar_dense.default")
     stepped(mean, Fault("again", 9, 7))
     for back in range(1, 20):
         names = stepped(summed, None)
-        at = len(names) - 1 - names[::-1].index("aten.clone.default") - back  # counted from where the loss is handed back
+        # counted from where the loss is handed back
+        at = len(names) - 1 - names[::-1].index("aten.clone.default") - back
         if names[at] not in free and not survived(summed, at):
             return f"not survived: {names[at]}, {back} operations before the end"
     for at in range(0, 75, 2):
@@ -620,10 +648,15 @@ def onednn_counts_where_memory_is_limited(t: Training) -> str:
 def only_watches_where_it_must(t: Training) -> str:
     from headroom_train._torch import only_watches
 
-    armed = [v for v in ("2.3.1", "2.4.0", "2.11.0+cu130", "2.15.1", "2.16.0a0+git1234", "3.0", "unknown") if only_watches(v) is None]
+    armed = [
+        v
+        for v in ("2.3.1", "2.4.0", "2.11.0+cu130", "2.15.1", "2.16.0a0+git1234", "3.0", "unknown")
+        if only_watches(v) is None
+    ]
     if armed != ["2.4.0", "2.11.0+cu130", "2.15.1"]:
         return f"armed with {armed}"
-    os.environ["WORLD_SIZE"] = "2"  # without torch.distributed: the ranks may wait for each other through another library
+    # without torch.distributed: the ranks may wait for each other through another library
+    os.environ["WORLD_SIZE"] = "2"
     return "" if only_watches() else "armed as one of two ranks"
 
 
@@ -646,21 +679,36 @@ class Deaf:
 
 @check
 def evidence_has_numbers_without_a_text(t: Training) -> str:
-    there = {"is_initialized": True, "is_current_stream_capturing": False, "mem_get_info": (5, 80), "memory_allocated": 60, "memory_reserved": 70}
+    there = {
+        "is_initialized": True,
+        "is_current_stream_capturing": False,
+        "mem_get_info": (5, 80),
+        "memory_allocated": 60,
+        "memory_reserved": 70,
+    }
     for name, value in {**there, "max_memory_allocated": 65}.items():  # this check runs in a child of its own
         setattr(torch.cuda, name, lambda value=value: value)
     from headroom_train.wire.report import Report
 
     Report.wire = lambda self: Deaf()  # type: ignore[method-assign, assignment, return-value]
+
     def untold(device: Any = None) -> float:
         raise RuntimeError("this allocator does not tell")
 
     torch.cuda.get_per_process_memory_fraction = untold
     Report().failed(8, torch.OutOfMemoryError("CUDA error: out of memory"))
-    Report().failed(8, torch.OutOfMemoryError("Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."))
+    Report().failed(
+        8,
+        torch.OutOfMemoryError(
+            "Tried to allocate 20 bytes. GPU 0 has a total capacity of 90 bytes of which 10 bytes is free."
+        ),
+    )
     torch.cuda.get_per_process_memory_fraction = lambda device=None: 0.9  # the process may use less than the device has
     Report().failed(8, torch.OutOfMemoryError("CUDA error: out of memory"))
-    found = [[said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")] for said in Deaf.told]
+    found = [
+        [said.get(name) for name in ("requested", "free", "capacity", "allocated", "peak", "phase")]
+        for said in Deaf.told
+    ]
     want = [[None, 5, 80, 60, 65, "forward"], [20, 10, 90, 60, 65, "forward"], [None, 2, 72, 60, 65, "forward"]]
     return "" if found == want else f"told {found}"
 
@@ -766,7 +814,10 @@ def evidence_tells_the_phase(t: Training) -> str:
         return _phase(torch.OutOfMemoryError("as the model that it calls raises it"))
 
     library: dict[str, Any] = {}
-    exec(compile("def generate(call): return call()", "/lib/site-packages/transformers/generation/utils.py", "exec"), library)
+    exec(
+        compile("def generate(call): return call()", "/lib/site-packages/transformers/generation/utils.py", "exec"),
+        library,
+    )
 
     def caught(step: Any) -> str:
         try:
@@ -794,8 +845,15 @@ def evidence_tells_the_phase(t: Training) -> str:
             injector.begin()
             work()
             injector.end()
-    found = [*dict.fromkeys(said["phase"] for said in Deaf.told), generate(lambda: library["generate"](phase)), generate(phase)]
-    found += [caught(lambda: torch.optim.SGD(t.net.parameters()).step(fail)), caught(lambda: Own(t.net.parameters(), {}).step())]
+    found = [
+        *dict.fromkeys(said["phase"] for said in Deaf.told),
+        generate(lambda: library["generate"](phase)),
+        generate(phase),
+    ]
+    found += [
+        caught(lambda: torch.optim.SGD(t.net.parameters()).step(fail)),
+        caught(lambda: Own(t.net.parameters(), {}).step()),
+    ]
     return "" if found == ["backward", "update", "eval", "generation", "eval", "forward", "update"] else f"{found}"
 
 
@@ -830,7 +888,11 @@ def an_earlier_attempt_is_known(t: Training) -> str:
     if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
         return "other gradients"
     once = len(rows[0])
-    if _torch._recorder.report.told or set(rows[0]) != {7} or sorted(rows[1][-3 * once :]) != [2] * 2 * once + [3] * once:
+    if (
+        _torch._recorder.report.told
+        or set(rows[0]) != {7}
+        or sorted(rows[1][-3 * once :]) != [2] * 2 * once + [3] * once
+    ):
         return f"told {_torch._recorder.report.told}, ran {rows}"
     try:
         t.net(t.x[:, :4])
@@ -872,8 +934,15 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
             return f"{kind.__name__}: probed at {probes}, {seen}"
     if len(remarks) != 1 or "tensor by tensor" not in remarks[0]:
         return f"said {remarks}"
-    room = crowded.Memory(allowed=80, free=50, reserved=30, allocated=20, peak=30, failures=0)  # 60 can still be allocated
-    others = room, room._replace(free=30), room._replace(allowed=60), room._replace(allocated=39), room._replace(allocated=40)
+    # 60 can still be allocated
+    room = crowded.Memory(allowed=80, free=50, reserved=30, allocated=20, peak=30, failures=0)
+    others = (
+        room,
+        room._replace(free=30),
+        room._replace(allowed=60),
+        room._replace(allocated=39),
+        room._replace(allocated=40),
+    )
     found = [crowded.plenty([room, m], 20) for m in others]
     return "" if found == [True, False, False, True, False] else f"plenty: {found}"
 
@@ -901,16 +970,33 @@ def what_grows_is_named(t: Training) -> str:
     def number(loss: Tensor) -> None:
         losses.append(loss.detach())
 
-    said = [followed(losses.append), followed(number), followed(lambda loss: t.net.seen["all"].append(t.x + 1)), followed(lambda loss: None)]
+    said = [
+        followed(losses.append),
+        followed(number),
+        followed(lambda loss: t.net.seen["all"].append(t.x + 1)),
+        followed(lambda loss: None),
+    ]
     number_said = "50 more of float32 (a scalar)"
-    for text, wanted in zip(said, (f"{number_said}, with the graph that made it", number_said, "50 more of float32 (7 × 10)", "no kind of tensor")):
+    for text, wanted in zip(
+        said,
+        (
+            f"{number_said}, with the graph that made it",
+            number_said,
+            "50 more of float32 (7 × 10)",
+            "no kind of tensor",
+        ),
+    ):
         if wanted not in text or "1000" in text or ("graph" in wanted) != ("loss.detach()" in text):
             return text
     both = followed(lambda loss: (losses.append(loss), t.net.seen["all"].append(torch.zeros(500))))
     if "50 steps: 50 more of float32 (a scalar), with the graph" not in both or "50 more of float32 (500)" not in both:
         return both  # a kind with a graph comes first, since the graph holds more than its tensor shows
     line = f"({__file__}:"
-    return "" if f", in losses {line}" in said[0] and ", in losses (" in said[1] and ", in Net.seen" in said[2] else f"{said}"
+    return (
+        ""
+        if f", in losses {line}" in said[0] and ", in losses (" in said[1] and ", in Net.seen" in said[2]
+        else f"{said}"
+    )
 
 
 @check
@@ -936,7 +1022,12 @@ def what_grows_is_told_when_asked(t: Training) -> str:
         told.step()
         kept.append(torch.ones(3, 4))
     told.step()
-    if wire.asked_to_look or len(notes) != 1 or "float32 (3 × 4), in kept" not in notes[0][0] or notes[0][1] != "warning":
+    if (
+        wire.asked_to_look
+        or len(notes) != 1
+        or "float32 (3 × 4), in kept" not in notes[0][0]
+        or notes[0][1] != "warning"
+    ):
         return f"{wire.asked_to_look}, {notes}"
     return ""
 
@@ -999,7 +1090,9 @@ def a_check_notices_gradients_that_differ(t: Training) -> str:
     right = check.planned
     for wrong in (False, True):
         if wrong:
-            check.planned = lambda *given: (p := right(*given))._replace(targets={s: (2.0 * g, rule) for s, (g, rule) in p.targets.items()})
+            check.planned = lambda *given: (p := right(*given))._replace(
+                targets={s: (2.0 * g, rule) for s, (g, rule) in p.targets.items()}
+            )
         loss = F.cross_entropy(t.net(t.x), t.y)
         tape = place_of(loss).tape
         try:
@@ -1028,7 +1121,8 @@ def warnings_name_the_line_that_caused_them(t: Training) -> str:
         nn.MSELoss()(t.net(t.x)[:, :1], torch.ones(7))
     places = [(os.path.basename(w.filename), w.lineno - first if w.filename == __file__ else 0) for w in seen]
     want = [("manners.py", 2), ("manners.py", 3), ("manners.py", 4), ("manners.py", 5), ("loss.py", 0)]
-    return "" if [p for p in places if p[0] != "graph.py"] in (want, want[:2] + want[3:]) else f"{places}"  # PyTorch before 2.9 lets a float pass
+    # PyTorch before 2.9 lets a float pass
+    return "" if [p for p in places if p[0] != "graph.py"] in (want, want[:2] + want[3:]) else f"{places}"
 
 
 @check
@@ -1072,7 +1166,11 @@ def what_a_class_of_the_script_changes_is_not_replayed(t: Training) -> str:
 
     out = t.net(t.x)
     out.add_(torch.ones(7, 5).as_subclass(Own))
-    return "" if place_of(out).tape.why_not == "add_ of another class changes a result of the model" else f"{place_of(out).tape.why_not}"
+    return (
+        ""
+        if place_of(out).tape.why_not == "add_ of another class changes a result of the model"
+        else f"{place_of(out).tape.why_not}"
+    )
 
 
 @check
@@ -1088,21 +1186,27 @@ def a_class_of_the_script_gets_no_values_that_do_not_exist(t: Training) -> str:
         return "it got some"
     except torch.OutOfMemoryError:
         why = _torch._recorder.report.told[-1]["why"]  # type: ignore[union-attr]
-    return "" if why == "Own decides what is computed of a result of the model, and its values are not in memory" else why
+    return (
+        "" if why == "Own decides what is computed of a result of the model, and its values are not in memory" else why
+    )
 
 
 @check
 def our_own_want_of_memory_ends_nothing(t: Training) -> str:
     """What is kept of a module before its call may not fit, though the call does."""
-    from headroom_train.tape.recorded_module import Found, found_of
+    from headroom_train.tape.recorded_module import RecordedModule, record_of
 
     def full(*_: Any) -> NoReturn:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    Found.before = full  # type: ignore[method-assign]
+    RecordedModule.before = full  # type: ignore[method-assign]
     out = t.net(t.x)
-    found = found_of(t.net)
-    return "" if type(out) is Tensor and found is not None and "could not be recorded: OutOfMemoryError" in found.why_not else f"{type(out)}, {found}"
+    found = record_of(t.net)
+    return (
+        ""
+        if type(out) is Tensor and found is not None and "could not be recorded: OutOfMemoryError" in found.why_not
+        else f"{type(out)}, {found}"
+    )
 
 
 @check
@@ -1119,7 +1223,7 @@ def a_model_that_is_dropped_is_freed(t: Training) -> str:
             self.log.append(self.calls)
             return self.norm(super().forward(x, scale))
 
-    from headroom_train.tape.recorded_module import found_of
+    from headroom_train.tape.recorded_module import record_of
 
     gc.disable()
     kept = []
@@ -1132,9 +1236,9 @@ def a_model_that_is_dropped_is_freed(t: Training) -> str:
             with torch.no_grad():
                 t.net.eval()(t.x)
             t.net.train()
-        if found_of(t.net) is None:
+        if record_of(t.net) is None:
             return "not recorded"
-        kept += [weakref.ref(t.net), weakref.ref(next(t.net.parameters())), weakref.ref(found_of(t.net))]
+        kept += [weakref.ref(t.net), weakref.ref(next(t.net.parameters())), weakref.ref(record_of(t.net))]
         optimizer.zero_grad()
         del optimizer
         t.net = t.optimizer = None  # type: ignore[assignment]
@@ -1247,7 +1351,7 @@ def arguments_are_not_built_anew(t: Training) -> str:
 
 @check
 def any_argument_and_any_result_will_do(t: Training) -> str:
-    from headroom_train.tape.recorded_module import found_of
+    from headroom_train.tape.recorded_module import record_of
 
     def cycle() -> dict:
         batch: dict = {"x": torch.randn(3, 10)}
@@ -1264,13 +1368,21 @@ def any_argument_and_any_result_will_do(t: Training) -> str:
     only = Taken(lambda batch: batch["x"]).eval()
     with torch.no_grad():
         only(cycle())
-    found = found_of(only)
+    found = record_of(only)
     if found is None or "RecursionError" not in found.why_not:
         return f"a module that is only called without gradients: {found}"
     trained(Taken(lambda x: x, itself), lambda: torch.randn(3, 10), lambda results: results["out"])
-    trained(Taken(lambda x: x), lambda: torch.nested.nested_tensor([torch.randn(2, 10), torch.randn(3, 10)]), lambda out: out.to_padded_tensor(0.0))
+    trained(
+        Taken(lambda x: x),
+        lambda: torch.nested.nested_tensor([torch.randn(2, 10), torch.randn(3, 10)]),
+        lambda out: out.to_padded_tensor(0.0),
+    )
     packed: Callable = nn.utils.rnn.pack_padded_sequence
-    trained(nn.LSTM(10, 5, batch_first=True), lambda: packed(torch.randn(3, 7, 10), [7, 5, 2], batch_first=True), lambda out: out[0].data)
+    trained(
+        nn.LSTM(10, 5, batch_first=True),
+        lambda: packed(torch.randn(3, 7, 10), [7, 5, 2], batch_first=True),
+        lambda out: out[0].data,
+    )
     return ""
 
 
@@ -1367,12 +1479,16 @@ def a_shortened_tape_is_replayed(t: Training) -> str:
         grads.append([p.grad.clone() for p in t.net.parameters() if p.grad is not None])
     if said == 0:
         return "nothing failed"
-    return "" if all(torch.allclose(a, b, rtol=1e-5) for other in grads[1:] for a, b in zip(grads[0], other)) else "other gradients"
+    return (
+        ""
+        if all(torch.allclose(a, b, rtol=1e-5) for other in grads[1:] for a, b in zip(grads[0], other))
+        else "other gradients"
+    )
 
 
 @check
 def a_module_that_compiles_itself_is_compiled(t: Training) -> str:
-    from headroom_train.tape.recorded_module import found_of
+    from headroom_train.tape.recorded_module import record_of
 
     net = mlp(10, 12, 5)
     for late in (False, True):  # before modules are looked for, and once it has been found and the search is over
@@ -1382,7 +1498,7 @@ def a_module_that_compiles_itself_is_compiled(t: Training) -> str:
         for _ in range(3):
             net(torch.randn(3, 10)).sum().backward()
             optimizer.step()
-        found = found_of(net)
+        found = record_of(net)
         if found is None or found.inner is not before:
             return f"{found}, {before}"
         copied = mlp(10, 12, 5)
@@ -1397,7 +1513,11 @@ def a_parameter_made_of_a_result_is_a_parameter(t: Training) -> str:
     made = nn.Parameter(t.net(t.x).detach())
     plain = nn.Parameter(torch.ones(3))
     t.net.register_parameter("proto", made)
-    if type(made) is not nn.Parameter or repr(made)[:20] != repr(plain)[:20] or inspect.signature(nn.Parameter) != SIGNATURE:
+    if (
+        type(made) is not nn.Parameter
+        or repr(made)[:20] != repr(plain)[:20]
+        or inspect.signature(nn.Parameter) != SIGNATURE
+    ):
         return f"{type(made)} {made!r:.40} {inspect.signature(nn.Parameter)}"
     other = nn.Parameter(t.net(t.x), requires_grad=False)
     return "" if type(other) is nn.Parameter and not other.requires_grad else f"{type(other)}"
@@ -1443,7 +1563,7 @@ def classes_and_modes_of_the_script_see_its_own_calls(t: Training) -> str:
             return g * 2
 
     recorder: Any = _torch._recorder
-    recorder.rest.may = lambda known, args, kwargs: shapes_of(args, kwargs) == ()
+    recorder.idle.may = lambda known, args, kwargs: shapes_of(args, kwargs) == ()
     said = []
     for watched in (True, False):
         recorder.observe = None if watched else "as requested"
@@ -1463,12 +1583,17 @@ def classes_and_modes_of_the_script_see_its_own_calls(t: Training) -> str:
         if "_version" in read:
             return f"the optimizer's step reads {collections.Counter(read)}"
         said.append((list(Counting.calls), sorted(functions), sorted(operations)))
-    return "" if said[0] == said[1] else "; ".join(f"{collections.Counter(a)} instead of {collections.Counter(b)}" for a, b in zip(*said) if a != b)
+    return (
+        ""
+        if said[0] == said[1]
+        else "; ".join(f"{collections.Counter(a)} instead of {collections.Counter(b)}" for a, b in zip(*said) if a != b)
+    )
 
 
 @check
 def a_teacher_gets_plain_tensors(t: Training) -> str:
-    """PyTorch's encoder has a fast path, which rounds otherwise, for tensors whose class has no ``__torch_function__``."""
+    """PyTorch's encoder has a fast path, which rounds otherwise, for tensors whose class has no
+    ``__torch_function__``."""
     seen = []
 
     class Teacher(nn.Module):

@@ -115,8 +115,10 @@ METHODS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }  # fmt: skip
 # Names on the worker's tables that no loop calls like this, and why.
 LEFT = {
-    "is_tensor": "not a method", "__dlpack__": "refuses a tensor that requires a gradient", "set_": "refuses a tensor that requires a gradient",
-    "resize_": "refuses a tensor that requires a gradient", "share_memory_": "moves the memory of a result", "__set__": "of a property",
+    "is_tensor": "not a method", "__dlpack__": "refuses a tensor that requires a "
+        "gradient", "set_": "refuses a tensor that requires a gradient",
+    "resize_": "refuses a tensor that requires a "
+        "gradient", "share_memory_": "moves the memory of a result", "__set__": "of a property",
     "register_post_accumulate_grad_hook": "for leaves only", "__ifloordiv__": "has no gradient", "__imod__": "as __ipow__", "__imatmul__": "not implemented",
     "__iand__": "for integers", "__ior__": "for integers", "__ixor__": "for integers", "__ilshift__": "for integers", "__irshift__": "for integers",
 }  # fmt: skip
@@ -138,7 +140,11 @@ FUNCTIONS: dict[tuple[Any, str], Callable[[Tensor, Tensor], Any]] = {
     (torch, "max_pool1d"): lambda out, y: F.max_pool1d(out, 2), (torch.linalg, "vector_norm"): lambda out, y: torch.linalg.vector_norm(out, dim=1),
     (torch.autograd, "backward"): lambda out, y: out.sum(),
 }  # fmt: skip
-CALLS = {**{(Tensor, n): call for n, call in METHODS.items()}, **FUNCTIONS, (Tensor, "backward"): lambda out, y: out.sum()}
+CALLS = {
+    **{(Tensor, n): call for n, call in METHODS.items()},
+    **FUNCTIONS,
+    (Tensor, "backward"): lambda out, y: out.sum(),
+}
 
 
 @dataclass
@@ -318,7 +324,9 @@ def kept() -> str:
         what = f"{owner.__name__}.{name} {when}{' failing' if fails else ''}"
         if isinstance(got, Died) or isinstance(bare, Died):
             said.append(f"{what}: {got.why if isinstance(got, Died) else bare}")
-        elif attached and not fails and (got[0], got[1] or when == "before", *got[2:]) != bare:  # before: the worker's is around it
+        elif (
+            attached and not fails and (got[0], got[1] or when == "before", *got[2:]) != bare
+        ):  # before: the worker's is around it
             said.append(f"{what}: {got}, bare {bare}")
         elif fails and not got[1] and when != "before":
             said.append(f"{what}: no longer there after a failure")
@@ -380,7 +388,8 @@ def own_work_calls_torch_itself() -> str:
 
 
 def others_read_nothing() -> str:
-    """While modules are looked for, only PyTorch's own Module.__call__ sees that, and looking at a module does not record it."""
+    """While modules are looked for, only PyTorch's own Module.__call__ sees that, and looking at a module does not
+    record it."""
     trial.attach()
     net = nn.Linear(6, 5)
     torch.optim.SGD(net.parameters(), lr=0.1)
@@ -407,7 +416,11 @@ def changes_are_undone_if_ours() -> str:
     change = Change(Owner, "name", staticmethod(lambda: "ours"))
     Owner.name = theirs = staticmethod(lambda: "the script's")  # type: ignore[assignment]
     change.undo()
-    return "" if inside == "ours" and undone and vars(Owner)["name"] is theirs else f"{inside}, undone: {undone}, in the end: {Owner.name()}"
+    return (
+        ""
+        if inside == "ours" and undone and vars(Owner)["name"] is theirs
+        else f"{inside}, undone: {undone}, in the end: {Owner.name()}"
+    )
 
 
 def replaced_properties_are_told_apart() -> str:
@@ -458,8 +471,8 @@ def one_function_in_two_places() -> str:
 
 
 def what_is_held_is_settled() -> str:
-    """A result of a step that ran out of memory, for which no loss was ever computed, has the values of that step although
-    the weights have changed since."""
+    """A result of a step that ran out of memory, for which no loss was ever computed, has the values of that step
+    although the weights have changed since."""
     os.environ["HEADROOM_QUIET"] = "1"
     trial.attach()
     torch.manual_seed(0)
@@ -502,7 +515,11 @@ def what_came_meanwhile_stays() -> str:
         with in_place():
             back = Tensor.sum is first
         Tensor.sum = later  # type: ignore[method-assign, assignment]
-    return "" if aside and back and Tensor.sum is later and Tensor.mean is first else f"{aside}, {back}, {Tensor.sum}, {Tensor.mean}"
+    return (
+        ""
+        if aside and back and Tensor.sum is later and Tensor.mean is first
+        else f"{aside}, {back}, {Tensor.sum}, {Tensor.mean}"
+    )
 
 
 def an_evaluation_finds_only_the_outermost() -> str:

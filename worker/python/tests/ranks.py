@@ -77,14 +77,27 @@ def ran(launcher: str, how: str, attached: bool) -> tuple[bool, list[str], bool,
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(TRAIN)
-        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"] if launcher == "torchrun" else []
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent / "inject")])}
+        words = (
+            ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"]
+            if launcher == "torchrun"
+            else []
+        )
+        env = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent / "inject")]),
+        }
         env.pop("HEADROOM_WORKER", None)
         if attached:
             env["HEADROOM_WORKER"] = "armed"
         try:
             done = subprocess.run(
-                [sys.executable, *words, str(script), how, str(Path(folder) / "meet")], env=env, capture_output=True, text=True, timeout=SECONDS
+                [sys.executable, *words, str(script), how, str(Path(folder) / "meet")],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
             )
         except subprocess.TimeoutExpired:
             return False, [], False, f"not done after {SECONDS} s"
@@ -98,9 +111,14 @@ def main() -> int:
     for launcher in ("torchrun", "spawn"):
         for how in ("ddp", "by hand"):
             bare, ours = ran(launcher, how, False), ran(launcher, how, True)
-            wrong = bare[:3] != ours[:3] or bare[:3] != (True, bare[1], True) or len(bare[1]) != 2 or "survived" in ours[3]
+            wrong = (
+                bare[:3] != ours[:3] or bare[:3] != (True, bare[1], True) or len(bare[1]) != 2 or "survived" in ours[3]
+            )
             failed += wrong
-            print(f"{'FAILED' if wrong else 'ok':6} {launcher}, {how}: {ours[1]}{ours[3][-2000:] if wrong else ''}", flush=True)
+            print(
+                f"{'FAILED' if wrong else 'ok':6} {launcher}, {how}: {ours[1]}{ours[3][-2000:] if wrong else ''}",
+                flush=True,
+            )
     return 1 if failed else 0
 
 

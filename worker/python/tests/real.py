@@ -3,7 +3,8 @@ three times. The first run has enough memory. The second has too little, and no 
 test proves nothing. The third has too little memory, and headroom: it must finish with the losses of the first
 run.
 
-    python real.py [--kinds raw,transformers,lightning,accelerate,evaluation,optimizer,optimizer_closure,evaluation_transformers]
+    python real.py [--kinds
+    raw,transformers,lightning,accelerate,evaluation,optimizer,optimizer_closure,evaluation_transformers]
 """
 
 from __future__ import annotations
@@ -92,7 +93,16 @@ def transformers(evaluate: int = 0) -> tuple[list[float], nn.Module]:
 
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-    config = GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=1, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=LENGTH,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+    )
     net = GPT2LMHeadModel(config)
     rows = [{"input_ids": row, "labels": row} for i in range(STEPS) for row in ids(i)]
     with tempfile.TemporaryDirectory() as out:
@@ -127,7 +137,13 @@ def lightning() -> tuple[list[float], nn.Module]:
 
     net = Net()
     trainer = pl.Trainer(
-        max_steps=STEPS, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+        max_steps=STEPS,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(net, DataLoader(torch.cat([ids(i) for i in range(STEPS)]), batch_size=ROWS))
     return losses, net
@@ -249,7 +265,8 @@ def ran(run: Run) -> Ended:
         ended.error = trial.described(error)
         ended.memory = "can't allocate memory" in str(error)
     ended.seconds = time.monotonic() - began
-    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))  # so that the report has enough memory
+    # so that the report has enough memory
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     ended.said = next((line for line in said().splitlines() if line.startswith("headroom:")), "")
     return ended
 
@@ -261,9 +278,15 @@ def judged(room: Ended, bare: Ended, ours: Ended) -> str:
         return f"the bare script did not run out of memory: {bare.error or 'it finished'}"
     if ours.error:
         return f"{ours.said} | {ours.error}"
-    if len(ours.losses) != len(room.losses) or any(abs(a - b) > 1e-4 * abs(a) for a, b in zip(room.losses, ours.losses)):
+    if len(ours.losses) != len(room.losses) or any(
+        abs(a - b) > 1e-4 * abs(a) for a, b in zip(room.losses, ours.losses)
+    ):
         return f"losses {ours.losses}, with room {room.losses}"
-    return "" if abs(ours.weights - room.weights) <= 1e-5 * room.weights else f"weights {ours.weights}, with room {room.weights}"
+    return (
+        ""
+        if abs(ours.weights - room.weights) <= 1e-5 * room.weights
+        else f"weights {ours.weights}, with room {room.weights}"
+    )
 
 
 def main() -> int:
@@ -278,7 +301,9 @@ def main() -> int:
 
     transformers.utils.logging.set_verbosity_error()
     rooms = [(kind, int(part * LOGITS)) for kind in args.kinds.split(",") for part in KINDS[kind][1]]
-    tasks = [Run(kind, 0, False) for kind in args.kinds.split(",")] + [Run(kind, room, attached) for kind, room in rooms for attached in (False, True)]
+    tasks = [Run(kind, 0, False) for kind in args.kinds.split(",")] + [
+        Run(kind, room, attached) for kind, room in rooms for attached in (False, True)
+    ]
     ended: dict[tuple[str, int, bool], Ended] = {}
     for run, got in forked(ran, tasks, args.jobs, seconds=240):
         ended[run.kind, run.room, run.attached] = Ended(error=got.why) if isinstance(got, Died) else got

@@ -1,6 +1,6 @@
 """Checks what a replay costs before it can begin, and the small rules that it follows.
 
-    python replays.py
+python replays.py
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
 from headroom_train.proof.proof import sketched  # noqa: E402
 from headroom_train.proof.rows import Axis, Cut, Plan, alike, sample, sliced  # noqa: E402
 from headroom_train.recover import backward, check, recorder  # noqa: E402
-from headroom_train.replay import deferred as late  # noqa: E402
+from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.sandbox import norms  # noqa: E402
-from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, Calm, Sealed, Watched, rehearsal, unwarned  # noqa: E402
+from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.tape import trees  # noqa: E402
-from headroom_train.tape.recorded_module import Found, found_of  # noqa: E402
-from headroom_train.tape.snapshot import MOST, Held  # noqa: E402
+from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
+from headroom_train.tape.snapshot import MOST, Snapshot  # noqa: E402
 from headroom_train.tape.tape import Entry, Outside, Ref  # noqa: E402
 from headroom_train.wire.report import Report  # noqa: E402
 from headroom_train.wire.wire import Wire  # noqa: E402
@@ -59,8 +59,18 @@ from headroom_train.wire.wire import Wire  # noqa: E402
 def sketches() -> str:
     """A sketch has the right dot product and norm for every kind of gradient."""
     torch.manual_seed(0)
-    gradients = [torch.randn(3, 4), None, torch.zeros(0), torch.randn(7, dtype=torch.float64), torch.randn(5).bfloat16()]
-    gradients += [torch.randn(4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex128).conj(), torch.eye(3).to_sparse()]
+    gradients = [
+        torch.randn(3, 4),
+        None,
+        torch.zeros(0),
+        torch.randn(7, dtype=torch.float64),
+        torch.randn(5).bfloat16(),
+    ]
+    gradients += [
+        torch.randn(4, dtype=torch.complex64),
+        torch.randn(4, dtype=torch.complex128).conj(),
+        torch.eye(3).to_sparse(),
+    ]
     for g, found in zip(gradients, sketched(gradients)):
         values = [] if g is None else g.to_dense().reshape(-1).tolist()
         values = [part for v in values for part in (v.real, v.imag)] if g is not None and g.is_complex() else values
@@ -86,8 +96,12 @@ def sums() -> str:
     if not all(torch.allclose(a, b, rtol=1e-2 if a.dtype is torch.bfloat16 else 1e-6) for a, b in zip(found, want)):
         return f"{found} in place of {want}"
     again = [g.clone() for g in total.all()]  # type: ignore[union-attr]
-    late.scaled(again, torch.tensor(0.5))
-    return "" if all(torch.equal(a.to_dense(), b * 0.5) for a, b in zip(again, found)) else f"{again} in place of the half of {found}"
+    deferred.scaled(again, torch.tensor(0.5))
+    return (
+        ""
+        if all(torch.equal(a.to_dense(), b * 0.5) for a, b in zip(again, found))
+        else f"{again} in place of the half of {found}"
+    )
 
 
 def counts() -> str:
@@ -98,18 +112,32 @@ def counts() -> str:
     some, every = labels.clone(), labels.clone()
     some[1, 2] = some[6, 0] = -1
     every[:, 5], every[0] = -100, -100
-    tensors = [labels, some, every, labels[:, 0].clone(), labels.view(7, 2, 3), torch.rand(7, 4) > 0.5, torch.rand(7, 3)]
+    tensors = [
+        labels,
+        some,
+        every,
+        labels[:, 0].clone(),
+        labels.view(7, 2, 3),
+        torch.rand(7, 4) > 0.5,
+        torch.rand(7, 3),
+    ]
     found = weights.candidates(7, tensors, [-1])
     want: list[tuple[tuple, Any]] = [(("sum",), None), (("rows",), [1.0] * 7)]
     for i, tensor in enumerate(tensors):
         absent = [-100, -1, None] if tensor.dtype == torch.int64 else [None]
         ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 else [...]
         for n, (end, value) in enumerate((end, value) for end in ends for value in absent):
-            rows = [t[..., end].flatten().tolist() for t in tensor.double() if t.dim()] if tensor.dim() > 1 else [[t.item()] for t in tensor]
+            rows = (
+                [t[..., end].flatten().tolist() for t in tensor.double() if t.dim()]
+                if tensor.dim() > 1
+                else [[t.item()] for t in tensor]
+            )
             rule = [float(sum(row) if value is None else sum(v != value for v in row)) for row in rows]
             if min(rule) >= 0 and sum(rule):
                 want.append(((i, n), rule))
-    differ = (a is not b and not torch.allclose(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(found, want))
+    differ = (
+        a is not b and not torch.allclose(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(found, want)
+    )
     if [n for n, _ in found] != [n for n, _ in want] or any(differ):
         return f"{found} in place of {want}"
     names = {("rows",), (1, 1), (2, 0), (2, 3), (5, 0)}
@@ -134,7 +162,9 @@ def indices() -> str:
         (torch.Tensor.gather, (Ref(0), 1, Outside(0)), False),
         (F.embedding, (Ref(0), Outside(0)), False),
     ]
-    wrong = [f"{call.__name__} of {args}" for call, args, want in calls if sliced(Entry(call, None, args, {})) is not want]
+    wrong = [
+        f"{call.__name__} of {args}" for call, args, want in calls if sliced(Entry(call, None, args, {})) is not want
+    ]
     return ", ".join(wrong)
 
 
@@ -230,7 +260,12 @@ def logged_once() -> str:
     """What a model leaves for a log, and what it counts, is the same as without the failure,
     whether the script's own call of the model has succeeded or not. The step is not refused."""
     wrong = []
-    for kind in (loops_stateful.LoggedInside, loops_stateful.MeteredCalls, loops_stateful.AttributesThatChange, loops_stateful.CountedCalls):
+    for kind in (
+        loops_stateful.LoggedInside,
+        loops_stateful.MeteredCalls,
+        loops_stateful.AttributesThatChange,
+        loops_stateful.CountedCalls,
+    ):
         for every in (False, True):
             for at in ("", "_log_softmax", "_log_softmax_backward_data"):
                 loop, raised = kind(0), 0
@@ -240,7 +275,9 @@ def logged_once() -> str:
                     raised += whole.raised if whole is not None else 0
                 if not at:
                     want = loop.printed
-                elif not raised or not torch.allclose(torch.tensor(loop.printed), torch.tensor(want), rtol=1e-5, atol=1e-6):
+                elif not raised or not torch.allclose(
+                    torch.tensor(loop.printed), torch.tensor(want), rtol=1e-5, atol=1e-6
+                ):
                     wrong.append(f"{kind.__name__}, {at}: {raised} failures, {loop.printed} instead of {want}")
     return "; ".join(wrong)
 
@@ -399,8 +436,14 @@ def logs_are_plain() -> str:
     gc.collect()
     found = [t.item() / n for t, n in zip(log, (1, 2, 3))]
     held = [i for i, b in enumerate(batches) if b() is not None]
-    right = torch.allclose(torch.tensor(found), torch.tensor(want), rtol=1e-5) and math.isclose(total.item(), sum(want), rel_tol=1e-5)
-    return "" if right and not held and all(type(t) is torch.Tensor for t in log) else f"{found}, {total}, {want}, {held}, {[type(t) for t in log]}"
+    right = torch.allclose(torch.tensor(found), torch.tensor(want), rtol=1e-5) and math.isclose(
+        total.item(), sum(want), rel_tol=1e-5
+    )
+    return (
+        ""
+        if right and not held and all(type(t) is torch.Tensor for t in log)
+        else f"{found}, {total}, {want}, {held}, {[type(t) for t in log]}"
+    )
 
 
 def no_trial_for_numbers() -> str:
@@ -447,7 +490,12 @@ class Crowded(nn.Module):
 
     def __init__(self, fails: int, keeps: bool) -> None:
         super().__init__()
-        self.body, self.seen, self.keeps, self.kept = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1)), 0, keeps, torch.zeros(0)
+        self.body, self.seen, self.keeps, self.kept = (
+            nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1)),
+            0,
+            keeps,
+            torch.zeros(0),
+        )
         self.fails = iter([True] * fails + [False] * 99)  # an iterator, so that nothing inspects its contents
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -473,7 +521,7 @@ def counted_once() -> str:
         torch.optim.SGD(net.parameters())
         F.cross_entropy(net(x), y).backward()
         said.append(net.seen)
-    make, net = late.make, Crowded(1, False)
+    make, net = deferred.make, Crowded(1, False)
     torch.optim.SGD(net.parameters())
     recorder.make = refused  # would make the stand-in for the call's result
     F.cross_entropy(net(x), y).backward()
@@ -487,7 +535,11 @@ def counted_once() -> str:
         except torch.OutOfMemoryError:
             said.append(net.seen)
     told = _torch._recorder.report.told
-    return "" if said == [1] * 6 and told[-1]["why"] == "a call to Crowded changes its attribute seen" else f"{said}, {told[-1]}"
+    return (
+        ""
+        if said == [1] * 6 and told[-1]["why"] == "a call to Crowded changes its attribute seen"
+        else f"{said}, {told[-1]}"
+    )
 
 
 def after_a_refusal() -> str:
@@ -507,7 +559,7 @@ def after_a_refusal() -> str:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         F.cross_entropy(net(x), y).backward()
         optimizer.step()
-        late.gradients = backward.gradients = refused  # type: ignore[assignment]
+        deferred.gradients = backward.gradients = refused  # type: ignore[assignment]
         raised = False
         try:
             with Whole(f"aten.{at}.default", 8):
@@ -517,7 +569,7 @@ def after_a_refusal() -> str:
         except torch.OutOfMemoryError:
             raised = True
         finally:
-            late.gradients = backward.gradients = replay.gradients
+            deferred.gradients = backward.gradients = replay.gradients
         if not raised or net.own.item() != left or not torch.equal(torch.default_generator.get_state(), state):
             wrong.append(f"{at}: raised {raised}, {net.own} in place of {left}")
     return "; ".join(wrong)
@@ -543,7 +595,9 @@ def an_accuracy() -> str:
                     right = best.eq(y.view(1, -1).expand_as(best))[:2].reshape(-1).float().sum()
                 loss.backward()
             found.append((float(right), *(p.grad.clone() for p in net.parameters())))  # type: ignore[union-attr]
-        same = found[0][0] == found[1][0] and all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found[0][1:], found[1][1:]))
+        same = found[0][0] == found[1][0] and all(
+            torch.allclose(a, b, atol=1e-6) for a, b in zip(found[0][1:], found[1][1:])
+        )
         if not same or not told().startswith("8 rows in"):
             wrong.append(f"{name}: {told()}")
     return "; ".join(wrong)
@@ -657,8 +711,8 @@ class Strict(nn.LSTM):
 
 
 def time_first() -> str:
-    """A batch in dimension 1 is found where time is in dimension 0. After a failed backward, the whole batch is run again
-    even if the model raises an exception when it is given only a few rows."""
+    """A batch in dimension 1 is found where time is in dimension 0. After a failed backward, the whole batch is run
+    again even if the model raises an exception when it is given only a few rows."""
     wrong = []
     for kind, want in ((nn.LSTM, "11 rows in "), (Strict, "the whole batch again")):
         torch.manual_seed(0)
@@ -733,7 +787,10 @@ def coupled_at_last() -> str:
         with Fail() if i == 0 else nullcontext():
             net(torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(0.5 if i == 7 else 1e-9)).backward()
     (level, text), *more = remarks
-    begins, ends = "this step is run whole, although those before it were run in pieces: ", "; the same trial last passed 4 steps ago"
+    begins, ends = (
+        "this step is run whole, although those before it were run in pieces: ",
+        "; the same trial last passed 4 steps ago",
+    )
     return "" if level == "warning" and text.startswith(begins) and text.endswith(ends) and not more else f"{remarks}"
 
 
@@ -742,7 +799,12 @@ def warned_once() -> str:
     others it is only kept in the journal."""
     report, noted = Report(), []
     report.wire = lambda: SimpleNamespace(note=lambda text, level: noted.append(level))  # type: ignore[method-assign, assignment, return-value]
-    for text, level in (("whole: why; 4 steps ago", "warning"), ("whole: why; 9 steps ago", "warning"), ("whole: other", "warning"), ("whole: why", "info")):
+    for text, level in (
+        ("whole: why; 4 steps ago", "warning"),
+        ("whole: why; 9 steps ago", "warning"),
+        ("whole: other", "warning"),
+        ("whole: why", "info"),
+    ):
         report.remark(text, level)
     return "" if noted == ["warning", "info", "warning", "info"] else f"{noted}"
 
@@ -756,7 +818,11 @@ class Annealed(loops_parts.Coupled):
         self.where, self.factor, self.config = where, 0.0, SimpleNamespace(factor=0.0, steps=3)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        return super().forward(x, y, {"argument": factor, "attribute": self.factor, "object": getattr(self.config, "fac" + "tor")}[self.where])
+        return super().forward(
+            x,
+            y,
+            {"argument": factor, "attribute": self.factor, "object": getattr(self.config, "fac" + "tor")}[self.where],
+        )
 
 
 def annealed() -> str:
@@ -773,7 +839,9 @@ def annealed() -> str:
                 net.factor, net.config.factor = factors.get("attribute", 0.0), factors.get("object", 0.0)
                 optimizer.zero_grad()
                 with fault if i == 0 else nullcontext():
-                    net(torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(factors.get("argument", 0.0))).backward()
+                    net(
+                        torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(factors.get("argument", 0.0))
+                    ).backward()
                 optimizer.step()
             gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
         if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
@@ -812,7 +880,10 @@ def mixed_later() -> str:
     """Operations that relate rows to each other are found even in a batch in which they have no
     effect yet."""
     wrong, proof.PAUSE = [], math.inf  # type: ignore[misc]
-    for model, labels, name in ((Paired, torch.zeros(8, dtype=torch.long), "sub"), (Expert, 4 * torch.arange(8), "cumsum")):
+    for model, labels, name in (
+        (Paired, torch.zeros(8, dtype=torch.long), "sub"),
+        (Expert, 4 * torch.arange(8), "cumsum"),
+    ):
         gradients: list[list[torch.Tensor]] = []
         for fault in (nullcontext(), Fail()):
             torch.manual_seed(0)
@@ -850,7 +921,13 @@ def seen_to_depend() -> str:
     told: list[tuple[str, bool]] = []
     quiet: Any = lambda *_, **__: None  # noqa: E731
     wire = SimpleNamespace(
-        refused=lambda why, mixed, **_: told.append((why.partition(";")[0], mixed)), oom=quiet, step=quiet, note=quiet, limit=0, made=None, asked_to_look=False
+        refused=lambda why, mixed, **_: told.append((why.partition(";")[0], mixed)),
+        oom=quiet,
+        step=quiet,
+        note=quiet,
+        limit=0,
+        made=None,
+        asked_to_look=False,
     )
     Report.wire = lambda self: wire  # type: ignore[method-assign, assignment, return-value]
     y = torch.arange(8) % 5
@@ -983,7 +1060,8 @@ class Rounding(nn.Module):
         else:
             h = F.linear(x.bfloat16(), self.inner.weight.bfloat16(), self.inner.bias.bfloat16())
         off = 2e-3 * (len(x) % 2) if h.dtype == torch.bfloat16 else 0.0  # imitates kernels for other numbers of rows
-        return h.float() * self.scale * torch.tensor(1 + off)  # a tensor, so that the same operations run for any number of rows
+        # a tensor, so that the same operations run for any number of rows
+        return h.float() * self.scale * torch.tensor(1 + off)
 
 
 def equal_but_for_rounding() -> str:
@@ -1032,7 +1110,11 @@ def reasons() -> str:
     ]
     wrong = []
     for why, model, function in steps:
-        wrong.append(refused_otherwise("aten.nll_loss_backward.default", why, model, lambda m: F.cross_entropy(function(m(x)), y).backward()))
+        wrong.append(
+            refused_otherwise(
+                "aten.nll_loss_backward.default", why, model, lambda m: F.cross_entropy(function(m(x)), y).backward()
+            )
+        )
     return "; ".join(filter(None, wrong))
 
 
@@ -1056,13 +1138,14 @@ class Tight(nn.Module):
         self.body, self.rows, self.most = nn.Linear(6, 5), rows, most
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) > self.rows or sum(isinstance(o, late.Kept) for o in gc.get_objects()) > self.most:
+        if len(x) > self.rows or sum(isinstance(o, deferred.Kept) for o in gc.get_objects()) > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
         return self.body(x)
 
 
 def kept_values_give_way() -> str:
-    """What is kept of a result for the script takes memory. If the pieces do not fit beside it, the step comes first."""
+    """What is kept of a result for the script takes memory. If the pieces do not fit beside it, the step comes
+    first."""
     net, x = Tight(8, 0), torch.randn(32, 6)
     torch.optim.SGD(net.parameters(), lr=0.1)
     out = net(x)
@@ -1073,8 +1156,8 @@ def kept_values_give_way() -> str:
 def only_what_the_script_holds_is_kept() -> str:
     """Where a loss fails, the script's usual line holds no result of the model, and neither does the failure."""
     made: list[dict] = []
-    kept = late.Late._kept
-    late.Late._kept = lambda self: made.append(kept(self)) or made[-1]  # type: ignore[method-assign, func-returns-value]
+    kept = deferred.Deferred._kept
+    deferred.Deferred._kept = lambda self: made.append(kept(self)) or made[-1]  # type: ignore[method-assign, func-returns-value]
     net, x = nn.Linear(6, 50), torch.randn(8, 6)
     torch.optim.SGD(net.parameters(), lr=0.1)
     for keeps in (False, True):
@@ -1141,7 +1224,7 @@ def written_before_a_trial() -> str:
             self.store, self.body = torch.zeros(1), nn.Linear(6, 5)
 
     net = Storing()
-    found = Found(_torch._recorder, net)
+    found = RecordedModule(_torch._recorder, net)
     found.before(0)
     net.store.add_(1)
     return "" if found.put_back() is False and found.writes else "not seen"
@@ -1188,14 +1271,21 @@ def objects() -> str:
         def __init__(self) -> None:
             raise AssertionError
 
-    slotted, named, ordered, cyclic = object.__new__(Slotted), Named((x, 2)), OrderedDict(b=x, a=y), SimpleNamespace(x=x)
+    slotted, named, ordered, cyclic = (
+        object.__new__(Slotted),
+        Named((x, 2)),
+        OrderedDict(b=x, a=y),
+        SimpleNamespace(x=x),
+    )
     slotted.a, named.note, cyclic.me = x, y, cyclic  # type: ignore[attr-defined]
     kept = [slotted, named, ordered, Categorical(logits=x), Independent(Normal(x, x.exp()), 1)]
     for value in kept:
         leaves, tree = trees.flatten((value, 3))
         new, _ = trees.unflatten([2 * t if isinstance(t, torch.Tensor) else t for t in leaves], tree)
         again, _ = trees.flatten((new, 3))
-        if type(new) is not type(value) or not all(torch.equal(b, 2 * a) if isinstance(a, torch.Tensor) else a is b or a == b for a, b in zip(leaves, again)):
+        if type(new) is not type(value) or not all(
+            torch.equal(b, 2 * a) if isinstance(a, torch.Tensor) else a is b or a == b for a, b in zip(leaves, again)
+        ):
             wrong.append(f"{type(value).__name__}: {again} of {leaves}")
         if trees.mapped(lambda leaf: leaf, [value])[0] is not value and not isinstance(value, OrderedDict):
             wrong.append(f"{type(value).__name__} is not the same object")
@@ -1205,12 +1295,31 @@ def objects() -> str:
     wide.log = SimpleNamespace(lists=[[0.0] * 600] * 2, x=x)
     if [type(t) for t in trees.flatten(wide)[0]] != [type(None), SimpleNamespace] or trees.opened(wide.log) is not None:
         wrong.append("too much is looked at")
-    closed = [random.Random(), threading.local(), nn.Linear(2, 2), Listing, trees.flatten, Listing.Cache(x), 3, object(), type("Whole", (int,), {})(3)]
+    closed = [
+        random.Random(),
+        threading.local(),
+        nn.Linear(2, 2),
+        Listing,
+        trees.flatten,
+        Listing.Cache(x),
+        3,
+        object(),
+        type("Whole", (int,), {})(3),
+    ]
     wrong += [f"{value} is opened" for value in closed if trees.opened(value) is not None]
     given = SimpleNamespace(nodes=x, edges=torch.randn(3, 4), labels=torch.randn(5))
     steps: list[tuple[str, nn.Module, Callable[[Any], Any]]] = [
-        ("the script uses a Cache object that a call to Listing returns, and such an object cannot be joined from pieces", Listing(), lambda m: m(x).values),
-        ("the first module's arguments, in a SimpleNamespace object, disagree about the size of the batch", Parted(), lambda m: m(given)),
+        (
+            "the script uses a Cache object that a call to Listing returns, and such an object cannot be "
+            "joined from pieces",
+            Listing(),
+            lambda m: m(x).values,
+        ),
+        (
+            "the first module's arguments, in a SimpleNamespace object, disagree about the size of the batch",
+            Parted(),
+            lambda m: m(given),
+        ),
     ]
     wrong += [refused_otherwise("aten.addmm.default", *step) for step in steps]
     return "; ".join(filter(None, wrong))
@@ -1241,7 +1350,9 @@ class Packing(nn.Linear):
     def forward(self, x: torch.Tensor, at: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         y = super().forward(x + at.unsqueeze(-1))
         flat = y.reshape(-1, y.shape[-1])
-        return torch.cat([flat[a:b] - flat[a:b].mean(0) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist())]).view(y.shape)
+        return torch.cat([flat[a:b] - flat[a:b].mean(0) for a, b in zip(ends[:-1].tolist(), ends[1:].tolist())]).view(
+            y.shape
+        )
 
 
 class Graph(nn.Linear):
@@ -1268,14 +1379,31 @@ def kinds_of_batches() -> str:
     x, edges = torch.randn(8, 6), torch.tensor([[0, 3, 7, 2, 5, 1, 4, 6], [1, 4, 6, 5, 7, 2, 0, 3]])
     ends, at = torch.tensor([0, 3, 8]), torch.arange(8)
     steps: list[tuple[str, nn.Module, tuple]] = [
-        ("a row's result depends on the other rows; dimension 0 of the arguments of Timed, of 8, may not be the batch, since its LSTM has batch_first=False",
-         Timed(), (torch.randn(8, 2, 6),)),
-        ("the first module is given a list of 8 items, and only tensors are cut", Stacked(6, 9), ([{"x": row} for row in x],)),
+        (
+            "a row's result depends on the other rows; dimension 0 of the arguments of Timed, of 8, may "
+            "not be the batch, since its LSTM has batch_first=False",
+            Timed(),
+            (torch.randn(8, 2, 6),),
+        ),
+        (
+            "the first module is given a list of 8 items, and only tensors are cut",
+            Stacked(6, 9),
+            ([{"x": row} for row in x],),
+        ),
         ("a batch of one row cannot be split", Packing(6, 9), (x[None], at[None], ends)),
-        ("a row's result depends on the other rows; dimension 0 of the arguments of Packing, of 8, may not be the batch, since 3 whole numbers are given "
-         "with it, such as the ends of sequences", Packing(6, 9), (x, at, ends)),
-        ("a call to Graph fails if dimension 0 of its arguments is cut from 8 to 2 (IndexError: index 3 is out of bounds for dimension 0 with size 2)",
-         Graph(6, 9), (x, edges, at)),
+        (
+            "a row's result depends on the other rows; dimension 0 of the arguments of Packing, of 8, "
+            "may not be the batch, since 3 whole numbers are given "
+            "with it, such as the ends of sequences",
+            Packing(6, 9),
+            (x, at, ends),
+        ),
+        (
+            "a call to Graph fails if dimension 0 of its arguments is cut from 8 to 2 (IndexError: index "
+            "3 is out of bounds for dimension 0 with size 2)",
+            Graph(6, 9),
+            (x, edges, at),
+        ),
     ]
     wrong = []
     for why, model, given in steps:
@@ -1291,10 +1419,16 @@ def kinds_of_batches() -> str:
             if refused["why"] != why or refused["code"] == failure.Mixed.code:
                 wrong.append(f"{where} {why}: {refused}")
     plan = Plan.__new__(Plan)
-    plan.tape, plan.batch, plan._rows = SimpleNamespace(outside=[x, edges, edges[:, :1]]), 8, [SimpleNamespace(count=2), SimpleNamespace(count=3)]  # type: ignore[assignment]
+    plan.tape, plan.batch, plan._rows = (
+        SimpleNamespace(outside=[x, edges, edges[:, :1]]),
+        8,
+        [SimpleNamespace(count=2), SimpleNamespace(count=3)],
+    )  # type: ignore[assignment]
     for at, points in ((1, True), (2, False), (0, False)):
         try:
-            plan.refuse_pointing(Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: Axis(0)}, False))
+            plan.refuse_pointing(
+                Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: Axis(0)}, False)
+            )
             found = False
         except failure.Refused:
             found = True
@@ -1331,13 +1465,17 @@ class Numbered(nn.Module):
             "enough": lambda: self.one(h) * 2 if (x[:, 0] > -9).sum() > 40 else self.one(h),
             "counted": lambda: torch.where((x[:, 0] > -9).sum() > 40, self.one(h) * 2, self.one(h)),
             "floor": lambda: self.one(h) * (x[:, :1] > -9).float().sum().clamp(min=40) / 40,
-            "by class": lambda: self.one(h) * (1 + (torch.zeros(5).index_add(0, (x[:, 0] < -9).long(), torch.ones(len(x))) > 40).float()),
+            "by class": lambda: (
+                self.one(h)
+                * (1 + (torch.zeros(5).index_add(0, (x[:, 0] < -9).long(), torch.ones(len(x))) > 40).float())
+            ),
             "by bin": lambda: torch.where(torch.bincount((x[:, 0] < -9).long())[0] > 40, self.one(h) * 2, self.one(h)),
             "some": lambda: self.one(h) * 2 if (x[:, 0] > -9).sum() > 0 else self.one(h),
             "backward by number": lambda: Halting.apply(self.one(h), 40),
             "backward": lambda: Halting.apply(self.one(h), 0),
             "looked up": lambda: self.one(h)[torch.arange(len(h)), :].clamp(max=40.0),
-            "as many": lambda: self.one(h) * (torch.arange(66) >= 40).float().mean(),  # not rows, although there are as many
+            # not rows, although there are as many
+            "as many": lambda: self.one(h) * (torch.arange(66) >= 40).float().mean(),
             "one by one": lambda: torch.stack([self.one(row) for row in h]),
             "divided": lambda: self.one(h) / 3,
         }
@@ -1375,8 +1513,8 @@ def halted(out: torch.Tensor) -> torch.Tensor:
 
 
 def rows_by_number() -> str:
-    """A model or a loss that treats rows by their numbers, or batches by their size, gives the same gradients as without the
-    failure, or is refused. What does neither is run in pieces."""
+    """A model or a loss that treats rows by their numbers, or batches by their size, gives the same gradients as
+    without the failure, or is refused. What does neither is run in pieces."""
 
     def zeroed(out: torch.Tensor) -> torch.Tensor:
         out[40:] = 0.0
@@ -1401,7 +1539,18 @@ def rows_by_number() -> str:
         "counted", "floor", "by class", "counted rows", "capacity", "enough", "backward by number", "heads", "split", "mask", "written",
         "detached", "every second", "size", "size, another number", "counts", "rows of the loss",
     ]  # fmt: skip
-    for kind in (*refused, "as many", "looked up", "one by one", "divided", "does not count", "columns of the loss", "counted columns", "some", "backward"):
+    for kind in (
+        *refused,
+        "as many",
+        "looked up",
+        "one by one",
+        "divided",
+        "does not count",
+        "columns of the loss",
+        "counted columns",
+        "some",
+        "backward",
+    ):
         grads: list[list] = []
         for failing in (False, True):
             torch.manual_seed(1)
@@ -1436,7 +1585,8 @@ class Drawing(nn.Module):
 
 
 def generators_of_the_script() -> str:
-    """A model that draws from a generator of the script's own is not called again, and its trial does not draw from it."""
+    """A model that draws from a generator of the script's own is not called again, and its trial does not draw from
+    it."""
     net = Drawing()
     torch.optim.SGD(net.parameters(), lr=0.1)
     before = net.generator.get_state()
@@ -1446,7 +1596,11 @@ def generators_of_the_script() -> str:
         except torch.OutOfMemoryError:
             same = torch.equal(before, net.generator.get_state())
             why = _torch._recorder.report.told[-1]["why"]
-            return "" if same and why == "a call draws random numbers from a generator of the script's own" else f"{same}, {why}"
+            return (
+                ""
+                if same and why == "a call draws random numbers from a generator of the script's own"
+                else f"{same}, {why}"
+            )
     return "survived"
 
 
@@ -1517,7 +1671,10 @@ def same_draws() -> str:
 def draws_between() -> str:
     """A batch that is run whole again draws the same random numbers as the script did, whatever the
     script drew between calls."""
-    net, head = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5)), nn.Sequential(nn.Linear(50, 5), nn.Dropout(0.5), nn.BatchNorm1d(5))
+    net, head = (
+        nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5)),
+        nn.Sequential(nn.Linear(50, 5), nn.Dropout(0.5), nn.BatchNorm1d(5)),
+    )
     optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
     x, gradients = torch.randn(8, 6), []
     for fault in (nullcontext(), Fail("aten.native_batch_norm_backward.default")):
@@ -1573,10 +1730,21 @@ def mode_only_for_draws() -> str:
 
     proof.Proof._rules, proof.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
     plain, every = [False] * 8, [True] * 8
-    called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)  # before PyTorch 2.6, the two are not told apart
-    cases = [(Sometimes(0.0), plain, False, NEVER), (Sometimes(0.5), [False, *every], False, ANYWHERE), (Sometimes(0.5, range(2, 3)), every, False, ANYWHERE)]
-    cases += [(Attending(0.0, False), plain, False, NEVER), (Attending(0.1, True), light, True, called), (Attending(0.0, True), plain, True, NEVER)]
-    cases += [(nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5, inplace=at)), light, False, called) for at in (False, True)]
+    # before PyTorch 2.6, the two are not told apart
+    called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)
+    cases = [
+        (Sometimes(0.0), plain, False, NEVER),
+        (Sometimes(0.5), [False, *every], False, ANYWHERE),
+        (Sometimes(0.5, range(2, 3)), every, False, ANYWHERE),
+    ]
+    cases += [
+        (Attending(0.0, False), plain, False, NEVER),
+        (Attending(0.1, True), light, True, called),
+        (Attending(0.0, True), plain, True, NEVER),
+    ]
+    cases += [
+        (nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5, inplace=at)), light, False, called) for at in (False, True)
+    ]
     cases += [(nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.AlphaDropout(0.5)), every, False, ANYWHERE)]
     for net, modes, half, drawn in cases:
         tried.clear()
@@ -1584,8 +1752,9 @@ def mode_only_for_draws() -> str:
         torch.optim.SGD(net.parameters(), lr=0.1)
         with Whole("aten._log_softmax.default", 8):
             F.cross_entropy(net(x), y).backward()
-        found: Any = found_of(net)
-        proof.rehearsed([net], 2, lambda *_: None)  # nothing is drawn in this trial, and that must not change what is known
+        found: Any = record_of(net)
+        # nothing is drawn in this trial, and that must not change what is known
+        proof.rehearsed([net], 2, lambda *_: None)
         if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
             wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
     proof.Proof._rules, proof.Proof._sketch = rule, sketch  # type: ignore[method-assign]
@@ -1636,15 +1805,25 @@ def views_are_the_same() -> str:
 
 
 def cut_by_the_script() -> str:
-    """If a script calls a module on parts of its batch and joins the results, that is the reason of the refusal, both where
-    the parts differ in size and where the joined rows get another shape. Two results of one call are no such parts."""
+    """If a script calls a module on parts of its batch and joins the results, that is the reason of the refusal, both
+    where the parts differ in size and where the joined rows get another shape. Two results of one call are no such
+    parts."""
     wrong = []
-    x, said = torch.randn(20, 9), "Linear is called {} rows, and the results are joined, so that their rows are not those of one call"
+    x, said = (
+        torch.randn(20, 9),
+        "Linear is called {} rows, and the results are joined, so that their rows are not those of one call",
+    )
     cases: list[tuple[Callable[[Any], torch.Tensor], str]] = [
         (lambda net: torch.cat([net(x[:8]), net(x[8:12])]), said.format("2 times, on 8 + 4")),
         (lambda net: torch.cat([net(x[:6]), net(x[6:12])]).reshape(4, 3, 5), said.format("2 times, on 6 + 6")),
-        (lambda net: torch.cat([net(p) for p in x.split(4)]).reshape(10, 2, 5), said.format("5 times, on 4 + 4 + 4 + 4 + …")),
-        (lambda net: net(x[:12]).reshape(5, 3, 4), "reshape cannot be run on fewer rows: shape '[5, 3, 4]' is invalid for input of size 10"),
+        (
+            lambda net: torch.cat([net(p) for p in x.split(4)]).reshape(10, 2, 5),
+            said.format("5 times, on 4 + 4 + 4 + 4 + …"),
+        ),
+        (
+            lambda net: net(x[:12]).reshape(5, 3, 4),
+            "reshape cannot be run on fewer rows: shape '[5, 3, 4]' is invalid for input of size 10",
+        ),
     ]
     for made, why in cases:
         net = nn.Linear(9, 5)
@@ -1680,7 +1859,9 @@ def a_level_loss() -> str:
             net(x).backward()
     except torch.OutOfMemoryError:
         said.append(_torch._recorder.report.told[-1]["why"])
-    return "" if said == ["the loss is the same for other rows, so it is not known how it depends on them"] else f"{said}"
+    return (
+        "" if said == ["the loss is the same for other rows, so it is not known how it depends on them"] else f"{said}"
+    )
 
 
 def complex_numbers() -> str:
@@ -1771,7 +1952,9 @@ def without_autocast() -> str:
     return "" if found == [False, True, True] else f"{found}"
 
 
-def rounded(net: nn.Module, loss: Callable[[], torch.Tensor], fault: Callable[[], Any] = lambda: Injector(Fault("again", 0, 8))) -> str:
+def rounded(
+    net: nn.Module, loss: Callable[[], torch.Tensor], fault: Callable[[], Any] = lambda: Injector(Fault("again", 0, 8))
+) -> str:
     """Runs a step twice, whole and in pieces. Returns what is wrong; empty if the gradients are the same except
     for rounding errors."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -1806,13 +1989,23 @@ def trials_are_gone() -> str:
     """Once the gradients of pieces are computed, nothing from earlier tries takes memory. No piece
     leaves anything for the next one, even without a search for reference cycles."""
     torch.manual_seed(0)
-    net, x, y = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5)), torch.randn(12, 4, 6), torch.randint(0, 5, (12, 4))
+    net, x, y = (
+        nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5)),
+        torch.randn(12, 4, 6),
+        torch.randint(0, 5, (12, 4)),
+    )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     left: list[int] = []
     piece = replay._piece
 
     def counting(*args: Any) -> Any:
-        left.append(sum(1 for t in gc.get_objects() if type(t) is torch.Tensor and t.dim() and t.shape[-1] in (9, 5) and t.grad_fn is not None))
+        left.append(
+            sum(
+                1
+                for t in gc.get_objects()
+                if type(t) is torch.Tensor and t.dim() and t.shape[-1] in (9, 5) and t.grad_fn is not None
+            )
+        )
         return piece(*args)
 
     replay._piece = counting
@@ -1848,13 +2041,13 @@ def the_cache_is_emptied() -> str:
     net = nn.Linear(6, 5)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     called: list[str] = []
-    emptied, pieces = late.clean, late.gradients
-    late.clean = lambda *a, **k: (called.append("clean"), emptied(*a, **k))[1]
-    late.gradients = lambda *a, **k: (called.append("pieces"), pieces(*a, **k))[1]
+    emptied, pieces = deferred.clean, deferred.gradients
+    deferred.clean = lambda *a, **k: (called.append("clean"), emptied(*a, **k))[1]
+    deferred.gradients = lambda *a, **k: (called.append("pieces"), pieces(*a, **k))[1]
     for fault in (Fault("again", 0, 8), None):
         failing(net, 8, fault)
         optimizer.step()
-    late.clean, late.gradients = emptied, pieces
+    deferred.clean, deferred.gradients = emptied, pieces
     return "" if called == ["clean", "pieces", "pieces"] else f"{called}"
 
 
@@ -1909,7 +2102,11 @@ def compiled() -> str:
     optimizer.step()
     told = _torch._recorder.report.told
     most = 0 if hasattr(torch.compiler, "set_stance") else 1  # before 2.6 trials are compiled, too
-    return "" if len(made) == 1 and made[0] <= most and told[-1]["how"] == "8 rows in 2 pieces" else f"{made} graphs, {told}"
+    return (
+        ""
+        if len(made) == 1 and made[0] <= most and told[-1]["how"] == "8 rows in 2 pieces"
+        else f"{made} graphs, {told}"
+    )
 
 
 def attributes_come_back() -> str:
@@ -1919,7 +2116,7 @@ def attributes_come_back() -> str:
     for once_more in (False, True):
         net = nn.Linear(2, 2)
         net.count = 0  # type: ignore[assignment]
-        found = Found(_torch._recorder, net)
+        found = RecordedModule(_torch._recorder, net)
         for _ in range(3):
             net.count += 10  # type: ignore[operator]
             found.before(0)
@@ -1938,7 +2135,7 @@ def too_much_to_look_at() -> str:
     for many in (False, True):
         net: Any = nn.Linear(2, 2)
         net.log = [[[0] for _ in range(20)] for _ in range(60 if many else 2)]
-        found = Found(_torch._recorder, net)
+        found = RecordedModule(_torch._recorder, net)
         found.before(0)
         net.log[0][0].append(1)
         found.after()
@@ -1966,7 +2163,12 @@ def sealed() -> str:
         lambda: torch._foreach_add_([x * 1, x * 2], 1.0),
         lambda: F.dropout(x * 1, 0.5, inplace=True),
         lambda: recurrent(x.unsqueeze(0)),
-        lambda: torch.zeros(4).index_add_(0, indices, torch.ones(2)).scatter_(0, indices, 1.0).index_put_((indices,), torch.ones(2)),
+        lambda: (
+            torch.zeros(4)
+            .index_add_(0, indices, torch.ones(2))
+            .scatter_(0, indices, 1.0)
+            .index_put_((indices,), torch.ones(2))
+        ),
         lambda: F.scaled_dot_product_attention(*(torch.randn(2, 2, 4, 8) for _ in range(3))),
         lambda: torch.utils.checkpoint.checkpoint(lambda t: t.relu().mul_(2), weight, use_reentrant=False),
         lambda: (normed(x).relu_(), attention(x, x, x)),
@@ -1991,7 +2193,7 @@ def sealed() -> str:
     ]
     before = [t.clone() for t in (x, own, weight)]
     for n, call in enumerate(harmless + writing):
-        for sealed in (Watched([Sealed("it", [])]), Calm(watchers=[Sealed("it", [])])):
+        for sealed in (Watched([Sealed("it", [])]), NoRandomness(watchers=[Sealed("it", [])])):
             stopped = False
             try:
                 with sealed, torch.no_grad():
@@ -2094,10 +2296,13 @@ def untried() -> str:
             loss(net(x), y).backward()
         except torch.OutOfMemoryError:
             said.append(_torch._recorder.report.told[-1]["why"])
-        found: Any = found_of(net)
+        found: Any = record_of(net)
         said += [rows.count(8), found.tried]
         rows.clear()
-    whys = "there is not enough memory for a trial on a few rows", f"BatchNorm1d computes statistics over the batch; {norms.HINT}"
+    whys = (
+        "there is not enough memory for a trial on a few rows",
+        f"BatchNorm1d computes statistics over the batch; {norms.HINT}",
+    )
     return "" if said == [whys[0], 1, False, whys[1], 2, True] else f"{said}"
 
 
@@ -2110,7 +2315,7 @@ def everything_comes_back() -> str:
     net.own = (Slow.__new__(Slow), [0])
     net.own[0].written = [["a"]]
     weight, place = net.weight, net.weight.data_ptr()
-    held = Held([net], deep=True)
+    held = Snapshot([net], deep=True)
     with rehearsal([net]):
         net.log["a"].append(2)
         net.log["b"] = 0
@@ -2126,14 +2331,24 @@ def everything_comes_back() -> str:
         net.bias = nn.Parameter(torch.zeros(2))
         changed = {(c.name, c.inside is not None) for c in held.changed()}
     found = net.log, net.seen, list(net.last), vars(net.own[0]), net.own[1]
-    want = {("log", False), ("log", True), ("seen", True), ("last", True), ("long", True), ("own", True), ("_parameters", False)}
+    want = {
+        ("log", False),
+        ("log", True),
+        ("seen", True),
+        ("last", True),
+        ("long", True),
+        ("own", True),
+        ("_parameters", False),
+    }
     if changed != want or list(held.changed()):
         return f"{changed}, {list(held.changed())}"
     if found != ({"a": [1]}, {1}, [1, 2], {"written": [["a"]]}, [0]):
         return f"{found}"
     if {len(v) for v in net.long.values()} != {MOST + 1}:
         return "something long is longer"
-    return "" if net.weight is weight and weight.data_ptr() == place and bool(net.bias.any()) else "a parameter is another"
+    return (
+        "" if net.weight is weight and weight.data_ptr() == place and bool(net.bias.any()) else "a parameter is another"
+    )
 
 
 REACHED = {"list": [0]}
@@ -2179,9 +2394,18 @@ def reached() -> str:
     net.register_forward_pre_hook(lambda *args: closed.append(1))
 
     def values() -> tuple:
-        return NUMBER, list(REACHED["list"]), list(Reaching.shared), Reaching.calls, KEEPER.number, keeper.number, list(keeper.found), list(closed)
+        return (
+            NUMBER,
+            list(REACHED["list"]),
+            list(Reaching.shared),
+            Reaching.calls,
+            KEEPER.number,
+            keeper.number,
+            list(keeper.found),
+            list(closed),
+        )
 
-    before, held = values(), Held([net], deep=True)
+    before, held = values(), Snapshot([net], deep=True)
     with rehearsal([net]):
         net(torch.zeros(1, 2))
         keeper.others.append(1)
@@ -2191,7 +2415,11 @@ def reached() -> str:
         changed = sorted(c.name for c in held.changed())
     if values() != before or keeper.others != [0, 1] or KEEPER.others != [1]:
         return f"{values()} after {before}"
-    return "" if changed == ["NUMBER", "REACHED", "calls", "closed", "found", "number", "number", "shared"] else f"{changed}"
+    return (
+        ""
+        if changed == ["NUMBER", "REACHED", "calls", "closed", "found", "number", "number", "shared"]
+        else f"{changed}"
+    )
 
 
 class Slow:
@@ -2230,7 +2458,11 @@ def full_precision() -> str:
     backends = torch.backends
 
     def settings() -> list[str]:
-        found = [torch.get_float32_matmul_precision, lambda: backends.cudnn.allow_tf32, lambda: backends.cuda.matmul.allow_tf32]
+        found = [
+            torch.get_float32_matmul_precision,
+            lambda: backends.cudnn.allow_tf32,
+            lambda: backends.cuda.matmul.allow_tf32,
+        ]
         if hasattr(backends.cudnn, "conv"):
             kinds = backends, backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul
             found += [lambda: [kind.fp32_precision for kind in kinds]]
@@ -2242,7 +2474,11 @@ def full_precision() -> str:
         except RuntimeError:
             return "mixed"
 
-    changes: list[Callable] = [lambda: None, lambda: torch.set_float32_matmul_precision("medium"), lambda: setattr(backends.cudnn, "allow_tf32", False)]
+    changes: list[Callable] = [
+        lambda: None,
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: setattr(backends.cudnn, "allow_tf32", False),
+    ]
     if hasattr(backends.cudnn, "conv"):
         changes += [lambda: setattr(backends, "fp32_precision", "tf32")]
     for i, change in enumerate(changes):

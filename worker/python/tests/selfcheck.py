@@ -113,7 +113,10 @@ def main() -> int:
         got: Found = Sweep(shape, 0, 3, 2, True).run()
         good = bool(got.wrong) == found and got.raised > 0 and (got.survived > 0 or name != "tries again")
         missed += not good
-        print(f"{'ok' if good else 'FAILED':6} {name}: survived {got.survived}, raised {got.raised}, wrong {got.wrong}", flush=True)
+        print(
+            f"{'ok' if good else 'FAILED':6} {name}: survived {got.survived}, raised {got.raised}, wrong {got.wrong}",
+            flush=True,
+        )
     return 1 if missed else 0
 
 

@@ -80,7 +80,11 @@ def settles(draw: random.Random) -> str:
     if m.failures > 40:
         return f"{m.failures} failures in 400 batches of {rows} × {length} in {capacity}"
     fewest = -(-rows // (capacity // length))
-    return "" if m.pieces <= 2 * fewest + 1 else f"{m.pieces} pieces of {rows} × {length} in {capacity}, where {fewest} would do"
+    return (
+        ""
+        if m.pieces <= 2 * fewest + 1
+        else f"{m.pieces} pieces of {rows} × {length} in {capacity}, where {fewest} would do"
+    )
 
 
 def one_row_is_too_large(draw: random.Random) -> str:
@@ -155,8 +159,8 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
 
 
 def the_limit_is_what_fits(draw: random.Random) -> str:
-    """The limit for the next attempt is a number of rows that nearly fits, and is at least half of the largest that does. It is
-    not known before something has failed, and is lifted when a whole batch fits again."""
+    """The limit for the next attempt is a number of rows that nearly fits, and is at least half of the largest that
+    does. It is not known before something has failed, and is lifted when a whole batch fits again."""
     rows = draw.randint(8, 300)
     m = Machine(draw.randint(1, rows - 1))
     if m.sizes.limit() is not None or not m.batch(1) or m.sizes.limit() is not None:
@@ -228,7 +232,11 @@ def main() -> int:
     for rule in RULES:
         said = [s for s in (rule(random.Random(seed)) for seed in range(300)) if s]
         failed += bool(said)
-        print(f"{'FAILED' if said else 'ok':6} {rule.__name__.replace('_', ' ')}{': ' if said else ''}{said[0] if said else ''} {len(said)} of 300 differ")
+        print(
+            f"{'FAILED' if said else 'ok':6} "
+            f"{rule.__name__.replace('_', ' ')}{': ' if said else ''}{said[0] if said else ''} "
+            f"{len(said)} of 300 differ"
+        )
     return 1 if failed else 0
 
 

@@ -106,7 +106,9 @@ def judged(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
         trial.attach()
     got = trial.run(shape, seed, task.step + 2, task.step, task.fault)
     names, steps = got.names[: got.at + 1], len(got.gradients[-1])
-    out = Outcome("raised", before=got.before, after=got.after, at=got.at, names=names, failures=len(got.failed), steps=steps)
+    out = Outcome(
+        "raised", before=got.before, after=got.after, at=got.at, names=names, failures=len(got.failed), steps=steps
+    )
     if got.error is not None:
         out.error = trial.described(got.error)
         if not got.failed:
@@ -115,7 +117,9 @@ def judged(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
             out.kind, out.why = "WRONG", f"raised in step {got.step}, in which nothing had failed: {out.error}"
         elif str(got.error) == got.failed[-1] != got.failed[0] and users(got.error):
             out.kind = "none"  # the first failure was survived, and then an operation of the user's own failed
-        elif str(got.error) not in (got.failed if later(want.operations[task.step], got) else got.failed[:1]):  # a step in pieces raises a copy
+        elif str(got.error) not in (
+            got.failed if later(want.operations[task.step], got) else got.failed[:1]
+        ):  # a step in pieces raises a copy
             out.kind, out.why = "WRONG", f"not the exception that was raised first: {out.error}"
         elif said := made(want, got, task.step, shape):
             out.kind, out.why = "WRONG", said
@@ -125,7 +129,9 @@ def judged(shape: Shape, seed: int, want: Record, task: Task) -> Outcome:
     elif said := wrong(want, got, task.step, shape.tolerance, shape.dropout):
         out.kind, out.why = "WRONG", said
     else:
-        out.kind = "approximate" if shape.dropout and wrong(want, got, task.step, shape.tolerance, False) else "survived"
+        out.kind = (
+            "approximate" if shape.dropout and wrong(want, got, task.step, shape.tolerance, False) else "survived"
+        )
     return out
 
 
@@ -134,7 +140,14 @@ def made(want: Record, got: Record, step: int, shape: Shape) -> str:
     if shape.dropout:
         return ""
     pairs = zip(want.gradients[step], got.gradients[step])
-    return next((f"gradients of a step before the failure: {said}" for a, b in pairs if (said := differs(a, b, shape.tolerance))), "")
+    return next(
+        (
+            f"gradients of a step before the failure: {said}"
+            for a, b in pairs
+            if (said := differs(a, b, shape.tolerance))
+        ),
+        "",
+    )
 
 
 def faults(operations: list[Operation], rows: int, every: int, seed: int, step: int) -> Iterator[Fault]:
@@ -267,7 +280,10 @@ class Sweep:
             said = [changed(out, other, later) for other in known]
             if all(said):
                 out.kind, out.why = "WRONG", f"{said[0]} changed, and {out.error}"
-            elif out.after and all(out.after.random not in (other.after and other.after.random, out.before and out.before.random) for other in known):
+            elif out.after and all(
+                out.after.random not in (other.after and other.after.random, out.before and out.before.random)
+                for other in known
+            ):
                 self.found.random += 1
             self.count(task, out)
 
@@ -278,7 +294,10 @@ class Sweep:
         k = places(operations, out)[0]
         phase = operations[k].phase
         found.runs += 1
-        text = f"{task.fault.mode} {task.fault.at if task.fault.mode != 'limit' else task.fault.elements}, step {task.step}"
+        text = (
+            f"{task.fault.mode} {task.fault.at if task.fault.mode != 'limit' else task.fault.elements}, step "
+            f"{task.step}"
+        )
         if task.fault.second >= 0:
             text += f", then {task.fault.second} later"
         text += f": {phase}, {out.names[-1] if out.names else '?'} at {operations[k].where}"
@@ -289,8 +308,10 @@ class Sweep:
             found.raised += 1
             found.where[phase] = found.where.get(phase, 0) + 1
             trained = out.steps == len(self.want.gradients[task.step])  # if so, only a number to print was lost
-            asked = "(injected: " in out.said.partition("cannot be run in pieces")[2]  # the user asks for exactly that value
-            asked = asked or out.names[-1:] == ["aten.slice.Tensor"]  # rows are cut by slicing: what cannot be sliced cannot be cut
+            # the user asks for exactly that value
+            asked = "(injected: " in out.said.partition("cannot be run in pieces")[2]
+            # rows are cut by slicing: what cannot be sliced cannot be cut
+            asked = asked or out.names[-1:] == ["aten.slice.Tensor"]
             if phase in MUST and task.fault.mode != "limit" and task.fault.second < 0 and not trained and not asked:
                 found.missed.append(f"{text}: {out.said or out.error}")
         else:
@@ -306,16 +327,26 @@ def pairs(sweep: Sweep, every: int) -> Found:
     inside = [k for k, o in enumerate(operations) if o.phase in MUST]
     rows = sweep.shape.make.rows  # type: ignore[attr-defined]
     sweep.found.name += " (pairs)"
-    return sweep.run([Task(2, Fault("again", k, rows, second=later)) for k in inside[:: 2 * every] for later in range(k % 3, 300, 9 * every)])
+    return sweep.run(
+        [
+            Task(2, Fault("again", k, rows, second=later))
+            for k in inside[:: 2 * every]
+            for later in range(k % 3, 300, 9 * every)
+        ]
+    )
 
 
 def show(found: Found, verbose: bool) -> None:
     where = ", ".join(f"{n} {phase}" for phase, n in sorted(found.where.items()))
     verdict = "FAILED" if found.failed else "ok"
     print(
-        f"{verdict:6} {found.name} ({found.kind}): {found.operations} operations, {found.runs} runs: survived {found.survived}"
+        f"{verdict:6} {found.name} ({found.kind}): {found.operations} operations, {found.runs} runs: "
+        f"survived {found.survived}"
         + (f" ({found.approximate} approximate)" if found.approximate else "")
-        + f", raised {found.raised}{f' ({where})' if where else ''}, wrong {found.wrong}, random state moved {found.random}; {found.seconds} s",
+        + (
+            f", raised {found.raised}{f' ({where})' if where else ''}, wrong {found.wrong}, random state "
+            f"moved {found.random}; {found.seconds} s"
+        ),
         flush=True,
     )
     shown = Counter[str]()
@@ -331,7 +362,9 @@ def main() -> int:
     p.add_argument("--loops", default="", help="names, with commas between; all of them if left out")
     p.add_argument("--every", type=int, default=1, help="only every N-th operation")
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--deep", action="store_true", help="each operation in the first step and in a later one, not in one of the two")
+    p.add_argument(
+        "--deep", action="store_true", help="each operation in the first step and in a later one, not in one of the two"
+    )
     p.add_argument("--pairs", default="", help="a loop in which a second failure follows the first")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     p.add_argument("--json", action="store_true", help="a line of JSON for each loop")

@@ -1,6 +1,6 @@
 """Checks trainings outside the main thread, and several threads that call modules.
 
-    python threads.py
+python threads.py
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class Training:
 
 
 def same(a: Training, b: Training) -> bool:
-    return a.made == b.made and all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a.net.parameters(), b.net.parameters()))
+    return a.made == b.made and all(
+        torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a.net.parameters(), b.net.parameters())
+    )
 
 
 WANT = Training().steps(4)  # on the main thread
@@ -168,7 +170,11 @@ def two_threads_with_two_models() -> str:
         return "other weights"
     if outs != [(Tensor, Tensor)] * 2:
         return f"the second is recorded: {outs}"
-    return "" if [level for text, level in said if "two threads train at once" in text] == ["warning"] * len(said) and said else f"{said}"
+    return (
+        ""
+        if [level for text, level in said if "two threads train at once" in text] == ["warning"] * len(said) and said
+        else f"{said}"
+    )
 
 
 def the_first_of_two_threads_goes_on() -> str:
@@ -184,7 +190,11 @@ def the_first_of_two_threads_goes_on() -> str:
         a.optimizer.step()
     a.step()
     b.step()
-    return "" if injector.raised and same(a, WANT) and same(b, WANT) and len(told()) == 1 else f"{told()}, {same(a, WANT)}, {same(b, WANT)}"
+    return (
+        ""
+        if injector.raised and same(a, WANT) and same(b, WANT) and len(told()) == 1
+        else f"{told()}, {same(a, WANT)}, {same(b, WANT)}"
+    )
 
 
 def one_model_in_two_threads() -> str:
@@ -263,7 +273,11 @@ def an_evaluation_makes_no_owner_of_another_thread() -> str:
     owner = recorder().owner.now()
     in_thread(evaluated)
     a.steps(3)
-    return "" if owner is not None and owners == [owner] and found_of(net) is not None and same(a, WANT) else "the thread that evaluates is the owner"
+    return (
+        ""
+        if owner is not None and owners == [owner] and found_of(net) is not None and same(a, WANT)
+        else "the thread that evaluates is the owner"
+    )
 
 
 def a_model_that_is_called_late_is_found() -> str:
@@ -372,7 +386,9 @@ def values_are_not_computed_for_another_thread() -> str:
 def a_thread_is_freed() -> str:
     seen = in_thread(lambda: [Training().steps(2), weakref.ref(recorder().mine())])[1]
     gc.collect()
-    return "" if seen() is None and recorder().owner.now() is None else "what a thread was doing is kept when it has ended"
+    return (
+        "" if seen() is None and recorder().owner.now() is None else "what a thread was doing is kept when it has ended"
+    )
 
 
 CHECKS = [

@@ -66,7 +66,8 @@ class HfTrainer(Loop):
 
     def run(self, steps: int, begin: Callable[[int], None]) -> None:
         rows = []
-        for i in range(60 * self.accumulation):  # the number does not depend on the steps made, since the rows are shuffled
+        # the number does not depend on the steps made, since the rows are shuffled
+        for i in range(60 * self.accumulation):
             rows += [{"input_ids": a, "labels": b} for a, b in zip(*tokens(self, i))]
         with tempfile.TemporaryDirectory() as out:
             arguments = TrainingArguments(

@@ -23,11 +23,13 @@ from torch.utils._device import _device_constructors
 from inject import Fault, Injector, Operation, Phases
 from loop import Loop, Shape
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # the headroom of this repository, unless PYTHONPATH has another
+# the headroom of this repository, unless PYTHONPATH has another
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 STEPS = 4  # steps of a reference run
 DEVICE = os.environ.get("HEADROOM_TEST_DEVICE", "cpu")  # the device on which loops run
-ROUNDING = 0.0 if DEVICE == "cpu" else 1e-6  # allowed difference between two runs' losses: CUDA adds up some of them in varying order
+# allowed difference between two runs' losses: CUDA adds up some of them in varying order
+ROUNDING = 0.0 if DEVICE == "cpu" else 1e-6
 
 Tensors = dict[str, Optional[Tensor]]
 
@@ -56,7 +58,11 @@ class Placed(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func in MAKERS and isinstance(out, Tensor) and "/torch/utils/data/" not in sys._getframe(1).f_code.co_filename:
+        if (
+            func in MAKERS
+            and isinstance(out, Tensor)
+            and "/torch/utils/data/" not in sys._getframe(1).f_code.co_filename
+        ):
             return out.to(DEVICE)
         return out
 
@@ -181,5 +187,7 @@ def run(shape: Shape, seed: int, steps: int, at: int = -1, fault: Fault | None =
 
 def described(error: BaseException) -> str:
     """The exception's type and message and the last frames of its traceback, in one line."""
-    frames = " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(traceback.extract_tb(error.__traceback__)[-4:]))
+    frames = " < ".join(
+        f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(traceback.extract_tb(error.__traceback__)[-4:])
+    )
     return f"{type(error).__name__}: {str(error)[:200]} ({frames})"

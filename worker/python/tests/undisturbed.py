@@ -74,7 +74,11 @@ def trained(shape: Shape, steps: int, attached: bool) -> Left:
     left.python_random = hash(random.getstate())
     modules = loop.modules()
     left.keys = [
-        f"{name}.{key}" for prefix, m in modules.items() for name, inner in m.named_modules(prefix=prefix) for key in vars(inner) if key != SEAM
+        f"{name}.{key}"
+        for prefix, m in modules.items()
+        for name, inner in m.named_modules(prefix=prefix)
+        for key in vars(inner)
+        if key != SEAM
     ]
     left.pickled, whole = attempt(lambda: pickle.dumps(modules))
     if whole is not None and b"headroom" in whole:
@@ -117,7 +121,9 @@ def main() -> int:
     ways = ("bare", "armed") if trial.DEVICE == "cpu" else ("bare", "again", "armed")
     tasks = [(shape.name, way) for shape in shapes for way in ways]
     failed = 0
-    for task, got in forked(lambda task: trained(SHAPES[task[0]], args.steps, task[1] == "armed"), tasks, args.jobs, seconds=120):
+    for task, got in forked(
+        lambda task: trained(SHAPES[task[0]], args.steps, task[1] == "armed"), tasks, args.jobs, seconds=120
+    ):
         left[task] = Left(error=got.why) if isinstance(got, Died) else got
         name, _ = task
         if any((name, way) not in left for way in ways):
@@ -133,7 +139,10 @@ def main() -> int:
         print(f"{'FAILED' if said else 'ok':6} {name}", *said, sep="\n       ", flush=True)
     if not args.loops:
         failed += checked(CHECKS, args.jobs)
-    print(f"{len(shapes)} loops, {args.steps} steps each, with and without: {failed} differ; {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(shapes)} loops, {args.steps} steps each, with and without: {failed} differ; "
+        f"{time.monotonic() - began:.0f} s"
+    )
     return 1 if failed else 0
 
 

@@ -71,8 +71,13 @@ def a_teacher_is_called_in_pieces() -> str:
     step(STUDENT, optimizer)
     step(STUDENT, optimizer)
     with torch.no_grad():
-        said = said or "" if torch.allclose(failing(lambda: teacher(x)), copy.deepcopy(teacher)(x)) else "other results later"
-    return said or ("" if [t["how"].split()[-1] for t in told()] == ["pieces"] else f"{told()}")  # the second batch goes in pieces straight away
+        said = (
+            said or ""
+            if torch.allclose(failing(lambda: teacher(x)), copy.deepcopy(teacher)(x))
+            else "other results later"
+        )
+    # the second batch goes in pieces straight away
+    return said or ("" if [t["how"].split()[-1] for t in told()] == ["pieces"] else f"{told()}")
 
 
 def it_is_not_recorded_with_gradients() -> str:
@@ -101,7 +106,9 @@ def it_may_be_trained_later() -> str:
     step(STUDENT, optimizer)
     torch.optim.SGD(net.parameters(), lr=0.1)
     out = net(x)
-    return "" if type(out) is Recorded and found_of(net).calls == 1 else "its calls are not recorded when it is trained"  # type: ignore[union-attr]
+    return (
+        "" if type(out) is Recorded and found_of(net).calls == 1 else ("its calls are not recorded when it is trained")
+    )  # type: ignore[union-attr]
 
 
 def one_under_no_grad_stays_untrained() -> str:
@@ -193,7 +200,8 @@ def a_part_that_is_found_is_no_change() -> str:
 
 
 def attributes_that_the_script_sets_are_no_changes() -> str:
-    """What a script sets between two calls is noticed in the next look, and is not taken for the call's own doing then."""
+    """What a script sets between two calls is noticed in the next look, and is not taken for the call's own doing
+    then."""
     teacher, x = mlp(10, 12, 5).requires_grad_(False), torch.randn(ROWS, 10)
     torch.optim.SGD(STUDENT.parameters(), lr=0.1)
     with torch.no_grad():

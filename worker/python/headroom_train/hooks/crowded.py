@@ -19,7 +19,8 @@ from ..memory import Memory, memories
 
 KNOWN = (torch.optim.Adam, torch.optim.AdamW)
 FIRST, EVERY = 4, 16  # a GPU's memory is checked in the first 4 steps, then in every 16th
-SINGLY = 64  # steps that go tensor by tensor before one over all tensors is tried again; doubled each time, up to 16 times as many
+# Steps that go tensor by tensor before one over all tensors is tried again; doubled each time, up to 16 times as many.
+SINGLY = 64
 
 Group = dict[str, Any]
 

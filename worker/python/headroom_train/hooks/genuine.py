@@ -29,9 +29,16 @@ clone: Callable[[torch.Tensor], torch.Tensor] = _BASE.clone
 is_inference: Callable[[torch.Tensor], bool] = _BASE.is_inference
 
 _HANDLE = torch.overrides.handle_torch_function.__code__
-_OWNERS = [vars(torch._C).get(n) for n in ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special", "_nested", "_sparse")]
-_BUILTINS: dict[Any, Any] = {  # functions written in C++, and where PyTorch looks them up when it hands them to a tensor's class
-    f: owner for owner in _OWNERS if owner is not None for f in (getattr(owner, n) for n in dir(owner)) if isinstance(f, types.BuiltinFunctionType)
+_OWNERS = [
+    vars(torch._C).get(n) for n in ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special", "_nested", "_sparse")
+]
+# Functions written in C++, and where PyTorch looks them up when it hands them to a tensor's class.
+_BUILTINS: dict[Any, Any] = {
+    f: owner
+    for owner in _OWNERS
+    if owner is not None
+    for f in (getattr(owner, n) for n in dir(owner))
+    if isinstance(f, types.BuiltinFunctionType)
 }
 _MODULES = (torch.nn.functional, torch.functional, torch.nn.init, torch.autograd, torch._tensor, torch._tensor_str)
 _OF_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -53,13 +60,18 @@ def unseen_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def _functions(owner: Any) -> dict[str, Callable]:
     """PyTorch's own functions in Python, by the names under which they stand in a module or class."""
-    return {n: f for n, f in vars(owner).items() if isinstance(f, FunctionType) and f.__code__.co_filename.startswith(_OF_TORCH)}
+    return {
+        n: f
+        for n, f in vars(owner).items()
+        if isinstance(f, FunctionType) and f.__code__.co_filename.startswith(_OF_TORCH)
+    }
 
 
 _known = {id(vars(m)): _functions(m) for m in _MODULES}  # by the module's namespace
 _known_methods = _functions(torch.Tensor)
 _codes: dict[Any, Callable] = {}  # functions that were replaced before the worker was started, by their code
-_places: dict[int, tuple[Any, str, Any]] = {}  # replacements by id → where each stands, under which name, and in whose place
+# Replacements by id → where each stands, under which name, and in whose place.
+_places: dict[int, tuple[Any, str, Any]] = {}
 
 
 def asked(func: Any, frame: FrameType) -> Any:
@@ -108,7 +120,8 @@ def _of_code(frame: FrameType) -> Optional[Callable]:
     code = frame.f_code
     if code not in _codes and not code.co_freevars:  # the script had replaced it before the worker was started
         found = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__code__ is code]
-        _codes[code] = found[0] if found else FunctionType(code, frame.f_globals)  # objects may be hidden from the collector
+        # Objects may be hidden from the collector.
+        _codes[code] = found[0] if found else FunctionType(code, frame.f_globals)
     return _codes.get(code)
 
 
@@ -118,7 +131,9 @@ def _replaced(func: Any, frame: FrameType) -> Any:
     known = _places.get(id(func))
     if known is not None and getattr(known[0], known[1], None) is func:
         return known[2]
-    found = {n: (torch.Tensor, n, f) for n, f in _METHODS.items() if f is not func and getattr(torch.Tensor, n, None) is func}
+    found = {
+        n: (torch.Tensor, n, f) for n, f in _METHODS.items() if f is not func and getattr(torch.Tensor, n, None) is func
+    }
     for f, owner in _BUILTINS.items():
         if f is not func and getattr(owner, f.__name__, None) is func:
             found.setdefault(f.__name__, (owner, f.__name__, f))
@@ -127,22 +142,24 @@ def _replaced(func: Any, frame: FrameType) -> Any:
     if len(found) > 1:
         code, known_here = frame.f_code, {**frame.f_globals, **frame.f_locals}
         called = [known_here.get(n) for n in (*code.co_freevars, *code.co_varnames, *code.co_names)]
-        named = [at for at in found.values() if any(at[2] is c for c in called)] or [at for n, at in found.items() if n == getattr(func, "__name__", "")]
+        named = [at for at in found.values() if any(at[2] is c for c in called)] or [
+            at for n, at in found.items() if n == getattr(func, "__name__", "")
+        ]
         return (named or list(found.values()))[0][2]
     return next(iter(found.values()))[2] if found else None
 
 
 def grad(outputs: Any, inputs: Any, given: Any = None, retain: bool = False) -> Any:
-    """Gradients of ``outputs`` with respect to ``inputs``, as :func:`torch.autograd.grad` returns them; None for an input that
-    does not matter. The graph can be used again if ``retain`` is true. Code of the script may run meanwhile: custom
-    functions, and what a checkpoint repeats."""
+    """Gradients of ``outputs`` with respect to ``inputs``, as :func:`torch.autograd.grad` returns them; None for an
+    input that does not matter. The graph can be used again if ``retain`` is true. Code of the script may run meanwhile:
+    custom functions, and what a checkpoint repeats."""
     with in_place():
         return _grad(outputs, inputs, given, retain_graph=retain, allow_unused=True)
 
 
 def backward(output: torch.Tensor, retain: bool = False) -> None:
-    """Adds the gradients of ``output`` to ``.grad`` of all leaves. The graph can be used again if ``retain`` is true. Code of
-    the script may run meanwhile, as in :func:`grad`."""
+    """Adds the gradients of ``output`` to ``.grad`` of all leaves. The graph can be used again if ``retain`` is true.
+    Code of the script may run meanwhile, as in :func:`grad`."""
     with in_place():
         _backward(output, retain_graph=retain)
 
@@ -167,12 +184,18 @@ class _Originals:
         self._values = {n: f for n, f in vars(owner).items() if isinstance(f, kinds)}
         for n, f in self._values.items():  # the worker may have been started after the script has replaced it
             if isinstance(f, FunctionType) and not f.__code__.co_filename.startswith(_OF_TORCH):
-                self._values[n] = _METHODS.get(n) if owner is torch.Tensor else getattr(torch._C._VariableFunctions, n, f)
+                self._values[n] = (
+                    _METHODS.get(n) if owner is torch.Tensor else getattr(torch._C._VariableFunctions, n, f)
+                )
         self._hidden = set(inherited).difference(vars(owner))
 
     def replaced(self) -> list[tuple[str, Any]]:
         """The names under which something else stands now, and what that is."""
-        return [(n, f) for n, f in vars(self.owner).items() if n in self._hidden or n in self._values and f is not self._values[n]]
+        return [
+            (n, f)
+            for n, f in vars(self.owner).items()
+            if n in self._hidden or n in self._values and f is not self._values[n]
+        ]
 
     def put(self, name: str) -> Any:
         """Puts the original back, and returns what now stands there."""
@@ -184,7 +207,8 @@ class _Originals:
 
 
 _originals: list[_Originals] = []
-_aside: Optional[list[tuple[Any, str, Any, Any]]] = None  # while replacements are set aside: where each stood, its name, the replacement, the original
+# While replacements are set aside: where each stood, its name, the replacement, the original.
+_aside: Optional[list[tuple[Any, str, Any, Any]]] = None
 
 
 def remember() -> None:

@@ -13,7 +13,8 @@ from ..failure import Refused, Survival, clean, is_out_of_memory, release_frames
 from .crowded import KNOWN, one_by_one
 from .genuine import apart
 
-_inside = threading.local()  # .step is True while this thread is in a step: a wrapper around an optimizer calls that optimizer's step within its own
+# .step is True while this thread is in a step: a wrapper around an optimizer calls that optimizer's step within its own
+_inside = threading.local()
 
 
 def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
@@ -42,10 +43,14 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
 
             def crowded() -> None:
                 if stack.enter_context(one_by_one(self)):
-                    report.remark("there is not enough memory for the optimizer's step over all tensors at once: the step is done tensor by tensor")
+                    report.remark(
+                        "there is not enough memory for the optimizer's step over all tensors at once: "
+                        "the step is done tensor by tensor"
+                    )
 
             given = [*args, *kwargs.values()]
-            if type(self) in KNOWN and len(given) == 1 and callable(given[0]):  # a closure, which computes the gradients
+            # A closure, which computes the gradients.
+            if type(self) in KNOWN and len(given) == 1 and callable(given[0]):
 
                 def closure() -> Any:
                     loss = given[0]()
@@ -65,7 +70,13 @@ def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> An
     with apart():
         params = [p for g in optimizer.param_groups for p in g["params"]]
         had = None if len(optimizer.state) >= len(params) else set(optimizer.state)
-        tensors = params + [v for s in optimizer.state.values() if isinstance(s, dict) for v in s.values() if isinstance(v, torch.Tensor)]
+        tensors = params + [
+            v
+            for s in optimizer.state.values()
+            if isinstance(s, dict)
+            for v in s.values()
+            if isinstance(v, torch.Tensor)
+        ]
         before = [t._version for t in tensors]
     failed = None
     _inside.step = True

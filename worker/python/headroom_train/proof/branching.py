@@ -1,9 +1,9 @@
 """Finds modules whose code does something else for a large batch, or for rows beyond some number, than for a few rows.
 
-A trial runs a module on a few rows, and pieces have more of them, but never as many as the batch. Code that asks for the
-size of its batch, or that treats rows by their numbers (``h[:3000]``), may do something else for the batch than for any
-piece. Here the call is made with tensors that have no memory, for a few rows and for all of them, and its operations are
-compared.
+A trial runs a module on a few rows, and pieces have more of them, but never as many as the batch. Code that asks for
+the size of its batch, or that treats rows by their numbers (``h[:3000]``), may do something else for the batch than for
+any piece. Here the call is made with tensors that have no memory, for a few rows and for all of them, and its
+operations are compared.
 """
 
 from __future__ import annotations
@@ -22,13 +22,38 @@ from ..tape.graph import walk
 from ..tape.snapshot import USUAL, submodules
 from ..tape.trees import tensors_in
 
-GUARDED = hasattr(torch._C, "_set_throw_on_mutable_data_ptr")  # a foreign kernel that asks for memory that is not there gets an exception
+# A foreign kernel that asks for memory that is not there gets an exception.
+GUARDED = hasattr(torch._C, "_set_throw_on_mutable_data_ptr")
 # These only arrange memory: which of them run may depend on strides.
-_LAYOUT = {"clone", "contiguous", "view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "expand", "copy_", "as_strided"}
+_LAYOUT = {
+    "clone",
+    "contiguous",
+    "view",
+    "_unsafe_view",
+    "_reshape_alias",
+    "reshape",
+    "alias",
+    "detach",
+    "expand",
+    "copy_",
+    "as_strided",
+}
 _NUMBERS = ("number", "float", "Optional[number]", "Optional[float]", "Tensor")
-_TOTALS = {"sum", "count_nonzero", "bincount", "index_add", "index_add_", "scatter_add", "scatter_add_"}  # may count rows
+# May count rows.
+_TOTALS = {"sum", "count_nonzero", "bincount", "index_add", "index_add_", "scatter_add", "scatter_add_"}
 _BOUNDS = {"ge", "gt", "le", "lt", "eq", "ne", "floor_divide", "clamp", "clamp_min", "clamp_max", "sub", "rsub"}
-_LOOKS_UP = {"index", "index_put", "index_put_", "_index_put_impl_", "gather", "embedding", "index_select", "take", "scatter", "scatter_"}
+_LOOKS_UP = {
+    "index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "gather",
+    "embedding",
+    "index_select",
+    "take",
+    "scatter",
+    "scatter_",
+}
 
 
 class Made(NamedTuple):
@@ -40,8 +65,8 @@ class Made(NamedTuple):
 
 
 class Calls(Watcher):
-    """The operations that it sees. Their results have no memory, and asking for it is an exception. :attr:`bounds` are the numbers
-    with which the code compares numbers that it has given to the rows, or numbers of rows."""
+    """The operations that it sees. Their results have no memory, and asking for it is an exception. :attr:`bounds` are
+    the numbers with which the code compares numbers that it has given to the rows, or numbers of rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -73,13 +98,15 @@ class Calls(Watcher):
 
 
 class Hollow(Watched):
-    """A context in which tensors without memory can be used beside others, which then count as tensors without memory, too.
-    Where an operation needs values, a condition counts as true for every row, and a sum is the number of ``rows``."""
+    """A context in which tensors without memory can be used beside others, which then count as tensors without memory,
+    too. Where an operation needs values, a condition counts as true for every row, and a sum is the number of
+    ``rows``."""
 
     def __init__(self, rows: int, watcher: Watcher) -> None:
         super().__init__([watcher])
         self._rows = rows
-        self._sums: dict[int, tuple[torch.Tensor, float]] = {}  # numbers that stand for sums, by the ids of their tensors
+        # Numbers that stand for sums, by the ids of their tensors.
+        self._sums: dict[int, tuple[torch.Tensor, float]] = {}
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not any(isinstance(t, torch.Tensor) and t.is_meta for t in tree_leaves((args, kwargs))):
@@ -111,7 +138,9 @@ _SELECT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "bincount": lambda t: torch.empty(1, dtype=torch.long, device="meta"),
     "masked_select": lambda t: torch.empty(t.numel(), dtype=t.dtype, device="meta"),
 }
-_ON_NUMBERS = {n: getattr(operator, n) for n in ("gt", "ge", "lt", "le", "eq", "ne", "add", "sub", "mul")} | {"div": operator.truediv}
+_ON_NUMBERS = {n: getattr(operator, n) for n in ("gt", "ge", "lt", "le", "eq", "ne", "add", "sub", "mul")} | {
+    "div": operator.truediv
+}
 
 
 def _numbered(index: Optional[torch.Tensor]) -> list[Optional[torch.Tensor]]:
@@ -141,7 +170,8 @@ def without_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def hollow(module: torch.nn.Module) -> Iterator[dict[int, torch.Tensor]]:
-    """A context in which a module's parameters, buffers and other tensors have no memory. Yields what stands for them, by their ids."""
+    """A context in which a module's parameters, buffers and other tensors have no memory. Yields what stands for them,
+    by their ids."""
     made: dict[int, torch.Tensor] = {}
 
     def instead(value: Any) -> Any:
@@ -171,9 +201,9 @@ def hollow(module: torch.nn.Module) -> Iterator[dict[int, torch.Tensor]]:
 
 
 def otherwise(module: torch.nn.Module, calls: dict[int, Callable[[], Callable[[], Any]]]) -> Optional[str]:
-    """How two calls of a module are seen to differ, other than by their size; None if they are not, or if the module needs values.
-    ``calls`` has functions that prepare the calls, by their number of rows, the smaller one first; their arguments have no
-    memory. Whatever the calls change must be undone by the caller."""
+    """How two calls of a module are seen to differ, other than by their size; None if they are not, or if the module
+    needs values. ``calls`` has functions that prepare the calls, by their number of rows, the smaller one first; their
+    arguments have no memory. Whatever the calls change must be undone by the caller."""
     if not GUARDED:
         return None
     seen, back = [Calls(rows) for rows in calls], [Calls(rows) for rows in calls]
@@ -191,9 +221,12 @@ def otherwise(module: torch.nn.Module, calls: dict[int, Callable[[], Callable[[]
 
 
 def _differentiated(result: Any, leaves: Sequence[torch.Tensor], within: Hollow) -> None:
-    """Runs the backward pass of a call whose graph has functions that are written in Python: others do the same for any number of rows."""
+    """Runs the backward pass of a call whose graph has functions that are written in Python: others do the same for any
+    number of rows."""
     roots = [t for t in tensors_in(result) if t.requires_grad]
-    if leaves and any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in walk([t.grad_fn for t in roots])):
+    if leaves and any(
+        isinstance(node, torch.autograd.function.BackwardCFunction) for node in walk([t.grad_fn for t in roots])
+    ):
         with within:
             torch.autograd.grad(roots, leaves, [torch.empty_like(t) for t in roots], allow_unused=True)
 
@@ -204,20 +237,29 @@ def _differ(seen: Sequence[Calls], few: int, many: int) -> Optional[str]:
     if any(few < bound < many for bound in seen[0].bounds & seen[1].bounds):
         return "rows are compared with a number, or counted"
     if [m.name for m in here] == [m.name for m in there]:
-        differs = (a.name for a, b in zip(here, there) if not _in_proportion(a.shapes, b.shapes, few, many) or not _alike(a.numbers, b.numbers, few, many))
+        differs = (
+            a.name
+            for a, b in zip(here, there)
+            if not _in_proportion(a.shapes, b.shapes, few, many) or not _alike(a.numbers, b.numbers, few, many)
+        )
         return next(differs, None)
     for name in dict.fromkeys(m.name for m in (*here, *there)):
         some, others = ({m.numbers for m in made if m.name == name} for made in (here, there))
-        if not all(any(_alike(a, b, few, many) for b in others) for a in some) or not all(any(_alike(a, b, few, many) for a in some) for b in others):
+        if not all(any(_alike(a, b, few, many) for b in others) for a in some) or not all(
+            any(_alike(a, b, few, many) for a in some) for b in others
+        ):
             return name
     return None
 
 
 def _alike(some: tuple[float, ...], others: tuple[float, ...], few: int, many: int) -> bool:
-    """Whether numbers are the same in a call with ``few`` rows and in one with ``many``, or as many times larger or smaller as there
-    are rows."""
+    """Whether numbers are the same in a call with ``few`` rows and in one with ``many``, or as many times larger or
+    smaller as there are rows."""
     ratio = many / few
-    return len(some) == len(others) and all(any(math.isclose(a * r, b, rel_tol=1e-6) or a == b for r in (1.0, ratio, 1 / ratio)) for a, b in zip(some, others))
+    return len(some) == len(others) and all(
+        any(math.isclose(a * r, b, rel_tol=1e-6) or a == b for r in (1.0, ratio, 1 / ratio))
+        for a, b in zip(some, others)
+    )
 
 
 def _in_proportion(some: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]], few: int, many: int) -> bool:

@@ -18,7 +18,21 @@ from torch.utils._pytree import tree_leaves
 
 from ..sandbox.sandbox import Watcher
 
-ALONG = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax", "_log_softmax", "softmax", "log_softmax"}
+ALONG = {
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "cummin",
+    "logcumsumexp",
+    "sort",
+    "argsort",
+    "topk",
+    "kthvalue",
+    "_softmax",
+    "_log_softmax",
+    "softmax",
+    "log_softmax",
+}
 
 
 COUNTED = -1
@@ -29,7 +43,9 @@ class Operation(NamedTuple):
 
     name: str
     shapes: list[tuple[int, ...]]  # of the tensors among its results
-    along: int  # the size of the dimension along which it sorts or accumulates; 0 if it does neither; COUNTED if its gradient counts what is in the batch
+    # The size of the dimension along which it sorts or accumulates; 0 if it does neither; COUNTED if its gradient
+    # counts what is in the batch.
+    along: int
 
 
 class Operations(Watcher):
@@ -48,8 +64,8 @@ class Operations(Watcher):
 def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
     """Compares two calls, one of ``rows`` rows and one of ``others``. Returns the name of the first
     operation that relates rows to each other, or None if there is none. An operation does so if its
-    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, or if its gradient depends on what else is in the batch. The
-    comparison ends where the calls begin to run different operations."""
+    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, or if its gradient depends
+    on what else is in the batch. The comparison ends where the calls begin to run different operations."""
 
     def grows(a: int, b: int) -> bool:
         return a != b and a * others == b * rows

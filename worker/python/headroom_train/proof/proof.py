@@ -19,9 +19,9 @@ from ..hooks.changes import changed
 from ..hooks.genuine import backward, grad
 from ..memory import room
 from ..sandbox.norms import refuse_batchwise
-from ..sandbox.sandbox import ANYWHERE, NEVER, STANCES, Calm, rehearsal
+from ..sandbox.sandbox import ANYWHERE, NEVER, STANCES, NoRandomness, rehearsal
 from ..tape.graph import reentrant
-from ..tape.recorded_module import draws_of, found_of, number_of
+from ..tape.recorded_module import draws_of, number_of, record_of
 from ..tape.snapshot import parameters, submodules
 from ..tape.tape import Entry, Tape
 from .rerun import SEVERAL, modules_of, needed, run
@@ -32,10 +32,14 @@ SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at
 ROUNDS = 6  # at most this many tries, each on different rows, to tell the rules apart
 ELEMENT = 64  # bytes of free memory required for each element of an output on which rules are tried
 MOST = 256  # the most rows on which rules are tried
-PAIRS = 4  # pairs of rows on which rules are tried if three rows do not fit: a pair can be cut in only one way, and a wrong rule may pass by chance
+# Pairs of rows on which rules are tried if three rows do not fit: a pair can be cut in only one way, and a wrong rule
+# may pass by chance.
+PAIRS = 4
 SOME = 8  # the most rows on which everything else is tried
 FEW = 4  # the same for large outputs, where each row takes time
-TF32 = 2e-3  # rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says otherwise
+# Rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says
+# otherwise.
+TF32 = 2e-3
 HOOKED = "a parameter has a hook, which would see the gradients of pieces"
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 
@@ -73,14 +77,15 @@ class Inputs:
                 raise Refused(HOOKED)
         self.tensors = self.own + list(self.entering.values())
         self.graphs = any(not t.is_leaf for t in self.entering.values())
-        self.reentrant: dict[tuple[int, ...], bool] = {}  # whether a reentrant checkpoint is in the graph of the sum of some scalars, by their slots
+        # Whether a reentrant checkpoint is in the graph of the sum of some scalars, by their slots.
+        self.reentrant: dict[tuple[int, ...], bool] = {}
         self.shared: set[int] = set()  # ids of tensors to whose gradients several such checkpoints add
 
     def differentiated(
         self, total: torch.Tensor, slots: Iterable[int], leaves: Sequence[torch.Tensor] = (), retain: bool = False
     ) -> list[Optional[torch.Tensor]]:
-        """The gradients of a replayed scalar, or of the sum of those in ``slots``, with respect to :attr:`own` and to the given
-        leaves. The graph can be used again if ``retain`` is true."""
+        """The gradients of a replayed scalar, or of the sum of those in ``slots``, with respect to :attr:`own` and to
+        the given leaves. The graph can be used again if ``retain`` is true."""
         key = tuple(slots)
         if key not in self.reentrant:
             self.reentrant[key] = reentrant(total)
@@ -102,7 +107,9 @@ class Inputs:
         return made
 
 
-def accumulated(total: torch.Tensor, tensors: Sequence[torch.Tensor], retain: bool = False) -> tuple[list[Optional[torch.Tensor]], set[int]]:
+def accumulated(
+    total: torch.Tensor, tensors: Sequence[torch.Tensor], retain: bool = False
+) -> tuple[list[Optional[torch.Tensor]], set[int]]:
     """The gradients of ``total`` with respect to leaves, as backward leaves them in ``.grad``, which is set aside
     meanwhile. This is the only way through a reentrant checkpoint. The second result has the ids of the leaves whose
     gradients were added up in several steps."""
@@ -133,7 +140,12 @@ def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], l
     entries and no functions."""
     first = [i for i in entries if tape.entries[i].module is not None]
     tail = [i for i in entries if tape.entries[i].module is None]
-    inside = any(plan.slots[s].dim is None and not plan.slots[s].fixed for i in first for s in tape.entries[i].slots if s is not None)
+    inside = any(
+        plan.slots[s].dim is None and not plan.slots[s].fixed
+        for i in first
+        for s in tape.entries[i].slots
+        if s is not None
+    )
     if any(tape.entries[i].inplace for i in tail):
         needs = any(i > j for i in first for j in tail)
     else:
@@ -148,7 +160,9 @@ class Uses:
     def __init__(self) -> None:
         self.count = 0
         self.passed = 0  # the count when a trial last found them to be right; 0 if no trial has
-        self.begun, self.took = 0.0, math.inf  # in seconds: when the newest trial began, and how long it took; infinite until it has passed in single precision
+        # In seconds: when the newest trial began, and how long it took; infinite until it has passed in single
+        # precision.
+        self.begun, self.took = 0.0, math.inf
 
     def due(self, now: float) -> bool:
         """Counts one more use, and returns whether the rules have to be tried in this use. Rules are tried in uses
@@ -168,7 +182,8 @@ class Proof:
     takes some forward and backward passes of a few rows, which are repeated when :meth:`Uses.due`
     says so. The tests leave no traces."""
 
-    known: ClassVar[dict[tuple, dict[int, set]]] = {}  # for each scalar, by slot, names of the rules that no batch has refuted; by kind of tape
+    # For each scalar, by slot, names of the rules that no batch has refuted; by kind of tape.
+    known: ClassVar[dict[tuple, dict[int, set]]] = {}
     uses: ClassVar[dict[tuple, Uses]] = {}  # by kind of tape
 
     def __init__(self, tape: Tape, plan: Plan) -> None:
@@ -205,19 +220,28 @@ class Proof:
         count = plan.batch if size <= SMALL else min(plan.batch, FEW, max(2, fit))
         named = candidates(plan.batch, list(targets.values()), absent)
         places = {index: i for i, index in enumerate(targets)}
-        near: dict[int, list[tuple[tuple, Rule]]] = {}  # what each scalar's own functions can count: the terms of a long sum have many targets
+        # What each scalar's own functions can count: the terms of a long sum have many targets.
+        near: dict[int, list[tuple[tuple, Rule]]] = {}
         within = not parted(tape, plan, entries)[1]
         for s in slots:
             own = [tape.entries[i] for i in needed(tape, [s])]
             counted = {places[o] for e in own if within or e.module is None for o in e.references()[1] if o in places}
             near[s] = [(name, rule) for name, rule in named if len(name) == 1 or name[0] in counted]
-        return self._tried(entries, min(count, MOST), lambda n, tolerance: self._rules(entries, n, pieces, tolerance, near, named, kind))
+        return self._tried(
+            entries,
+            min(count, MOST),
+            lambda n, tolerance: self._rules(entries, n, pieces, tolerance, near, named, kind),
+        )
 
     def alone(self, entries: Sequence[int]) -> None:
         """Raises :class:`Refused` if the modules' results for a row depend on the other rows."""
         kind = ("alone", *self._kind(entries))
         if kind not in self.known:
-            self._tried(entries, min(self.plan.batch, SOME), lambda n, tolerance: self._compare(entries, spread(self.plan.batch, n), tolerance))
+            self._tried(
+                entries,
+                min(self.plan.batch, SOME),
+                lambda n, tolerance: self._compare(entries, spread(self.plan.batch, n), tolerance),
+            )
             self.known[kind] = {}
 
     def agree(self, rules: dict[int, Rule]) -> None:
@@ -229,7 +253,8 @@ class Proof:
         if kind in self.known:
             return
         counting = {s: [r for r in range(self.plan.batch) if rule is None or rule[r]] for s, rule in rules.items()}
-        every = sorted(set.intersection(*map(set, counting.values())))  # the rows that count for all scalars, so that these can be tried together
+        # The rows that count for all scalars, so that these can be tried together.
+        every = sorted(set.intersection(*map(set, counting.values())))
         together = len(rules) == 1 or len(every) >= min(self.plan.batch, SOME)
         exact = True
         for group, rows in [(rules, every)] if together else [({s: rules[s]}, rows) for s, rows in counting.items()]:
@@ -241,7 +266,8 @@ class Proof:
             self.used.took = time.monotonic() - self.used.begun
 
     def _agrees(self, rules: dict[int, Rule], rows: list[int]) -> bool:
-        """Compares gradients for :meth:`agree`, of some of the given rows. Returns whether this was done in single precision."""
+        """Compares gradients for :meth:`agree`, of some of the given rows. Returns whether this was done in single
+        precision."""
         entries = needed(self.tape, list(rules))
         inputs = Inputs(self.tape, self.plan, entries)
         most = SOME if self._size(entries) <= SMALL else FEW
@@ -251,7 +277,9 @@ class Proof:
 
         return self._tried(entries, min(len(rows), most), tried)
 
-    def _agree(self, rules: dict[int, Rule], entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float) -> bool:
+    def _agree(
+        self, rules: dict[int, Rule], entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float
+    ) -> bool:
         """Compares gradients for :meth:`agree`. Returns whether this was done in single precision."""
         made: dict[tuple[int, ...], dict[int, list[tuple[float, float]]]] = {}
 
@@ -264,10 +292,12 @@ class Proof:
         cuda = any(t.is_cuda for t in inputs.tensors)
         if len(chosen) > 3:
             chosen = chosen[: len(chosen) // 2 * 2]
-        one, two, another, other = crossing(chosen)
-        parts = (one + two, another + other) if len(chosen) > 3 else halves(chosen)
+        a, b, c, d = crossing(chosen)
+        parts = (a + b, c + d) if len(chosen) > 3 else halves(chosen)
         for s in rules:
-            if residual(sketch(s, chosen), [sketch(s, part) for part in parts]) > max(TF32 if cuda else 1e-3, 2 * tolerance):
+            if residual(sketch(s, chosen), [sketch(s, part) for part in parts]) > max(
+                TF32 if cuda else 1e-3, 2 * tolerance
+            ):
                 raise refused
         if self.few:
             return tolerance < 1e-3
@@ -275,7 +305,7 @@ class Proof:
         # of rows on each other, even if it is only a small part of the loss, such as the balance of a router's experts.
         least = (2e-5 if cuda else 1e-5) if tolerance < 1e-3 else 1e-2
         for s in rules:
-            if residual(added(sketch(s, one + two), sketch(s, another + other)), [sketch(s, one + another), sketch(s, two + other)]) > least:
+            if residual(added(sketch(s, a + b), sketch(s, c + d)), [sketch(s, a + c), sketch(s, b + d)]) > least:
                 raise refused
         return tolerance < 1e-3
 
@@ -292,13 +322,21 @@ class Proof:
         found = {}
         for left, (s, total) in zip(range(len(totals) - 1, -1, -1), totals.items()):
             grads = inputs.differentiated(total, [s], retain=left > 0) if total.requires_grad and inputs.own else []
-            with _disable_current_modes():  # nothing here is random, and a mode would take longer for each of these many small kernels than the kernel itself
+            # Nothing here is random, and a mode would take longer for each of these many small kernels than the kernel
+            # itself.
+            with _disable_current_modes():
                 found[s] = sketched(grads)
         return found
 
     def _size(self, entries: Sequence[int]) -> int:
         """The total number of elements of all results of modules for the whole batch."""
-        made = [s for i in entries if self.tape.entries[i].module is not None for s in self.tape.entries[i].slots if s is not None]
+        made = [
+            s
+            for i in entries
+            if self.tape.entries[i].module is not None
+            for s in self.tape.entries[i].slots
+            if s is not None
+        ]
         return sum(math.prod(self.plan.slots[s].shape) for s in made)
 
     def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
@@ -308,8 +346,15 @@ class Proof:
         coefficients are zero, since a term matters as soon as its coefficient is not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
         given = {i: self.tape.outside[i] for e in made for i in e.references()[1]}
-        zero = tuple(bool(t.detach() == 0) for t in given.values() if t.numel() == 1 and not t.requires_grad and (t.is_floating_point() or t.is_complex()))
-        return tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made) + zero
+        zero = tuple(
+            bool(t.detach() == 0)
+            for t in given.values()
+            if t.numel() == 1 and not t.requires_grad and (t.is_floating_point() or t.is_complex())
+        )
+        return (
+            tuple((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], words(e)) for e in made)
+            + zero
+        )
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
         """Calls ``work`` with ``count``, a number of rows, and with a tolerance, without randomness
@@ -321,9 +366,13 @@ class Proof:
                 return work(n, tolerance)
             except Refused as why:
                 ago = self.used.count - self.used.passed
-                raise why.more(f"{why}; the same trial last passed {ago} step{'s' * (ago != 1)} ago" if self.used.passed else str(why)) from None
+                raise why.more(
+                    f"{why}; the same trial last passed {ago} step{'s' * (ago != 1)} ago"
+                    if self.used.passed
+                    else str(why)
+                ) from None
 
-        def calmly(n: int, calm: Calm) -> Any:
+        def without_randomness(n: int, trial: NoRandomness) -> Any:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 try:
                     with precisely(self.tape, entries) as single:
@@ -331,7 +380,7 @@ class Proof:
                             with full_precision():
                                 return tried(n, 1e-4)
                 except Exception as e:  # for example from a kernel that exists only for half precision
-                    if is_out_of_memory(e) or isinstance(e, Refused) and not calm.half:
+                    if is_out_of_memory(e) or isinstance(e, Refused) and not trial.half:
                         raise
                 try:
                     return tried(n, 2e-2)
@@ -339,9 +388,11 @@ class Proof:
                     if is_out_of_memory(e) or isinstance(e, Refused):
                         raise
                     said = (str(e).strip().splitlines() or [""])[0]
-                    raise Refused(f"the step fails when it is run on {n} of its rows ({type(e).__name__}: {said})") from e
+                    raise Refused(
+                        f"the step fails when it is run on {n} of its rows ({type(e).__name__}: {said})"
+                    ) from e
 
-        return rehearsed(self.modules, count, calmly)
+        return rehearsed(self.modules, count, without_randomness)
 
     def _targets(self) -> dict[int, torch.Tensor]:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a
@@ -349,7 +400,11 @@ class Proof:
         tape = self.tape
         found = {i: (tape.outside[i], axis) for cut in self.plan.cuts for i, axis in cut.outside.items()}
         found = {i: (t, axis) for i, (t, axis) in found.items() if not (t.requires_grad or t.is_complex())}
-        found = {i: (t, axis) for i, (t, axis) in found.items() if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)}
+        found = {
+            i: (t, axis)
+            for i, (t, axis) in found.items()
+            if t.numel() <= (SMALL if not t.is_floating_point() else SMALL >> 4)
+        }
         return {i: t if axis == Axis(0) else axis.apart(t).movedim(axis.dim + 1, 0) for i, (t, axis) in found.items()}
 
     def _rules(
@@ -362,7 +417,8 @@ class Proof:
         named: list[tuple[tuple, Rule]],
         kind: tuple,
     ) -> dict[int, list[Rule]]:
-        """Tries rules for :meth:`rules`: first those in ``near``, and all in ``named`` for a scalar for which none of them is right."""
+        """Tries rules for :meth:`rules`: first those in ``near``, and all in ``named`` for a scalar for which none of
+        them is right."""
         plan, tape, batch = self.plan, self.tape, self.plan.batch
         first, tail = parted(tape, plan, entries)
         within, near = not tail, dict(near)
@@ -375,35 +431,48 @@ class Proof:
             outputs = {} if within else self._outputs(first, chosen, tolerance)
             value = Values(self, list(left), first, tail, chosen, outputs)
             exact = tolerance
-            if not within:  # this runs the tail alone, on the same outputs: it may be in single precision even if the outputs are not
-                with Calm() as calm:
+            # This runs the tail alone, on the same outputs: it may be in single precision even if the outputs are not.
+            if not within:
+                with NoRandomness() as trial:
                     value(next(iter(left)), chosen)
-                exact = tolerance / 10 if calm.half else 1e-5
+                exact = tolerance / 10 if trial.half else 1e-5
             for s, rules in left.items():
                 left[s] = surviving(rules, chosen, partial(value, s), exact)
                 if not left[s] and len(near[s]) < len(named):
                     near[s] = named
                     left[s] = surviving(distinct([rule for _, rule in named]), chosen, partial(value, s), exact)
-                if within and tolerance < 1e-3 and plan.slots[s].requires_grad and left[s] and not settled(left[s], pieces):
+                if (
+                    within
+                    and tolerance < 1e-3
+                    and plan.slots[s].requires_grad
+                    and left[s]
+                    and not settled(left[s], pieces)
+                ):
                     left[s] = self._told_apart(s, first, left[s])
                 if not left[s]:
                     text = "the loss of a batch is not a weighted sum of the losses of its rows"
                     raise plan.mixed(text) if value.finite(s) else Refused(text)
             unsure = [s for s, rules in left.items() if not settled(rules, pieces)]
-            if unsure and outputs:  # where all rows have nearly the same loss, rules that differ little cannot be told apart
-                value = Values(self, unsure, first, tail, chosen, {s: stretched(v, plan.slots[s]) for s, v in outputs.items()})
+            # Where all rows have nearly the same loss, rules that differ little cannot be told apart.
+            if unsure and outputs:
+                value = Values(
+                    self, unsure, first, tail, chosen, {s: stretched(v, plan.slots[s]) for s, v in outputs.items()}
+                )
                 left.update({s: surviving(left[s], chosen, partial(value, s), exact) or left[s] for s in unsure})
                 unsure = [s for s in unsure if not settled(left[s], pieces)]
             if not unsure and again + 1 >= least:
-                self.known[kind] = {s: {name for name, rule in near[s] if any(same_rule(rule, r) for r in rules)} for s, rules in left.items()}
+                self.known[kind] = {
+                    s: {name for name, rule in near[s] if any(same_rule(rule, r) for r in rules)}
+                    for s, rules in left.items()
+                }
                 break
             chosen = others(left[unsure[0] if unsure else next(iter(left))], batch, count, again)
         return left
 
     def _told_apart(self, slot: int, entries: Sequence[int], rules: Sequence[Rule]) -> list[Rule]:
         """The rules that gradients do not refute. Losses hardly show which of two similar rules is right if they are
-        about the same in every row, as at the beginning of a training; the rows' gradients differ then, too. Each rule is
-        used to add up the gradients of the same rows, cut in two ways into parts of one size."""
+        about the same in every row, as at the beginning of a training; the rows' gradients differ then, too. Each rule
+        is used to add up the gradients of the same rows, cut in two ways into parts of one size."""
         inputs, left = Inputs(self.tape, self.plan, entries), list(rules)
         least = 2e-5 if any(t.is_cuda for t in inputs.tensors) else 1e-5
         for pair in combinations(rules, 2):
@@ -414,9 +483,13 @@ class Proof:
             parts = [rows[:half], rows[half:], rows[::2], rows[1::2]]
             sketches = [self._sketch({slot: None}, entries, inputs, part, rows)[slot] for part in parts]
 
-            def added_up(rule: Rule, which: slice, rows: list = rows, parts: list = parts, sketches: list = sketches) -> list:
+            def added_up(
+                rule: Rule, which: slice, rows: list = rows, parts: list = parts, sketches: list = sketches
+            ) -> list:
                 weights = [weight(rule, part, rows) for part in parts[which]]
-                return added(*([(w * value, w * norm) for value, norm in sketch] for w, sketch in zip(weights, sketches[which])))
+                return added(
+                    *([(w * value, w * norm) for value, norm in sketch] for w, sketch in zip(weights, sketches[which]))
+                )
 
             left = [r for r in left if residual(added_up(r, slice(2)), [added_up(r, slice(2, 4))]) <= least]
         return left
@@ -451,13 +524,18 @@ class Proof:
             whole = run(tape, plan, first, Rows(batch, 0, batch, together))
         parts = halves(together)
         split = [run(tape, plan, first, Rows(batch, 0, batch, p)) for p in parts]
-        alone = [(i, self._alone(first, together[i])) for i in range(2 if len(parts[1]) > 1 else 1) if len(together) > 2 and not self.few]
+        alone = [
+            (i, self._alone(first, together[i]))
+            for i in range(2 if len(parts[1]) > 1 else 1)
+            if len(together) > 2 and not self.few
+        ]
         for s, v in whole.items():
             axis = plan.slots[s].axis
             if axis is None:
                 continue  # a loss computed inside a module is judged by its rule
             most = max(tolerance, TF32) if v.is_cuda else tolerance
-            rough = max(tolerance, 1e-2) if v.is_cuda else tolerance  # other kernels may compute a single row, as a vector
+            # Other kernels may compute a single row, as a vector.
+            rough = max(tolerance, 1e-2) if v.is_cuda else tolerance
             rows = [(axis.some(v, i, 1), e[s]) for i, e in alone if s in e and e[s].shape == axis.some(v, 0, 1).shape]
             if not same(v, axis.joined([e[s] for e in split]), most) or not all(same(a, b, rough) for a, b in rows):
                 again = run(tape, plan, first, Rows(batch, 0, batch, together))[s]
@@ -477,10 +555,18 @@ class Proof:
 
 
 class Values:
-    """Values of scalars for some of the rows in ``chosen``, for which ``outputs`` has the modules' results. If there are no
-    functions in ``tail``, the modules are called for these rows."""
+    """Values of scalars for some of the rows in ``chosen``, for which ``outputs`` has the modules' results. If there
+    are no functions in ``tail``, the modules are called for these rows."""
 
-    def __init__(self, proof: Proof, slots: Sequence[int], first: Sequence[int], tail: Sequence[int], chosen: list[int], outputs: dict) -> None:
+    def __init__(
+        self,
+        proof: Proof,
+        slots: Sequence[int],
+        first: Sequence[int],
+        tail: Sequence[int],
+        chosen: list[int],
+        outputs: dict,
+    ) -> None:
         self._proof, self._slots, self._outputs = proof, slots, outputs
         self._entries = tail or first
         self._place = {r: i for i, r in enumerate(chosen)}
@@ -514,8 +600,8 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
         if get_ident() != thread:
             return enter(context)
         wanted, context._enabled = context._enabled, False
-        for found in filter(None, map(found_of, modules_of(tape))):
-            found.half = found.half or wanted
+        for record in filter(None, map(record_of, modules_of(tape))):
+            record.half = record.half or wanted
         try:
             return enter(context)
         finally:
@@ -554,22 +640,22 @@ def full_precision() -> Iterator[None]:
             torch.backends.cudnn.allow_tf32 = True
 
 
-def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, Calm], Any]) -> Any:
+def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, NoRandomness], Any]) -> Any:
     """Calls ``work`` on ``count`` rows, with randomness and side effects suppressed. Returns the result. If there
     is not enough memory, ``work`` is called again with fewer rows. Raises :class:`Refused` if not even two rows
     fit.
 
-    The :class:`Calm` around the call covers no more than the modules are known to need. If ``work`` then fails
-    for a reason other than memory, it is called once more under a full :class:`Calm`."""
-    founds = [f for f in map(found_of, modules) if f is not None]
+    The :class:`NoRandomness` around the call covers no more than the modules are known to need. If ``work`` then fails
+    for a reason other than memory, it is called once more under a full :class:`NoRandomness`."""
+    records = [f for f in map(record_of, modules) if f is not None]
     where = max(map(draws_of, modules), default=NEVER)
     while True:
         failed: Optional[BaseException] = None
         try:
-            with rehearsal(modules), Calm(where) as calm:
-                result = work(count, calm)
-            for found in founds:
-                found.remember(calm.half, calm.where)
+            with rehearsal(modules), NoRandomness(where) as trial:
+                result = work(count, trial)
+            for record in records:
+                record.remember(trial.half, trial.where)
             return result
         except Exception as e:
             if is_out_of_memory(e):
@@ -592,7 +678,10 @@ def proven(proof: Proof, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[i
     for m in submodules(proof.modules):
         if m._backward_hooks or m._backward_pre_hooks:
             raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")
-    found = patiently(lambda: proof.rules(slots, pieces), "there is not enough memory to work out how much each piece contributes to the whole")
+    found = patiently(
+        lambda: proof.rules(slots, pieces),
+        "there is not enough memory to work out how much each piece contributes to the whole",
+    )
     if not all(settled(rules, pieces) for rules in found.values()):
         raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
     rules = {s: left[0] for s, left in found.items()}
@@ -617,8 +706,8 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 
 
 def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Four parts of the rows, called one, two, another and other. They are for four calls: one + two, another +
-    other, one + another and two + other. The calls have the same size if the number of rows is even or less
+    """Four parts of the rows, called a, b, c and d. They are for four calls: a + b, c + d,
+    a + c and b + d. The calls have the same size if the number of rows is even or less
     than four. If there are at least four rows and their number is even, the first two calls are for the two
     halves of the rows. Parts have an odd number of rows, so that rows at even places of one call are at odd places of
     another: a module may treat them differently. With fewer than four rows, some rows are in more than one part."""
@@ -645,11 +734,15 @@ def sketched(grads: Sequence[Optional[torch.Tensor]]) -> list[tuple[float, float
     longest: dict[torch.device, int] = {}
     for f in flat.values():
         longest[f.device] = max(longest.get(f.device, 0), f.numel())
-    vectors = {d: torch.arange(1, n + 1, dtype=torch.float32, device=d).mul_(1.618034).cos_().mul_(math.sqrt(2)) for d, n in longest.items()}
+    vectors = {
+        d: torch.arange(1, n + 1, dtype=torch.float32, device=d).mul_(1.618034).cos_().mul_(math.sqrt(2))
+        for d, n in longest.items()
+    }
     products = [f.mul(vectors[f.device][: f.numel()]).sum() for f in flat.values()]
     norms = torch._foreach_norm(list(flat.values())) if flat else []
     device = next(iter(vectors), None)
-    found = torch.stack([t.to(device, torch.float32) for t in (*products, *norms)]).tolist() if flat else []  # all at once, since every read waits for the GPU
+    # All at once, since every read waits for the GPU.
+    found = torch.stack([t.to(device, torch.float32) for t in (*products, *norms)]).tolist() if flat else []
     sketches = dict(zip(flat, zip(found, found[len(flat) :])))
     return [sketches.get(i, (0.0, 0.0)) for i in range(len(grads))]
 
@@ -665,7 +758,10 @@ def residual(whole: list[tuple[float, float]], parts: Sequence[list[tuple[float,
     little in a gradient that would otherwise be zero."""
     sizes = [norm + sum(p[i][1] for p in parts) for i, (_, norm) in enumerate(whole)]
     least = 0.1 * max(sizes, default=0.0) or 1.0
-    off = [abs(value - sum(p[i][0] for p in parts)) / (size + least) for i, ((value, _), size) in enumerate(zip(whole, sizes))]
+    off = [
+        abs(value - sum(p[i][0] for p in parts)) / (size + least)
+        for i, ((value, _), size) in enumerate(zip(whole, sizes))
+    ]
     return max(off, default=0.0) if all(o == o for o in off) else math.inf
 
 
@@ -679,10 +775,16 @@ def stretched(value: torch.Tensor, slot: Any) -> torch.Tensor:
     if slot.axis is None or not value.is_floating_point():
         return value
     dim, parts = slot.axis.dim, slot.axis.apart(value)
-    factors = torch.arange(parts.shape[dim + 1], dtype=value.dtype, device=value.device).mul(2.4).cos().mul(0.6).add(1.25)
+    factors = (
+        torch.arange(parts.shape[dim + 1], dtype=value.dtype, device=value.device).mul(2.4).cos().mul(0.6).add(1.25)
+    )
     return (parts * factors.view(-1, *[1] * (parts.dim() - dim - 2))).flatten(dim, dim + 2)
 
 
 def ignored(tape: Tape) -> list[int]:
     """The ``ignore_index`` of every function on the tape."""
-    return [e.kwargs["ignore_index"] for e in tape.entries if isinstance(e.kwargs, dict) and isinstance(e.kwargs.get("ignore_index"), int)]
+    return [
+        e.kwargs["ignore_index"]
+        for e in tape.entries
+        if isinstance(e.kwargs, dict) and isinstance(e.kwargs.get("ignore_index"), int)
+    ]

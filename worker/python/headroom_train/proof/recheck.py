@@ -44,7 +44,7 @@ def note(tape: Tape) -> None:
         with unrecorded():
             for tensor in (ref() for ref in tape.live):
                 place = None if tensor is None else place_of(tensor)
-                if place is not None and not place.late and (tensor.is_floating_point() or tensor.is_complex()):  # type: ignore[union-attr]
+                if place is not None and not place.deferred and (tensor.is_floating_point() or tensor.is_complex()):  # type: ignore[union-attr]
                     steps[place.slot] = steps_of(tensor.shape)  # type: ignore[union-attr]
                     values[place.slot] = sample(tensor, steps[place.slot])  # type: ignore[arg-type]
                     graphs[place.slot] = signature([tensor], known)
@@ -64,7 +64,7 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
         return
     again = [i for i in needed(tape, slots) if i < sampled.entries]
     keys = tuple(plan.keys[i] for i in again)
-    if tape.straight and keys in Plan.same:  # nothing has failed: comparing one step of each kind is enough
+    if tape.preemptive and keys in Plan.same:  # nothing has failed: comparing one step of each kind is enough
         return
     unchanged(tape, again)
     why = "there is not enough memory to repeat the step's calls"
@@ -93,7 +93,8 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
         half, known = half_in(tape, modules), {id(t) for t in tape.leaves()}
         most, total = rounding(tape, half), 5e-3 if half else 1e-3  # total is for a loss, which is a sum
         return all(
-            sampled.graphs[s] == signature([env[s]], known) and alike(v, sample(env[s], sampled.steps[s]), min(most, total) if v.numel() == 1 else most)
+            sampled.graphs[s] == signature([env[s]], known)
+            and alike(v, sample(env[s], sampled.steps[s]), min(most, total) if v.numel() == 1 else most)
             for s, v in sampled.values.items()
             if s in slots
         )

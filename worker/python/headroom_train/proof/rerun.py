@@ -9,7 +9,7 @@ import torch
 
 from ..failure import Refused
 from ..sandbox.sandbox import HALF
-from ..tape.recorded_module import found_of
+from ..tape.recorded_module import record_of
 from ..tape.snapshot import parameters
 from ..tape.tape import Entry, Tape, set_random_state
 from ..tape.trees import flatten
@@ -36,12 +36,26 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
     last = max(want)
     if any(e.inplace for e in tape.entries):
         changed = {s for e in tape.entries if e.inplace for s in e.references()[0]}
-        last = max([i for i, e in enumerate(tape.entries) if e.inplace and changed & set(e.references()[0]) and i > last and set(slots) & changed] + [last])
+        last = max(
+            [
+                i
+                for i, e in enumerate(tape.entries)
+                if e.inplace and changed & set(e.references()[0]) and i > last and set(slots) & changed
+            ]
+            + [last]
+        )
         return list(range(last + 1))
     return sorted(want)
 
 
-def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional[Rows], env: Optional[dict] = None, leaves: Optional[dict] = None) -> dict:
+def run(
+    tape: Tape,
+    plan: Optional[Plan],
+    entries: Sequence[int],
+    rows: Optional[Rows],
+    env: Optional[dict] = None,
+    leaves: Optional[dict] = None,
+) -> dict:
     """Repeats the calls of the given entries for the given rows, or for all rows if ``rows`` is
     None. Returns the values by slot."""
     env = {} if env is None else env
@@ -49,8 +63,8 @@ def run(tape: Tape, plan: Optional[Plan], entries: Sequence[int], rows: Optional
         entry = tape.entries[i]
         cut = NOTHING if plan is None or rows is None else plan.cuts[i]
         args, kwargs = arguments(tape, entry, cut, env, rows, leaves=leaves)
-        if entry.held is not None:
-            entry.held.put_back()
+        if entry.snapshot is not None:
+            entry.snapshot.put_back()
         if plan is None and entry.random is not None:
             set_random_state(entry.random)
         result = perform(entry, args, kwargs)
@@ -79,7 +93,11 @@ def altered(tape: Tape, entry: Entry) -> Optional[str]:
     for index in entry.references()[1]:
         if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
             return "an argument has been changed since it was used"
-    if entry.module is not None and entry.versions is not None and entry.versions != versions_of(parameters([entry.module])):
+    if (
+        entry.module is not None
+        and entry.versions is not None
+        and entry.versions != versions_of(parameters([entry.module]))
+    ):
         return "parameters have been changed since they were used"
     return None
 
@@ -98,5 +116,5 @@ def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
     """Whether a step computes anything in half precision. Half precision inside a module is known
     only if a trial has seen it."""
     return any(e.autocast for e in tape.entries) or any(
-        f.half or any(p.dtype in HALF for p in f.params) for f in map(found_of, modules) if f is not None
+        f.half or any(p.dtype in HALF for p in f.params) for f in map(record_of, modules) if f is not None
     )

@@ -20,10 +20,10 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from ..failure import Mixed, Refused, Writes, is_out_of_memory, patiently
 from ..hooks.genuine import in_place
-from ..sandbox.sandbox import ANYWHERE, Calm, Sealed, Watcher, rehearsal
+from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watcher, rehearsal
 from ..tape.graph import signature
-from ..tape.recorded_module import found_of, number_of, state_of
-from ..tape.snapshot import Change, Held, Lost, submodules
+from ..tape.recorded_module import number_of, record_of, state_of
+from ..tape.snapshot import Change, Snapshot, Unavailable, submodules
 from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as, random_state, same_outside_torch
 from ..tape.trees import FIXED, flatten, mapped, tensors_in
 from .branching import otherwise, without_memory
@@ -32,13 +32,25 @@ from .mixing import Operations, mixing
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 JOINING = {"cat", "concat", "concatenate"}
 RUNNING = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "argsort"}
-INDEXING = {"__getitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter", "scatter_", "__setitem__"}
-SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}  # the size of their results depends on values
+INDEXING = {
+    "__getitem__",
+    "gather",
+    "index_select",
+    "take_along_dim",
+    "take",
+    "embedding",
+    "scatter",
+    "scatter_",
+    "__setitem__",
+}
+# The size of their results depends on values.
+SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}
 
 
 class Axis(NamedTuple):
-    """Where the rows of a batch are in a tensor. Dimension ``dim`` consists of ``outer`` blocks, one after the other, and
-    each block has ``inner`` slices for each row. Time steps that were flattened together with the rows are blocks."""
+    """Where the rows of a batch are in a tensor. Dimension ``dim`` consists of ``outer`` blocks, one after the other,
+    and each block has ``inner`` slices for each row. Time steps that were flattened together with the rows are
+    blocks."""
 
     dim: int
     outer: int = 1
@@ -209,16 +221,23 @@ class Plan:
         """Whether a function is given nothing of the batch but numbers that belong to it as a whole. It is then
         called once for all rows, whatever they are."""
         refs = entry.references()[0]
-        return entry.module is None and bool(refs) and all(self.slots[r].dim is None and not self.slots[r].fixed for r in refs)
+        return (
+            entry.module is None
+            and bool(refs)
+            and all(self.slots[r].dim is None and not self.slots[r].fixed for r in refs)
+        )
 
     def is_shared(self, slot: int) -> bool:
         """Whether a slot's tensor may share memory with another tensor on the tape."""
         return slot in self._shared
 
-    memory: ClassVar[dict[int, tuple]] = {}  # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
-    numbers: ClassVar[dict[tuple, int]] = {}  # keys, by the function called, its arguments and the key of the call before
+    # (Cut, leaves of the result, their tree, left, keeps) by key; shared by all plans
+    memory: ClassVar[dict[int, tuple]] = {}
+    # Keys, by the function called, its arguments and the key of the call before.
+    numbers: ClassVar[dict[tuple, int]] = {}
     sure: ClassVar[set[int]] = set()  # keys of calls that returned the same for a few rows when they were repeated
-    same: ClassVar[set[tuple[int, ...]]] = set()  # keys of calls that, repeated together, returned the same for the whole batch
+    # Keys of calls that, repeated together, returned the same for the whole batch.
+    same: ClassVar[set[tuple[int, ...]]] = set()
 
     def known(self, entry: Entry) -> bool:
         """Whether the same call, after the same calls, was tried on earlier batches of this size. If gradients
@@ -242,7 +261,10 @@ class Plan:
         (small, tree), (large, other) = (flatten(r) for r in results)
         same = [a == b for a, b in zip(small, large) if isinstance(a, _PLAIN)]
         if len(small) != len(large) or tree.shells != other.shells or not all(same):
-            raise Refused(f"{named(entry)} returns a different number of results, or different non-tensor values, for another batch")
+            raise Refused(
+                f"{named(entry)} returns a different number of results, or different non-tensor values, "
+                "for another batch"
+            )
         leaves = [self._whole(a, b, entry, cut) for a, b in zip(small, large)]
         self._pending = entry, cut, results, leaves, key
         Plan.memory[key] = cut, leaves, tree, self.left, self.keeps
@@ -258,9 +280,10 @@ class Plan:
         for i in entries:
             entry = self.tape.entries[i]
             if entry.seen is not None:
-                if entry.held is not None:
-                    entry.held.put_back()
-                with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # in the trial's mode: under another one a view has another node
+                if entry.snapshot is not None:
+                    entry.snapshot.put_back()
+                # In the trial's mode: under another one a view has another node.
+                with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
                     self._one(entry, self.cuts[i], 1)
                 if not entry.seen.like(self._given, rounding(self.tape, entry.seen.half)):
                     Plan.forget()
@@ -314,7 +337,15 @@ class Plan:
         if entry.state is None and entry.module is not None:
             entry.state = state_of(entry.module)
         modes = entry.grad, entry.state, entry.inplace, entry.fresh, repr(entry.autocast)
-        key = self.keys[-1] if self.keys else 0, self.batch, called, entry.call_name(), repr((entry.args, entry.kwargs)), shapes, modes
+        key = (
+            self.keys[-1] if self.keys else 0,
+            self.batch,
+            called,
+            entry.call_name(),
+            repr((entry.args, entry.kwargs)),
+            shapes,
+            modes,
+        )
         if len(Plan.numbers) > MANY:
             Plan.numbers.clear()
             Plan.forget()
@@ -330,7 +361,12 @@ class Plan:
 
     def _there(self, i: int) -> bool:
         entry = self.tape.entries[i]
-        return i in self.skipped or self.is_derived(entry) or all(s is None or s in self._env[0] for s in entry.slots) and not entry.inplace
+        return (
+            i in self.skipped
+            or self.is_derived(entry)
+            or all(s is None or s in self._env[0] for s in entry.slots)
+            and not entry.inplace
+        )
 
     def _catch_up(self) -> None:
         """Computes, for a few rows, the results of those entries that have not been tried because
@@ -359,7 +395,11 @@ class Plan:
             few, more = (r.count for r in self._rows)
             if all(a == b or a * more == b * few and not a % few for a, b in zip(small, large)):
                 return torch.Size(a if a == b else a // few * self.batch for a, b in zip(small, large))
-        return small if isinstance(small, _PLAIN) or isinstance(small, FIXED) and small is large else Other(type(small).__name__)
+        return (
+            small
+            if isinstance(small, _PLAIN) or isinstance(small, FIXED) and small is large
+            else Other(type(small).__name__)
+        )
 
     def _slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry, cut: Cut) -> Slot:
         n = [r.count for r in self._rows]
@@ -379,16 +419,24 @@ class Plan:
             shape[dim] = per_row * self.batch
             axis = self._placed(dim, per_row, entry)
         refs = entry.references()[0]
-        if entry.module is not None:  # fixed: a temperature, for example; not a loss, which differs between rows unless it is zero
-            fixed = not moved and small.is_floating_point() and torch.equal(small.detach(), large.detach()) and bool(small.any())
+        # Fixed: a temperature, for example; not a loss, which differs between rows unless it is zero.
+        if entry.module is not None:
+            fixed = (
+                not moved
+                and small.is_floating_point()
+                and torch.equal(small.detach(), large.detach())
+                and bool(small.any())
+            )
         else:
             fixed = not moved and bool(refs) and all(self.slots[r].fixed for r in refs)
-        shared = entry.module is None and any(_memory(small) == _memory(self._env[0][r]) for r in refs if r in self._env[0])
+        shared = entry.module is None and any(
+            _memory(small) == _memory(self._env[0][r]) for r in refs if r in self._env[0]
+        )
         return Slot(tuple(shape), axis, small.dtype, small.device, small.requires_grad, fixed, shared)
 
     def _along(self, dim: int, per_row: int) -> Axis:
-        """Where the rows are if each has ``per_row`` slices in dimension ``dim``: if the batch is dimension 1, the time steps
-        come first."""
+        """Where the rows are if each has ``per_row`` slices in dimension ``dim``: if the batch is dimension 1, the time
+        steps come first."""
         return Axis(dim, per_row) if self.dim and per_row > 1 else Axis(dim, 1, per_row)
 
     def _placed(self, dim: int, per_row: int, entry: Entry) -> Axis:
@@ -397,7 +445,11 @@ class Plan:
         if axis.outer == 1:
             return axis
         given = {self.slots[r].axis for r in entry.references()[0]} - {None}
-        folded = dim == 0 and entry.call_name() in SHAPING and all(self.slots[r].shape[0] == per_row for r in entry.references()[0])
+        folded = (
+            dim == 0
+            and entry.call_name() in SHAPING
+            and all(self.slots[r].shape[0] == per_row for r in entry.references()[0])
+        )
         if entry.module is None and given != {axis} and not (folded and given == {Axis(1)}):
             raise Refused(f"{named(entry)} folds the batch into another dimension")
         return axis
@@ -409,7 +461,11 @@ class Plan:
             known = self.slots[r]
             for env, value in zip(self._env, MADE_UP):
                 if known.dim is None and not known.fixed and r not in env:
-                    env[r] = torch.full(known.shape, value, device=known.device).to(known.dtype).requires_grad_(known.requires_grad)
+                    env[r] = (
+                        torch.full(known.shape, value, device=known.device)
+                        .to(known.dtype)
+                        .requires_grad_(known.requires_grad)
+                    )
                     self._made_up.add(r)
 
     def _try(self, entry: Entry, made: bool = False) -> tuple[Cut, list]:
@@ -425,18 +481,26 @@ class Plan:
             cut = Cut({i: axis for i, axis in self._axes(outside, {1}).items()}, False)
             if any(self.tape.outside[i].is_cuda for i in outside):
                 self.refuse_pointing(entry, cut)
-            before = Held(entry.module.modules(), deep=True)
+            before = Snapshot(entry.module.modules(), deep=True)
             free = [*entry.module.buffers(), *(env[r] for env in self._env for r in refs)]
-            sealed = Sealed(f"a call to {named(entry)}", free, known=self.tape.leaves(entry.module) if entry.grad else None)
+            sealed = Sealed(
+                f"a call to {named(entry)}", free, known=self.tape.leaves(entry.module) if entry.grad else None
+            )
             results = self._both(entry, cut, sealed=[sealed])
             changes = list(self._before.changed())
-            kept = [c for c in changes if c.inside or c.name == "_parameters" or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())]
+            kept = [
+                c
+                for c in changes
+                if c.inside
+                or c.name == "_parameters"
+                or not all(isinstance(v, torch.Tensor) and v.requires_grad for v in c.values())
+            ]
             self.left, self.keeps = [c for c in changes if c not in kept], _called(kept[0]) if kept else ""
             if kept:
-                if self._reads(entry, cut, kept, sealed) and made and entry.held is None:
+                if self._reads(entry, cut, kept, sealed) and made and entry.snapshot is None:
                     raise Refused(f"a call to {named(entry)} changes {self.keeps}")
                 if not made:
-                    entry.held = before
+                    entry.snapshot = before
                 results = self._both(entry, cut, sealed=[sealed])
             self._refuse_branching(entry, cut)
             return cut, results
@@ -450,14 +514,17 @@ class Plan:
         """Raises :class:`Refused` if a module is seen to do something else for the whole batch than for a few rows."""
 
         def call(rows: Optional[Rows]) -> Callable[[], Any]:
-            shapes = {r: self.slots[r].shape if rows is None else self._env[self._rows.index(rows)][r].shape for r in entry.references()[0]}
+            shapes = {
+                r: self.slots[r].shape if rows is None else self._env[self._rows.index(rows)][r].shape
+                for r in entry.references()[0]
+            }
             with torch._C.DisableTorchFunction():  # a mode of the script's might put new tensors elsewhere
                 env = {r: torch.empty(shape, dtype=self.slots[r].dtype, device="meta") for r, shape in shapes.items()}
                 args, kwargs = arguments(self.tape, entry, cut, env, rows, without_memory)
 
             def made() -> Any:
-                if entry.held is not None:
-                    entry.held.put_back()
+                if entry.snapshot is not None:
+                    entry.snapshot.put_back()
                 return perform(entry, args, kwargs, trial=True)
 
             return made
@@ -478,14 +545,17 @@ class Plan:
                 continue
             most = int(t.max())
             if self.batch // 2 <= most < self.batch and most >= self._rows[1].count:
-                raise Refused(f"a call to {named(entry)} is given numbers up to {most}, which may stand for {self.batch} rows, in a tensor that cannot be cut")
+                raise Refused(
+                    f"a call to {named(entry)} is given numbers up to {most}, which may stand for "
+                    f"{self.batch} rows, in a tensor that cannot be cut"
+                )
 
     def _reads(self, entry: Entry, cut: Cut, kept: list[Change], sealed: Sealed) -> bool:
         """Whether a call reads attributes that it also changes; if so, a repeated call must find the values that
         the script's call found. Raises :class:`Refused` if these values may belong to the rows of a batch, such
         as a state that is carried from one batch to the next."""
         why = Refused(f"a call to {named(entry)} changes {self.keeps}")
-        after = Held(entry.module.modules(), deep=True)  # type: ignore[union-attr]
+        after = Snapshot(entry.module.modules(), deep=True)  # type: ignore[union-attr]
 
         def read() -> NoReturn:
             raise why
@@ -493,7 +563,7 @@ class Plan:
         def called(lost: list[Change]) -> Given:
             after.put_back()
             for change in lost:
-                change.replace(Lost(read))
+                change.replace(Unavailable(read))
             self._one(entry, cut, 1, [sealed])
             return self._given
 
@@ -510,7 +580,7 @@ class Plan:
             raise Writes(f"a call to {named(entry)} replaces a parameter")
         usual = called([])
         if unread(kept):
-            found_of(entry.module).unread.update((id(c.module()), c.name) for c in kept if c.inside is None)  # type: ignore[union-attr]
+            record_of(entry.module).unread.update((id(c.module()), c.name) for c in kept if c.inside is None)  # type: ignore[union-attr]
             return False
         if rows and not unread(rows):
             raise why
@@ -551,16 +621,24 @@ class Plan:
         return cut, self._both(entry, cut) if entry.inplace else results
 
     def _joined(self, entry: Entry) -> Optional[str]:
-        """The reason why a function cannot be cut if the script has cut the batch itself, for several calls of one module:
-        the function joins their results, or changes the shape of what was joined. None if that is not so."""
+        """The reason why a function cannot be cut if the script has cut the batch itself, for several calls of one
+        module: the function joins their results, or changes the shape of what was joined. None if that is not so."""
         makers = {s: e for e in self.tape.entries for s in e.slots if s is not None}
         join = makers[entry.references()[0][0]] if entry.call_name() in SHAPING and entry.references()[0] else entry
         refs = join.references()[0]
         calls = list({id(makers[r]): makers[r] for r in refs}.values())
-        if join.call_name() not in JOINING or not 1 < len(calls) == len(refs) or {id(c.module) for c in calls} != {id(calls[0].module)} or not calls[0].module:
+        if (
+            join.call_name() not in JOINING
+            or not 1 < len(calls) == len(refs)
+            or {id(c.module) for c in calls} != {id(calls[0].module)}
+            or not calls[0].module
+        ):
             return None
         sizes = " + ".join(str(self.slots[r].shape[0]) for r in refs[:4]) + (" + …" if len(refs) > 4 else "")
-        return f"{named(calls[0])} is called {len(calls)} times, on {sizes} rows, and the results are joined, so that their rows are not those of one call"
+        return (
+            f"{named(calls[0])} is called {len(calls)} times, on {sizes} rows, and the results are joined, "
+            "so that their rows are not those of one call"
+        )
 
     def _proper(self, entry: Entry, cut: Cut, rowful: list[Slot], results: list) -> list:
         small, large = (flatten(r)[0] for r in results)
@@ -577,7 +655,10 @@ class Plan:
             try:
                 self._proper(read, cut, rowful, self._both(read, cut))
             except Refused:
-                raise Refused("__setitem__ writes to rows by their numbers, or to a part of the batch that is not in proportion to it") from None
+                raise Refused(
+                    "__setitem__ writes to rows by their numbers, or to a part of the batch that is not "
+                    "in proportion to it"
+                ) from None
         shapes = self._imagined(entry)
         if shapes is not None and shapes != [s.shape for s in slots]:
             raise Refused(f"{named(entry)} returns a result whose size is not proportional to the batch")
@@ -595,11 +676,23 @@ class Plan:
         if getattr(entry.call, "opaque", False):
             return None
         index = tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]
-        if selects(entry, [self.slots[t.slot].dtype if type(t) is Ref else self.tape.outside[t.index].dtype for t in index if type(t) in (Ref, Outside)]):
+        if selects(
+            entry,
+            [
+                self.slots[t.slot].dtype if type(t) is Ref else self.tape.outside[t.index].dtype
+                for t in index
+                if type(t) in (Ref, Outside)
+            ],
+        ):
             raise Refused(f"{named(entry)} returns a result whose size depends on tensor values")
         try:
-            env = {r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta") for r in entry.references()[0]}
-            args, kwargs = arguments(self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False))
+            env = {
+                r: torch.empty(self.slots[r].shape, dtype=self.slots[r].dtype, device="meta")
+                for r in entry.references()[0]
+            }
+            args, kwargs = arguments(
+                self.tape, entry, NOTHING, env, None, lambda t: torch.empty_like(t, device="meta", requires_grad=False)
+            )
             with torch.no_grad():
                 result = perform(entry, args, kwargs, trial=True)
         except Exception:
@@ -619,7 +712,12 @@ class Plan:
         for which, (env, rows) in enumerate(zip(self._env, self._rows)):
             if rehearse and entry.inplace:
                 env = {k: v.clone() for k, v in env.items()}
-            if entry.call_name() in INDEXING and not sliced(entry) and self.tape.outside and self.tape.outside[0].is_cuda:
+            if (
+                entry.call_name() in INDEXING
+                and not sliced(entry)
+                and self.tape.outside
+                and self.tape.outside[0].is_cuda
+            ):
                 # An index out of range raises an exception on the CPU, but breaks the CUDA context on a GPU.
                 copies = {k: v.detach().cpu() for k, v in env.items() if k in entry.references()[0]}
                 args, kwargs = arguments(self.tape, entry, cut, copies, rows, lambda t: t.detach().cpu())
@@ -629,10 +727,10 @@ class Plan:
                 args, kwargs = arguments(self.tape, entry, cut, env, rows)
                 results.append(mapped(_cut_off, perform(entry, args, kwargs, trial=True)))
                 continue
-            if entry.held is not None:
-                entry.held.put_back()
+            if entry.snapshot is not None:
+                entry.snapshot.put_back()
             if which == 1:  # only the second call's changes count: the first may have filled a cache
-                self._before = Held(entry.module.modules(), deep=True)
+                self._before = Snapshot(entry.module.modules(), deep=True)
             results.append(self._one(entry, cut, which, [*sealed, made[which]]))
         if entry.module is not None:
             mixed = mixing(made[0].made, made[1].made, *(r.count for r in self._rows))
@@ -645,22 +743,30 @@ class Plan:
     def _depends(self, entry: Entry, cut: Cut, small: Any, large: Any) -> bool:
         """Whether a call is seen to return something else for a row beside another row. ``small`` and ``large`` are
         results for the trial's two numbers of rows, which show where the rows are."""
-        along = [next((d for d, (a, b) in enumerate(zip(s.shape, t.shape)) if a != b), None) for s, t in zip(tensors_in(small), tensors_in(large))]
+        along = [
+            next((d for d, (a, b) in enumerate(zip(s.shape, t.shape)) if a != b), None)
+            for s, t in zip(tensors_in(small), tensors_in(large))
+        ]
         known = self._rows[1]
-        beside = [[0, 1], [0, 1], [0, known.count - 1] if known.count > 2 else [0, 0]]  # once more beside the same row: it may draw numbers
+        # Once more beside the same row: it may draw numbers.
+        beside = [[0, 1], [0, 1], [0, known.count - 1] if known.count > 2 else [0, 0]]
         found = []
         for index in beside:
             env = {r: pick(self._env[1][r], self.slots[r], index) for r in entry.references()[0]}
-            args, kwargs = arguments(self.tape, entry, cut, env, Rows(self.batch, 0, self.batch, [known.start + i for i in index]))
-            if entry.held is not None:
-                entry.held.put_back()
-            with torch.no_grad(), Calm(apart=True):
+            args, kwargs = arguments(
+                self.tape, entry, cut, env, Rows(self.batch, 0, self.batch, [known.start + i for i in index])
+            )
+            if entry.snapshot is not None:
+                entry.snapshot.put_back()
+            with torch.no_grad(), NoRandomness(apart=True):
                 made = tensors_in(perform(entry, args, kwargs, trial=True))
             found.append([as_real(self._first(t, d)).cpu().double() for d, t in zip(along, made) if d is not None])
         one, again, other = found
 
         def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-            return len(some) == len(others) and all(a.shape == b.shape and alike(a, b, MEANT) for a, b in zip(some, others))
+            return len(some) == len(others) and all(
+                a.shape == b.shape and alike(a, b, MEANT) for a, b in zip(some, others)
+            )
 
         return same(one, again) and not same(one, other) and all(bool(t.isfinite().all()) for t in (*one, *other))
 
@@ -684,20 +790,23 @@ class Plan:
         params = [p for m in modules for p in m.parameters(recurse=False) if type(p) is torch.nn.Parameter]
         versions, places = [b._version for b in buffers], [p.data_ptr() for p in params]
         state = random_state()
-        with Calm(ANYWHERE, watchers, apart=True) as calm:
+        with NoRandomness(ANYWHERE, watchers, apart=True) as trial:
             try:
                 result = perform(entry, args, kwargs, trial=True)
             except Exception as e:
                 if is_out_of_memory(e) or isinstance(e, Refused):
                     raise
                 said = (str(e).strip().splitlines() or [""])[0]
-                why = f"a call to {named(entry)} fails if dimension {self.dim} of its arguments is cut from {self.batch} to {self._rows[which].count}"
+                why = (
+                    f"a call to {named(entry)} fails if dimension {self.dim} of its arguments is cut from "
+                    f"{self.batch} to {self._rows[which].count}"
+                )
                 raise Refused(f"{why} ({type(e).__name__}: {said})") from e
         for watcher in watchers:
             watcher.returned(tensors_in(result))
-        found = found_of(entry.module)
-        if found is not None:
-            found.remember(calm.half, calm.where)
+        record = record_of(entry.module)
+        if record is not None:
+            record.remember(trial.half, trial.where)
         if not same_outside_torch(state, random_state()):
             raise Refused(f"a call to {named(entry)} draws random numbers from Python or NumPy")
         if versions != [b._version for b in buffers]:
@@ -707,7 +816,7 @@ class Plan:
         if which == 1:
             tensors = {i: v for i, v in enumerate(flatten(result)[0]) if isinstance(v, torch.Tensor)}
             graph = signature(tensors.values(), {id(t) for t in self.tape.leaves(entry.module)})
-            self._given = Given({i: sample(v) for i, v in tensors.items()}, graph, calm.draws, calm.half)
+            self._given = Given({i: sample(v) for i, v in tensors.items()}, graph, trial.draws, trial.half)
         return mapped(_cut_off, result)  # free its activations before the next call
 
 
@@ -733,7 +842,11 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
 def sample(tensor: torch.Tensor, steps: Optional[Sequence[int]] = None) -> torch.Tensor:
     """Some of a tensor's values, as float64 on the CPU: of complex ones both parts."""
     steps = steps_of(tensor.shape) if steps is None else steps
-    return as_real(tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))]).cpu().double()
+    return (
+        as_real(tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))])
+        .cpu()
+        .double()
+    )
 
 
 def alike(a: torch.Tensor, b: torch.Tensor, most: float) -> bool:
@@ -766,7 +879,14 @@ def batch_of(tape: Tape, first: Entry) -> int:
     """The number of rows of a tape's batch: the size of dimension 0 that most tensor arguments of
     the first module's call have. Raises :class:`Refused` if there is no such size."""
     sizes = [tape.outside[i].shape[0] for i in first.references()[1] if tape.outside[i].dim() > 0]
-    listed = next((len(a) for a in (*first.args, *first.kwargs.values()) if isinstance(a, list) and len(a) > 1 and tensors_listed(a)), 0)
+    listed = next(
+        (
+            len(a)
+            for a in (*first.args, *first.kwargs.values())
+            if isinstance(a, list) and len(a) > 1 and tensors_listed(a)
+        ),
+        0,
+    )
     if listed and (not sizes or sizes.count(listed) * 2 <= len(sizes)):
         raise Refused(f"the first module is given a list of {listed} items, and only tensors are cut")
     if sizes[:1] == [1] and sizes.count(1) * 2 > len(sizes):
@@ -777,13 +897,15 @@ def batch_of(tape: Tape, first: Entry) -> int:
     most = max(set(sizes), key=sizes.count)
     if sizes.count(most) * 2 <= len(sizes):
         objects = " and ".join({f"in a {name} object": None for name in first.packed()})
-        raise Refused(f"the first module's arguments{f', {objects},' if objects else ''} disagree about the size of the batch")
+        raise Refused(
+            f"the first module's arguments{f', {objects},' if objects else ''} disagree about the size of the batch"
+        )
     return most
 
 
 def axis_in(tensor: torch.Tensor, batch: int, dim: int) -> Optional[Axis]:
-    """Where the rows of a batch would be in a tensor from outside, if dimension ``dim`` of the first module's arguments is
-    the batch; None if the tensor cannot be cut."""
+    """Where the rows of a batch would be in a tensor from outside, if dimension ``dim`` of the first module's arguments
+    is the batch; None if the tensor cannot be cut."""
     if dim and tensor.dim() > dim and tensor.shape[dim] == batch:
         return Axis(dim)
     if tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.shape[0] % batch:
@@ -792,13 +914,14 @@ def axis_in(tensor: torch.Tensor, batch: int, dim: int) -> Optional[Axis]:
     return Axis(0, each) if dim else Axis(0, 1, each)
 
 
-_dims: dict[tuple, int] = {}  # the dimension that is the batch, by module and kinds of arguments; -1 if neither 0 nor 1 is
+# The dimension that is the batch, by module and kinds of arguments; -1 if neither 0 nor 1 is.
+_dims: dict[tuple, int] = {}
 
 
 def rows_in(tape: Tape, first: Entry) -> tuple[int, int, str]:
-    """The number of rows of a tape's batch, the dimension of the first call's arguments that is the batch, and why it may
-    not be, or an empty text. This is dimension 0, unless layers that expect time in dimension 0 make it likely to be
-    dimension 1, and a trial shows that it is."""
+    """The number of rows of a tape's batch, the dimension of the first call's arguments that is the batch, and why it
+    may not be, or an empty text. This is dimension 0, unless layers that expect time in dimension 0 make it likely to
+    be dimension 1, and a trial shows that it is."""
     turned = next((m for m in submodules([first.module]) if getattr(m, "batch_first", True) is False), None)  # type: ignore[list-item]
     given = [t for t in (tape.outside[i] for i in first.references()[1]) if t.dim()]
     second = {t.shape[1] for t in given if t.dim() > 1}
@@ -811,7 +934,10 @@ def rows_in(tape: Tape, first: Entry) -> tuple[int, int, str]:
     if _dims[key] == 1:
         return max(second), 1, ""
     batch = batch_of(tape, first)
-    may = f"dimension 0 of the arguments of {named(first)}, of {batch}, may not be the batch, since its {type(turned).__name__} has batch_first=False"
+    may = (
+        f"dimension 0 of the arguments of {named(first)}, of {batch}, may not be the batch, since its "
+        f"{type(turned).__name__} has batch_first=False"
+    )
     return batch, 0, "" if _dims[key] == 0 else may
 
 
@@ -836,12 +962,14 @@ def separate_in(tape: Tape, first: Entry, second: int) -> int:
             axis = Axis(moved[0], one.shape[moved[0]] if dim and not moved[0] else 1)
             if len(moved) > 1 or both.shape[moved[0]] != 2 * one.shape[moved[0]] or one.shape != other.shape:
                 return False
-            if both.is_floating_point() and not torch.allclose(both, axis.joined([one, other]), rtol=1e-2, atol=1e-4 * float(both.abs().max())):
+            if both.is_floating_point() and not torch.allclose(
+                both, axis.joined([one, other]), rtol=1e-2, atol=1e-4 * float(both.abs().max())
+            ):
                 return False
         return grown > 0
 
     def tried() -> int:
-        with rehearsal([first.module]), Calm(), torch.no_grad():  # type: ignore[list-item]
+        with rehearsal([first.module]), NoRandomness(), torch.no_grad():  # type: ignore[list-item]
             for dim in (0, 1):
                 try:
                     if separate(second if dim else batch_of(tape, first), dim):
@@ -876,7 +1004,9 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
     with ExitStack() as stack:
         for context in [modes_as(entry.modes), *autocast_as(entry.autocast)]:
             stack.enter_context(context)
-        stack.enter_context(torch.set_grad_enabled(entry.grad and torch.is_grad_enabled() and not (trial and entry.inplace)))
+        stack.enter_context(
+            torch.set_grad_enabled(entry.grad and torch.is_grad_enabled() and not (trial and entry.inplace))
+        )
         if entry.fresh:
             args = (args[0].clone(), *args[1:])
         stack.enter_context(in_place())
@@ -885,51 +1015,78 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
 
 
 def arguments(
-    tape: Tape, entry: Entry, cut: Cut, env: dict, rows: Optional[Rows], also: Optional[Callable] = None, leaves: Optional[dict] = None
+    tape: Tape,
+    entry: Entry,
+    cut: Cut,
+    env: dict,
+    rows: Optional[Rows],
+    also: Optional[Callable] = None,
+    leaves: Optional[dict] = None,
 ) -> tuple[Any, Any]:
     """An entry's arguments for the given rows, or for all rows if ``rows`` is None. ``leaves``
     replace the outside tensors whose gradients are wanted, by index; ``also`` is applied to all
     other outside tensors."""
 
-    def outer(index: int) -> torch.Tensor:
-        if leaves is not None and index in leaves:
-            return leaves[index]
-        tensor = tape.outside[index]
-        if rows is not None and index in cut.outside:
-            tensor = rows.of(tensor, cut.outside[index])
-        return tensor if also is None else also(tensor)
+    filling = _Filling(tape, cut, env, rows, also, leaves or {})
+    return filling.put(entry.args), filling.put(entry.kwargs)
 
-    def sized(shape: torch.Size) -> torch.Size:
-        """The shape that an object on these rows would keep of its tensors."""
-        rowful = rows is not None and bool(shape) and shape[0] == rows.batch and rows.count != rows.batch
-        return torch.Size((rows.count, *shape[1:])) if rowful else shape  # type: ignore[union-attr]
 
-    def put(tree: Any) -> Any:
+class _Filling(NamedTuple):
+    """Puts values in the places of references, for :func:`arguments`."""
+
+    tape: Tape
+    cut: Cut
+    env: dict
+    rows: Optional[Rows]
+    also: Optional[Callable]
+    leaves: dict
+
+    def put(self, tree: Any) -> Any:
         kind = type(tree)
         if kind is Ref:
-            return env[tree.slot]
+            return self.env[tree.slot]
         if kind is Outside:
-            return outer(tree.index)
+            return self._outer(tree.index)
         if kind is tuple or kind is list or kind is torch.Size:
-            return (tuple if kind is not list else list)(put(t) for t in tree)  # noqa: F821
+            return (tuple if kind is not list else list)(self.put(t) for t in tree)
         if kind is dict:
-            return {k: put(v) for k, v in tree.items()}  # noqa: F821
-        if cut.scaled and kind is int and tree > 0 and rows is not None and tree % rows.batch == 0:
+            return {k: self.put(v) for k, v in tree.items()}
+        rows = self.rows
+        if self.cut.scaled and kind is int and tree > 0 and rows is not None and tree % rows.batch == 0:
             return tree // rows.batch * rows.count
         if kind in (int, float, bool, str, type(None)):
             return tree
         if kind is Packed:
-            return tree.filled(lambda leaf: sized(leaf) if type(leaf) is torch.Size else put(leaf) if type(leaf) in (Ref, Outside) else leaf)  # noqa: F821
-        return put_tree(tree, put)  # noqa: F821
+            return tree.filled(self._packed)
+        return put_tree(tree, self.put)
 
-    try:
-        return put(entry.args), put(entry.kwargs)
-    finally:
-        del put  # after its last call: a function that refers to itself keeps tensors alive until the garbage collector runs
+    def _packed(self, leaf: Any) -> Any:
+        if type(leaf) is torch.Size:
+            return self._sized(leaf)
+        return self.put(leaf) if type(leaf) in (Ref, Outside) else leaf
+
+    def _sized(self, shape: torch.Size) -> torch.Size:
+        """The shape that an object on these rows would keep of its tensors."""
+        rows = self.rows
+        if rows is None or not shape or shape[0] != rows.batch or rows.count == rows.batch:
+            return shape
+        return torch.Size((rows.count, *shape[1:]))
+
+    def _outer(self, index: int) -> torch.Tensor:
+        if index in self.leaves:
+            return self.leaves[index]
+        tensor = self.tape.outside[index]
+        if self.rows is not None and index in self.cut.outside:
+            tensor = self.rows.of(tensor, self.cut.outside[index])
+        return tensor if self.also is None else self.also(tensor)
 
 
 def put_tree(tree: Any, put: Callable) -> Any:
-    return tree_map(lambda leaf: put(leaf) if type(leaf) in (Ref, Outside, Packed) else leaf, tree, is_leaf=lambda t: type(t) in (Ref, Outside))
+    return tree_map(
+        lambda leaf: put(leaf) if type(leaf) in (Ref, Outside, Packed) else leaf,
+        tree,
+        is_leaf=lambda t: type(t) in (Ref, Outside),
+    )
 
 
 def mentions(entry: Entry, batch: int) -> bool:
@@ -942,7 +1099,10 @@ def sliced(entry: Entry) -> bool:
     if entry.call_name() not in ("__getitem__", "__setitem__") or len(entry.args) < 2:
         return False
     index = entry.args[1]
-    return all(item is None or item is ... or type(item) in (int, slice) for item in (index if type(index) is tuple else (index,)))
+    return all(
+        item is None or item is ... or type(item) in (int, slice)
+        for item in (index if type(index) is tuple else (index,))
+    )
 
 
 def pick(value: torch.Tensor, slot: Slot, where: list[int]) -> torch.Tensor:
@@ -954,7 +1114,13 @@ def selects(entry: Entry, dtypes: Sequence[torch.dtype]) -> bool:
     """Whether the size of a function's result depends on values. ``dtypes`` are those of the tensors by which it may
     index."""
     name = entry.call_name()
-    return name in SELECTING or name == "__getitem__" and (torch.bool in dtypes or torch.uint8 in dtypes) or name == "where" and len(entry.args) == 1
+    return (
+        name in SELECTING
+        or name == "__getitem__"
+        and (torch.bool in dtypes or torch.uint8 in dtypes)
+        or name == "where"
+        and len(entry.args) == 1
+    )
 
 
 def _memory(tensor: torch.Tensor) -> int:

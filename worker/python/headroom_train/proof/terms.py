@@ -25,7 +25,8 @@ class Terms:
     def __init__(self, tape: Tape, plan: Plan, slot: int) -> None:
         self._tape, self.slot = tape, slot
         self.slots: list[int] = []  # of the terms
-        self.given: list[int] = []  # slots of other numbers of the batch from which the scalar is computed, and which have no graph
+        # Slots of other numbers of the batch from which the scalar is computed, and which have no graph.
+        self.given: list[int] = []
         self._tail: list[int] = []  # the entries that compute the scalar from the terms
         made: set[int] = set()
         for i in needed(tape, [slot]):
@@ -35,7 +36,11 @@ class Terms:
             if first and (entry.module is not None or any(plan.slots[r].dim is not None for r in refs)):
                 self.slots += first
                 made.update(first)
-            elif entry.module is None and len(others) < len(refs) and all(plan.slots[r].dim is None and not plan.slots[r].requires_grad for r in others):
+            elif (
+                entry.module is None
+                and len(others) < len(refs)
+                and all(plan.slots[r].dim is None and not plan.slots[r].requires_grad for r in others)
+            ):
                 self._tail.append(i)
                 self.given += others
                 made.update(s for s in entry.slots if s is not None)
@@ -45,7 +50,8 @@ class Terms:
             raise Refused(SEVERAL)
         outside = {i: tape.outside[i] for e in self._tail for i in tape.entries[e].references()[1]}
         self._beside = {i: t for i, t in outside.items() if t.requires_grad}
-        self.beside = list({id(t): t for t in self._beside.values()}.values())  # leaves and graphs of the script's that enter after the terms
+        # Leaves and graphs of the script's that enter after the terms.
+        self.beside = list({id(t): t for t in self._beside.values()}.values())
 
     def value(self, values: dict[int, torch.Tensor]) -> torch.Tensor:
         """The scalar, computed from ``values``, which has those of the terms and of what else is given."""
@@ -55,8 +61,8 @@ class Terms:
     def derivatives(
         self, values: dict[int, torch.Tensor], given: Optional[torch.Tensor] = None
     ) -> tuple[dict[int, Any], dict[torch.Tensor, torch.Tensor]]:
-        """The scalar's derivative with respect to each term on which it depends, by slot, and its gradients with respect
-        to the tensors in ``beside``, all multiplied by ``given``, which stands for 1 if it is None."""
+        """The scalar's derivative with respect to each term on which it depends, by slot, and its gradients with
+        respect to the tensors in ``beside``, all multiplied by ``given``, which stands for 1 if it is None."""
         if self.slots == [self.slot]:
             return {self.slot: 1.0 if given is None else given}, {}
         unchanged(self._tape, self._tail)
@@ -64,7 +70,9 @@ class Terms:
         apart = {id(t): t.detach().requires_grad_() for t in self.beside}
         with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
             env = {**{s: values[s] for s in self.given}, **leaves}
-            loss = run(self._tape, None, self._tail, None, env, {i: apart[id(t)] for i, t in self._beside.items()})[self.slot]
+            loss = run(self._tape, None, self._tail, None, env, {i: apart[id(t)] for i, t in self._beside.items()})[
+                self.slot
+            ]
             found = grad(loss, [*leaves.values(), *apart.values()], given)
         derivatives = {s: g for s, g in zip(self.slots, found) if g is not None}
         return derivatives, {t: g for t, g in zip(self.beside, found[len(self.slots) :]) if g is not None}

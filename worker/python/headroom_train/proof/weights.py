@@ -39,11 +39,17 @@ def typed(value: Any, like: Any) -> Any:
     tensor of the same dtype, or a Python number. Integers are rounded, since weights are not exact."""
     if isinstance(like, torch.Tensor):
         value = torch.as_tensor(value, device=like.device)
-        return (value if like.is_floating_point() or like.is_complex() else value.round()).to(like.dtype).reshape(like.shape)
+        return (
+            (value if like.is_floating_point() or like.is_complex() else value.round())
+            .to(like.dtype)
+            .reshape(like.shape)
+        )
     return type(like)(round(value) if isinstance(like, int) else value)
 
 
-def candidates(batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int], known: Optional[set] = None) -> list[tuple[tuple, Rule]]:
+def candidates(
+    batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int], known: Optional[set] = None
+) -> list[tuple[tuple, Rule]]:
     """The rules worth trying, each with a name that holds for other batches of the same kind.
 
     These are a sum, a mean over rows, and means over whatever can be counted in each of the given
@@ -63,7 +69,9 @@ def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Op
     are the numbers of the ways. If ``wanted`` is given, only the ways with these numbers are used.
     Everything is computed on the CPU, a few rows at a time."""
     # The last way sums the elements, as for a mask; for other tensors a try refutes the resulting rule.
-    absent: list = [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
+    absent: list = (
+        [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
+    )
     ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]
     ways = [(end, value) for end in ends for value in absent]
     counts: dict[int, list] = {n: [] for n in range(len(ways)) if wanted is None or n in wanted}
@@ -72,14 +80,20 @@ def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Op
         for start in range(0, batch, step) if counts else ():
             some = tensor[start : start + step].cpu()
             valid = {value: some if value is None else some != value for value in {ways[n][1] for n in counts}}
-            full = {value for value, mask in valid.items() if value is not None and bool(mask.all())}  # nearly always all are valid: all counts are the same
+            # Nearly always all are valid: all counts are the same.
+            full = {value for value, mask in valid.items() if value is not None and bool(mask.all())}
             for n, column in counts.items():
                 end, value = ways[n]
                 part = valid[value] if len(ends) == 1 else valid[value][..., end]
                 if value in full:
                     column += [part.numel() / len(part)] * len(part)
                 else:
-                    column += part.reshape(len(part), -1).sum(1, dtype=torch.float64 if part.is_floating_point() else None).double().tolist()
+                    column += (
+                        part.reshape(len(part), -1)
+                        .sum(1, dtype=torch.float64 if part.is_floating_point() else None)
+                        .double()
+                        .tolist()
+                    )
     return counts
 
 
@@ -119,7 +133,9 @@ def cuts(rules: Sequence[Rule], rows: Sequence[int], seed: int = 0) -> list[tupl
     return found
 
 
-def surviving(rules: Sequence[Rule], rows: Sequence[int], value: Callable[[Sequence[int]], float], tolerance: float) -> list[Rule]:
+def surviving(
+    rules: Sequence[Rule], rows: Sequence[int], value: Callable[[Sequence[int]], float], tolerance: float
+) -> list[Rule]:
     """The rules that no try refutes. ``value`` returns the loss of some rows, computed from
     outputs that do not change between calls."""
     found: dict[tuple[int, ...], float] = {}

@@ -22,8 +22,8 @@ from ..replay.pieces import Gradients, gradients, pieces_of, refuse_unless_appro
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import rehearsal
 from ..tape.graph import leaves_behind, walk, within
-from ..tape.recorded_module import found_of
-from ..tape.snapshot import Held, submodules
+from ..tape.recorded_module import record_of
+from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Tape, place_of, random_state, same_random_state, set_random_state
 
 
@@ -53,7 +53,8 @@ class Planned(NamedTuple):
     can be run again, not pieces of it; ``why`` is then the reason."""
 
     plan: Optional[Plan]
-    targets: dict[int, tuple[Any, Rule]]  # for each scalar that is a sum over the pieces, by slot: the loss's derivative with respect to it, and its rule
+    # For each scalar that is a sum over the pieces, by slot: the loss's derivative with respect to it, and its rule.
+    targets: dict[int, tuple[Any, Rule]]
     extra: dict[torch.Tensor, torch.Tensor]  # gradients of leaves that enter the loss after those scalars
     why: Optional[Refused] = None
 
@@ -65,7 +66,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
     try:
         if not tape.approximate:
             refuse_batchwise(modules)
-            if any(f is not None and f.changes_buffers() for f in map(found_of, modules)):
+            if any(f is not None and f.changes_buffers() for f in map(record_of, modules)):
                 raise Refused("a module changes its buffers")
         with rehearsal(modules):
             plan, entries = Plan(tape, tape.entries[0]), needed(tape, [loss])
@@ -89,7 +90,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
 def refuse_unrepeatable(tape: Tape) -> None:
     """Raises :class:`Writes` or :class:`Elsewhere` if a trial on a few rows shows a reason why not even the
     whole batch may be run again."""
-    if all(f is None or f.tried for f in map(found_of, modules_of(tape))):
+    if all(f is None or f.tried for f in map(record_of, modules_of(tape))):
         return
     try:
         with rehearsal(modules_of(tape)):
@@ -100,7 +101,9 @@ def refuse_unrepeatable(tape: Tape) -> None:
         pass
 
 
-def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tensor]) -> dict[int, Optional[torch.Tensor]]:
+def summed(
+    inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tensor]
+) -> dict[int, Optional[torch.Tensor]]:
     """The sums of all gradients, those in ``extra`` included, by the ids of the tensors to which
     they belong."""
     grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
@@ -110,7 +113,9 @@ def summed(inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tens
     return grads
 
 
-def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException, sizes: Any, report: Any) -> None:
+def finish(
+    tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException, sizes: Any, report: Any
+) -> None:
     """Sets the gradients that a failed backward pass has not computed. ``args`` and ``kwargs`` are the arguments
     of the call to backward. ``before`` holds, for each parameter, what :func:`state_of` returned before that
     call."""
@@ -119,28 +124,36 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     clean(failure)
     given = args[1] if len(args) > 1 else kwargs.get("gradient")
     modules = modules_of(tape)
-    founds = [f for f in map(found_of, modules) if f is not None]
-    changing = [f for f in founds if f.changes_buffers() and not tape.approximate]
+    records = [f for f in map(record_of, modules) if f is not None]
+    changing = [f for f in records if f.changes_buffers() and not tape.approximate]
     plan, targets, extra, why = planned(tape, loss, given, sizes)
     if plan is not None:  # without a plan, the whole batch is run again and judged by its loss
         confirm(tape, plan, needed(tape, [loss]))
-    elif any(f.writes for f in founds) or any(e.held is None and found_of(e.module).moving for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
+    elif any(f.writes for f in records) or any(
+        e.snapshot is None and (record := record_of(e.module)) is not None and record.moving
+        for e in tape.entries
+        if e.module is not None
+    ):
         raise Refused("a module's calls change its attributes or frozen parameters")
     else:
         refuse_unrepeatable(tape)
     offload = plan is None and any(t.is_cuda for t in params)
     written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
-    if any(found_of(e.module) in changing and e.nth != found_of(e.module).calls for e in tape.entries if e.module is not None):  # type: ignore[union-attr]
+    if any(
+        record_of(e.module) in changing and e.nth != record_of(e.module).calls  # type: ignore[union-attr]
+        for e in tape.entries
+        if e.module is not None
+    ):
         raise (why or Refused("")).more(f"{why}, and a module that changes its buffers has been called again since")
     if not all([f.put_back() for f in changing]):
         raise (why or Refused("")).more(f"{why}, and the earlier values of the buffers are not known")
     after = random_state()
     set_random_state(tape.random)
-    held = Held(submodules(modules), plan is None or plan.deep)
+    snapshot = Snapshot(submodules(modules), plan is None or plan.deep)
     try:
         values, inputs, sums, count = gradients(tape, plan, targets, sizes.next, offload=offload)
     except BaseException as e:
-        held.put_back()
+        snapshot.put_back()
         with torch.no_grad():
             for b, value in written:
                 b.copy_(value)
@@ -155,12 +168,16 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
     finally:
         set_random_state(after)
     if plan is not None:  # after a run of the whole batch, keep what the user's own call would have left
-        held.put_back()
-    rounded = plan is None or half_in(tape, modules)  # the whole batch may use other kernels where little memory is free
-    if (plan is None or same_random_state(tape.random, after) and not tape.approximate) and not all(as_before(tape, s, v, rounded) for s, v in values.items()):
+        snapshot.put_back()
+    # The whole batch may use other kernels where little memory is free.
+    rounded = plan is None or half_in(tape, modules)
+    if (plan is None or same_random_state(tape.random, after) and not tape.approximate) and not all(
+        as_before(tape, s, v, rounded) for s, v in values.items()
+    ):
         raise Refused("the loss is different when the step is repeated")
     reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
-    graphs = [t for t in extra if not t.is_leaf]  # backward has used them up: what is behind them must have its gradient
+    # Backward has used them up: what is behind them must have its gradient.
+    graphs = [t for t in extra if not t.is_leaf]
     behind = leaves_behind(graphs)
     if inputs.graphs or behind is None or not all(reached.get(id(t)) for t in behind):
         raise Refused("the step depends on a graph that the script built outside it and may already have freed")
@@ -178,9 +195,11 @@ def finish(tape: Tape, args: tuple, kwargs: dict, params: list, before: list, fa
         sizes.confirm(count)
     else:
         sizes.refused()
-        for f in founds if offload else ():
+        for f in records if offload else ():
             f.hosted = sizes.cost()
-    report.survived(failure, Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count, tape.approximate))
+    report.survived(
+        failure, Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count, tape.approximate)
+    )
     tape.close()
     tape.failure = None  # its frames hold the tape
 
@@ -197,15 +216,16 @@ def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:
 
 
 def weighed(tape: Tape, terms: Terms, given: Any) -> tuple[dict[int, Any], dict[torch.Tensor, torch.Tensor]]:
-    """The derivatives of a loss as :meth:`Terms.derivatives` returns them, for the values that the script's own calls returned."""
+    """The derivatives of a loss as :meth:`Terms.derivatives` returns them, for the values that the script's own calls
+    returned."""
     if terms.given or any(s not in tape.scalars for s in terms.slots):
         raise Refused("the loss depends on a value of the whole batch that has not been kept")
     return terms.derivatives(tape.scalars, given)
 
 
 def reduced(params: Sequence[torch.Tensor]) -> bool:
-    """Whether a DistributedDataParallel reduces the gradients of any of the parameters. Its reducer counts the gradients that
-    a backward pass has computed, and would miss those that are supplied."""
+    """Whether a DistributedDataParallel reduces the gradients of any of the parameters. Its reducer counts the
+    gradients that a backward pass has computed, and would miss those that are supplied."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return False
     known = {id(p) for p in params}

@@ -22,7 +22,7 @@ from ..proof.proof import precisely
 from ..proof.rerun import modules_of
 from ..proof.rows import as_real
 from ..replay.pieces import gradients, in_two
-from ..sandbox.sandbox import Calm, rehearsal
+from ..sandbox.sandbox import NoRandomness, rehearsal
 from ..tape.tape import Tape, place_of
 from .backward import planned, summed
 
@@ -76,7 +76,9 @@ class Check:
         backward there."""
 
         @wraps(step)
-        def looked(optimizer: torch.optim.Optimizer, closure: Optional[Callable] = None, *args: Any, **kwargs: Any) -> Any:
+        def looked(
+            optimizer: torch.optim.Optimizer, closure: Optional[Callable] = None, *args: Any, **kwargs: Any
+        ) -> Any:
             if closure is not None:
                 with torch.enable_grad():
                     closure()
@@ -84,7 +86,10 @@ class Check:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
             time.sleep(ENDING)
-            raise SystemExit("headroom check: the first step has been checked; headroom did not end this process, so it is exiting by itself")
+            raise SystemExit(
+                "headroom check: the first step has been checked; headroom did not end this process, so "
+                "it is exiting by itself"
+            )
 
         return looked
 
@@ -96,12 +101,18 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any) -> dict[str, Any]:
     plan, targets, extra, why = planned(tape, loss, given, sizes)
     if plan is None:
         raise why  # type: ignore[misc]  # there is one if there is no plan
-    with refusing(), precisely(tape, range(len(tape.entries))) as single, rehearsal(modules_of(tape)), Calm() as calm, torch._C.DisableTorchFunctionSubclass():
+    with (
+        refusing(),
+        precisely(tape, range(len(tape.entries))) as single,
+        rehearsal(modules_of(tape)),
+        NoRandomness() as trial,
+        torch._C.DisableTorchFunctionSubclass(),
+    ):
         _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
         whole = summed(inputs, sums, {})
         _, inputs, sums, pieces = gradients(tape, plan, targets, in_two(plan.batch))
         parts = summed(inputs, sums, extra)
-    return judged([(g, parts.get(i)) for i, g in whole.items()], plan.batch, pieces, single and not calm.half)
+    return judged([(g, parts.get(i)) for i, g in whole.items()], plan.batch, pieces, single and not trial.half)
 
 
 @contextmanager
@@ -116,7 +127,9 @@ def refusing() -> Iterator[None]:
         raise Refused("there is not enough memory to compute the batch twice") from None
 
 
-def judged(gradients: Iterable[tuple[Optional[torch.Tensor], Optional[torch.Tensor]]], rows: int, pieces: int, precise: bool) -> dict[str, Any]:
+def judged(
+    gradients: Iterable[tuple[Optional[torch.Tensor], Optional[torch.Tensor]]], rows: int, pieces: int, precise: bool
+) -> dict[str, Any]:
     """The report on pairs of gradients. The first of each pair was computed for the whole batch,
     the second in pieces. Raises :class:`Refused` if they differ by more than rounding errors."""
     off = max([distance(whole, parts) for whole, parts in gradients], default=0.0)

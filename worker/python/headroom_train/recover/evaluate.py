@@ -20,8 +20,8 @@ from ..proof.rerun import run
 from ..proof.rows import Plan, Rows, Slot
 from ..proof.weights import typed, weight
 from ..replay.pieces import by_pieces, pieces_of
-from ..tape.recorded_module import Found
-from ..tape.snapshot import Change, Held
+from ..tape.recorded_module import RecordedModule
+from ..tape.snapshot import Change, Snapshot
 from ..tape.tape import Tape, random_state, same_random_state
 from ..tape.trees import unflatten
 
@@ -30,19 +30,23 @@ class Watch:
     """Watches a call in evaluation for changes that it makes. A call that has changed something
     must not be repeated."""
 
-    def __init__(self, found: Found, given: Sequence[torch.Tensor]) -> None:
-        self._tensors = {"a buffer": found.buffers, "an argument": given}
+    def __init__(self, record: RecordedModule, given: Sequence[torch.Tensor]) -> None:
+        self._tensors = {"a buffer": record.buffers, "an argument": given}
         self._versions = self._now()
-        self._module, self._known = found.module, found.evaluation
-        every = found.module().modules() if self._known.still is None else filter(None, (m() for m in self._known.moving))  # type: ignore[union-attr]
-        self._held = Held(every)
+        self._module, self._known = record.module, record.evaluation
+        every = (
+            record.module().modules() if self._known.still is None else filter(None, (m() for m in self._known.moving))  # type: ignore[union-attr]
+        )
+        self._snapshot = Snapshot(every)
 
     def _now(self) -> dict[str, list[int]]:
-        return {kind: [-1 if is_inference(t) else t._version for t in tensors] for kind, tensors in self._tensors.items()}
+        return {
+            kind: [-1 if is_inference(t) else t._version for t in tensors] for kind, tensors in self._tensors.items()
+        }
 
     def _changed(self) -> Iterator[Change]:
-        held = (self._held, self._known.still)
-        return (c for h in held if h is not None for c in h.changed() if c.name != "training")
+        snapshot = (self._snapshot, self._known.still)
+        return (c for h in snapshot if h is not None for c in h.changed() if c.name != "training")
 
     def why_not(self) -> Optional[str]:
         """What the call has changed, or may have changed; None if it has changed nothing."""
@@ -53,15 +57,15 @@ class Watch:
 
     def passed(self) -> None:
         """Called after a call that has succeeded. It takes long to look at every attribute before every call, so it is
-        done after the 1st, 2nd, 4th, 8th, … call: those in which nothing has changed by then are compared with what they
-        hold now."""
+        done after the 1st, 2nd, 4th, 8th, … call: those in which nothing has changed by then are compared with what
+        they hold now."""
         known = self._known
         known.calls += 1
         if known.calls & (known.calls - 1):
             return
         known.moving = [*{*known.moving, *(c.module for c in self._changed())}]
         moving = {id(m()) for m in known.moving}
-        known.still = Held(m for m in self._module().modules() if id(m) not in moving)  # type: ignore[union-attr]
+        known.still = Snapshot(m for m in self._module().modules() if id(m) not in moving)  # type: ignore[union-attr]
 
 
 def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:
@@ -73,12 +77,17 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     proof = Proof(tape, plan)
     proof.alone([0])
     pieces = pieces_of(plan.batch, sizes.first(plan.batch))
-    scalars = [s for s, known in slots.items() if known.dim is None and not known.fixed and not any(n > 1 for n in known.shape)]
+    scalars = [
+        s for s, known in slots.items() if known.dim is None and not known.fixed and not any(n > 1 for n in known.shape)
+    ]
     crowded = "there is not enough memory to work out how much each piece contributes to the whole"
     rules = patiently(lambda: proof.rules(scalars, pieces), crowded)
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
     whole: dict[int, torch.Tensor] = {
-        s: patiently(lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device), "there is not enough memory for the results")  # type: ignore[misc]
+        s: patiently(
+            lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device),  # type: ignore[misc]
+            "there is not enough memory for the results",
+        )
         for s, known in slots.items()
         if known.dim is not None
     }
@@ -96,14 +105,17 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
             elif s in rules:
                 parts = [weight(rule, range(rows.start, rows.stop)) for rule in rules[s]]
                 like[s] = value
-                sums[s] = [old + value.double() * part if part else old for old, part in zip(sums[s], parts)]  # a mean over no rows is NaN
+                # A mean over no rows is NaN.
+                sums[s] = [old + value.double() * part if part else old for old, part in zip(sums[s], parts)]
             elif not torch.equal(whole.setdefault(s, value), value):
                 raise Refused("a result neither has one entry per row of the batch nor is a sum over the rows")
 
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
     for s, found in sums.items():
         if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
-            raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
+            raise Refused(
+                "headroom cannot determine how much each piece's loss contributes to the loss of the whole batch"
+            )
         whole[s] = typed(found[0], like[s])
     made = iter([whole[s] for s in entry.slots if s is not None])
     return unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count

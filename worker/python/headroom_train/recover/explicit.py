@@ -27,10 +27,10 @@ from ..proof.weights import Rule, candidates, distinct, others, settled, typed, 
 from ..replay.pieces import by_pieces, in_two, pieces_of
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
-from ..sandbox.sandbox import Calm, Sealed, Watched, rehearsal
+from ..sandbox.sandbox import NoRandomness, Sealed, Watched, rehearsal
 from ..tape.functions import recorded
-from ..tape.recorded_module import Found, Limits, found_of
-from ..tape.snapshot import Held
+from ..tape.recorded_module import Limits, RecordedModule, record_of
+from ..tape.snapshot import Snapshot
 from ..tape.tape import random_state, set_random_state
 from ..tape.trees import flatten, mapped, opened, tensors_in, unflatten
 from .backward import state_of
@@ -50,9 +50,17 @@ class Explicit:
     """One decorated function. Only calls on the thread that is recorded are handled; on others the function is
     called unchanged."""
 
-    def __init__(self, function: Callable, models: Sequence[torch.nn.Module], optimizer: Optional[torch.optim.Optimizer], recorder: Any) -> None:
+    def __init__(
+        self,
+        function: Callable,
+        models: Sequence[torch.nn.Module],
+        optimizer: Optional[torch.optim.Optimizer],
+        recorder: Any,
+    ) -> None:
         self._function, self._models, self._recorder = function, models, recorder
-        every = [p for m in models for p in m.parameters()] + [p for g in (optimizer.param_groups if optimizer is not None else ()) for p in g["params"]]
+        every = [p for m in models for p in m.parameters()] + [
+            p for g in (optimizer.param_groups if optimizer is not None else ()) for p in g["params"]
+        ]
         self._params = list({id(p): p for p in every if p.requires_grad}.values())
         self._limits, self._sizes = Limits(), Sizes()
         self._sizes.tell = recorder.report.failed
@@ -68,14 +76,16 @@ class Explicit:
         recorder = self._recorder
         if recorder.mine().busy or not recorder.here() or not torch.is_grad_enabled() or recorded(args, kwargs):
             return self._function(*args, **kwargs)
-        founds = [found_of(m) or Found(recorder, m) for m in self._models]
-        if not all([recorder.claims(f, trains=True) for f in founds]):
+        records = [record_of(m) or RecordedModule(recorder, m) for m in self._models]
+        if not all([recorder.claims(f, trains=True) for f in records]):
             return self._function(*args, **kwargs)
-        for f in founds:
+        for f in records:
             f.before(versions_of(f.params).count(-1))
         state, before = random_state(), [state_of(p) for p in self._params]
-        failed: Optional[BaseException] = self._sizes.failure if self._sizes.too_large(self._limits, args, kwargs) else None
-        straight = failed is not None
+        failed: Optional[BaseException] = (
+            self._sizes.failure if self._sizes.too_large(self._limits, args, kwargs) else None
+        )
+        preemptive = failed is not None
         if failed is None:
             try:
                 result = self._called(args, kwargs)
@@ -84,27 +94,27 @@ class Explicit:
                     raise
                 failed = e
             if failed is None:
-                for f in founds:
+                for f in records:
                     f.after()
                 if recorder.check is not None:
-                    recorder.check.function(recorder, lambda: self.compared(founds, args, kwargs), self._models)
+                    recorder.check.function(recorder, lambda: self.compared(records, args, kwargs), self._models)
                 return result
             release_frames(failed)
             self._sizes.failed(self._limits, args, kwargs, failed)
         set_random_state(state)
         try:
-            if not all([f.put_back() for f in founds]) or any(f.changes_buffers() or f.moving for f in founds):
+            if not all([f.put_back() for f in records]) or any(f.changes_buffers() or f.moving for f in records):
                 raise Refused("a call to the model changes its buffers or attributes")
             clean(failed)
             result, count = recorder._guarded(lambda: self._in_pieces(args, kwargs, before))
         except Refused as why:
             self._sizes.refused()
-            if straight:  # nothing has failed yet
+            if preemptive:  # nothing has failed yet
                 return self._called(args, kwargs)
             recorder._refused(failed, why)
         self._sizes.confirm(count)
         recorder.report.sizes = self._sizes
-        if not straight:
+        if not preemptive:
             recorder.report.survived(failed, Survival.pieces(rows_of(args, kwargs), count))
         return result
 
@@ -119,7 +129,9 @@ class Explicit:
             trial = Trial(self, args, kwargs, batch)
             rule, joins, tree = trial.proven(pieces_of(batch, self._sizes.first(batch)))
             if trial.backwards > 1 and any(reached):
-                raise Refused("the function calls backward more than once, and some gradients had already been computed")
+                raise Refused(
+                    "the function calls backward more than once, and some gradients had already been computed"
+                )
             sums, parts, count = self._summed(args, kwargs, batch, rule, self._sizes.next, reached)
             result = unflatten([join(column) for join, column in zip(joins, zip(*parts))], tree)
         for p, g in zip(self._params, sums):
@@ -144,7 +156,9 @@ class Explicit:
             for p, g in zip(self._params, kept):
                 p.grad = g
 
-    def _summed(self, args: tuple, kwargs: dict, batch: int, rule: Rule, size: Callable[[int], int], reached: Sequence[bool]) -> tuple[list, list, int]:
+    def _summed(
+        self, args: tuple, kwargs: dict, batch: int, rule: Rule, size: Callable[[int], int], reached: Sequence[bool]
+    ) -> tuple[list, list, int]:
         """Calls the function for each piece. Returns three things: for each parameter, the weighted sum of its
         gradients over the pieces; for each piece, the leaves of its result, each paired with the piece's rows;
         and the number of pieces. A parameter that is marked in ``reached``, because the failed call had already
@@ -168,19 +182,21 @@ class Explicit:
 
         return sums, parts, by_pieces(batch, size, work, take)
 
-    def compared(self, founds: Sequence[Found], args: tuple, kwargs: dict) -> tuple[list, list, int, int, bool]:
+    def compared(
+        self, records: Sequence[RecordedModule], args: tuple, kwargs: dict
+    ) -> tuple[list, list, int, int, bool]:
         """Computes each parameter's gradient for the whole batch and in two pieces, for headroom
         check. Returns the gradients for the whole batch, the sums over the pieces, the number of
         rows, the number of pieces, and whether anything was computed in half precision."""
-        if any(f.changes_buffers() or f.moving for f in founds):
+        if any(f.changes_buffers() or f.moving for f in records):
             raise Refused("a call to the model changes its buffers or attributes")
         batch = self._batch_of(args, kwargs)
         with self._gradients_kept():
             rule, _, _ = Trial(self, args, kwargs, batch).proven(pieces_of(batch, in_two(batch)(0)))
-            with rehearsal(self._models), Calm() as calm:
+            with rehearsal(self._models), NoRandomness() as trial:
                 whole, _ = self.run(args, kwargs, batch, Rows(batch, 0, batch))
                 parts, _, count = self._summed(args, kwargs, batch, rule, in_two(batch), [False] * len(self._params))
-        return whole, parts, batch, count, calm.half
+        return whole, parts, batch, count, trial.half
 
     def run(self, args: tuple, kwargs: dict, batch: int, rows: Rows) -> tuple[list, list]:
         """The gradients that the function computes for some rows, and the leaves of its result."""
@@ -193,7 +209,6 @@ class Explicit:
         for p in self._params:
             p.grad = None
         return grads, leaves
-
 
     def for_gradients(self, args: tuple, kwargs: dict) -> Any:
         """Calls the function for its gradients alone: a step of an optimizer inside it is refused."""
@@ -213,19 +228,23 @@ class Trial:
     def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
         self._explicit, self._args, self._kwargs, self._batch = explicit, args, kwargs, batch
         self._seen: dict[tuple, Run] = {}
-        self._calm = Calm()
+        self._trial = NoRandomness()
         self.backwards = 0
 
     def proven(self, pieces: Sequence[Rows]) -> tuple[Rule, list[Callable], Any]:
         """Returns the rule for the gradients, a joining function for each leaf of the result, and
         the result's tree. A joining function takes a list of (rows, leaf), one for each piece, and
         returns the leaf for the whole batch."""
-        of_rows = [t for t in tensors_in((self._args, self._kwargs)) if t.dim() and t.shape[0] == self._batch and not t.requires_grad]
+        of_rows = [
+            t
+            for t in tensors_in((self._args, self._kwargs))
+            if t.dim() and t.shape[0] == self._batch and not t.requires_grad
+        ]
         every = distinct([rule for _, rule in candidates(self._batch, of_rows, IGNORED)])
 
-        def found(n: int, calm: Calm) -> tuple[Rule, list[Callable], Any]:
+        def found(n: int, trial: NoRandomness) -> tuple[Rule, list[Callable], Any]:
             self._seen.clear()
-            self._calm = calm
+            self._trial = trial
             return self._found(every, n, pieces)
 
         return rehearsed(self._explicit._models, min(self._batch, SOME), found)
@@ -238,19 +257,31 @@ class Trial:
             whole, splits = self._run(chosen), self._splits(chosen, again)
             off = [max(self._residual(r, chosen, whole, s) for s in splits) for r in rules]
             rules = [r for r, o in zip(rules, off) if o <= self._tolerance() and o <= max(4 * min(off), 1e-5)]
-            numbers = [[r for r in left if all(self._sums(r, i, chosen, whole, s) for s in splits)] for i, left in enumerate(numbers)]
+            numbers = [
+                [r for r in left if all(self._sums(r, i, chosen, whole, s) for s in splits)]
+                for i, left in enumerate(numbers)
+            ]
             if not rules:
                 raise Mixed("the gradients of a batch are not a weighted sum of the gradients of its rows")
             if settled(rules, pieces) and again > 0:
-                own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]  # the gradients' rule, if that is right for a leaf, too
-                return rules[0], [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)], whole.tree
+                # The gradients' rule, if that is right for a leaf, too.
+                own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]
+                return (
+                    rules[0],
+                    [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)],
+                    whole.tree,
+                )
             chosen = others(rules, self._batch, count, again)
-        raise Refused("headroom cannot determine how much each piece's gradients contribute to those of the whole batch")
+        raise Refused(
+            "headroom cannot determine how much each piece's gradients contribute to those of the whole batch"
+        )
 
     def _run(self, rows: Sequence[int]) -> Run:
         key = tuple(rows)
         if key not in self._seen:
-            grads, leaves = self._explicit.run(self._args, self._kwargs, self._batch, Rows(self._batch, 0, self._batch, list(rows)))
+            grads, leaves = self._explicit.run(
+                self._args, self._kwargs, self._batch, Rows(self._batch, 0, self._batch, list(rows))
+            )
             self._seen[key] = Run(sketched(grads), leaves, self._explicit.tree)
         return self._seen[key]
 
@@ -264,10 +295,12 @@ class Trial:
         if rule is not None and not sum(rule[r] for r in chosen):
             return 0.0  # these rows say nothing about the rule
         weights = [(weight(rule, part, chosen), part) for part in split]
-        return residual(whole.sketches, [[(w * v, w * norm) for v, norm in self._run(part).sketches] for w, part in weights if w])
+        return residual(
+            whole.sketches, [[(w * v, w * norm) for v, norm in self._run(part).sketches] for w, part in weights if w]
+        )
 
     def _tolerance(self) -> float:
-        return 1e-2 if self._calm.half else 1e-3
+        return 1e-2 if self._trial.half else 1e-3
 
     def _sums(self, rule: Rule, i: int, chosen: list[int], whole: Run, split: tuple[list[int], list[int]]) -> bool:
         """Whether number ``i`` of the result is the sum of the parts' numbers, weighted by ``rule``."""
@@ -281,16 +314,27 @@ class Trial:
         return abs(made - float(value)) <= self._tolerance() * max(abs(float(value)), 1e-12)
 
     def _join(self, i: int, leaf: Any, rules: list[Rule], count: int) -> Callable:
-        if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == count and all(len(r.leaves[i]) == len(rows) for rows, r in self._seen.items()):
+        if (
+            isinstance(leaf, torch.Tensor)
+            and leaf.dim()
+            and leaf.shape[0] == count
+            and all(len(r.leaves[i]) == len(rows) for rows, r in self._seen.items())
+        ):
             return lambda parts: torch.cat([v for _, v in parts])
         if plain(leaf) and all(plain(r.leaves[i]) and r.leaves[i] == leaf for r in self._seen.values()):
             return lambda parts: parts[0][1]
         if number(leaf) and rules:
 
             def total(parts: Sequence) -> Any:
-                sums = [sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w) for rule in rules]
+                sums = [
+                    sum(w * v for w, v in ((weight(rule, range(r.start, r.stop)), v) for r, v in parts) if w)
+                    for rule in rules
+                ]
                 if any(abs(float(s) - float(sums[0])) > 1e-6 * abs(float(sums[0])) for s in sums):
-                    raise Refused("headroom cannot determine how much the function's result for each piece contributes to its result for the whole batch")
+                    raise Refused(
+                        "headroom cannot determine how much the function's result for each piece "
+                        "contributes to its result for the whole batch"
+                    )
                 return typed(sums[0], leaf)
 
             return total
@@ -311,15 +355,22 @@ class Trial:
             backward = torch.autograd.backward
         self.backwards = 0
         modules = [m for model in self._explicit._models for m in model.modules()]
-        held, buffers = Held(modules, deep=True), [b for m in modules for b in m.buffers(recurse=False)]
+        snapshot, buffers = Snapshot(modules, deep=True), [b for m in modules for b in m.buffers(recurse=False)]
         versions = [b._version for b in buffers]
         writes = Written(params)
-        with in_place(), changed(torch.autograd, "backward", counted), writes, Watched([Sealed("the function", buffers, backward=False)]):
+        with (
+            in_place(),
+            changed(torch.autograd, "backward", counted),
+            writes,
+            Watched([Sealed("the function", buffers, backward=False)]),
+        ):
             self._run(rows)
-        if versions != [b._version for b in buffers] or next(held.changed(), None) is not None:
+        if versions != [b._version for b in buffers] or next(snapshot.changed(), None) is not None:
             raise Refused("a call to the model changes its buffers or attributes")
         if writes.found:
-            raise Refused("gradients are changed inside the function, for example by clipping: do that after calling it")
+            raise Refused(
+                "gradients are changed inside the function, for example by clipping: do that after calling it"
+            )
         # Backward adds to an existing gradient, so NaNs in it stay unless the function clears gradients first.
         at = Rows(self._batch, 0, self._batch, rows[:2])
         given = cut(self._args, self._batch, at), cut(self._kwargs, self._batch, at)
@@ -345,16 +396,25 @@ class Written(TorchDispatchMode):
             mine = {p.grad.untyped_storage()._cdata for p in self._params if p.grad is not None}
             for given, wanted in zip(args, func._schema.arguments):
                 if wanted.alias_info is not None and wanted.alias_info.is_write:
-                    self.found |= any(isinstance(t, torch.Tensor) and t.untyped_storage()._cdata in mine for t in flatten(given)[0])
+                    self.found |= any(
+                        isinstance(t, torch.Tensor) and t.untyped_storage()._cdata in mine for t in flatten(given)[0]
+                    )
         return func(*args, **(kwargs or {}))
 
 
 def plain(value: Any) -> bool:
-    return isinstance(value, (int, float, str, bool, type(None))) or isinstance(value, torch.Tensor) and value.dim() == 0
+    return (
+        isinstance(value, (int, float, str, bool, type(None))) or isinstance(value, torch.Tensor) and value.dim() == 0
+    )
 
 
 def number(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() == 0 or isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dim() == 0
+        or isinstance(value, (int, float))
+        and not isinstance(value, bool)
+    )
 
 
 def rows_of(args: tuple, kwargs: dict) -> int:
@@ -390,6 +450,6 @@ def whole(tree: Any, batch: int) -> None:
 def cut(tree: Any, batch: int, rows: Rows) -> Any:
     """The tree with only the given rows of every tensor that has as many rows as the batch. Other
     tensors stay whole."""
-    return mapped(lambda t: rows.of(t, Axis(0)) if isinstance(t, torch.Tensor) and t.dim() and t.shape[0] == batch else t, tree)
-
-
+    return mapped(
+        lambda t: rows.of(t, Axis(0)) if isinstance(t, torch.Tensor) and t.dim() and t.shape[0] == batch else t, tree
+    )

@@ -19,40 +19,54 @@ from typing import Any, Callable, NoReturn, Optional
 import torch
 
 from ..callsite import relay
-from ..failure import Elsewhere, NoMemory, Refused, Survival, Writes, bare, clean, is_out_of_memory, patiently, release_frames, unframed
+from ..failure import (
+    Elsewhere,
+    NoMemory,
+    Refused,
+    Survival,
+    Writes,
+    bare,
+    clean,
+    is_out_of_memory,
+    patiently,
+    release_frames,
+    unframed,
+)
 from ..hooks.changes import Change
 from ..hooks.genuine import apart, clone, in_place, is_backward, numel, replaced, set_aside
 from ..proof.recheck import note, unsaved
 from ..proof.rerun import altered, modules_of, versions_of
 from ..proof.rows import Other, Plan, Slot
-from ..replay.deferred import LEFT, Late, disown, foreign, gone, make, postpone
+from ..replay.deferred import LEFT, Deferred, disown, foreign, gone, make, postpone
 from ..replay.pieces import approximable, on_host, refuse_unless_approximable
 from ..replay.sizes import Sizes
 from ..sandbox.norms import Batchwise, allowed, batchwise, refuse_batchwise
 from ..sandbox.sandbox import rehearsal
 from ..tape.functions import ASKS, GETTERS, METADATA, OPAQUE, PRINTS, changes, gives_tensor, recorded
 from ..tape.graph import KEEP, leaves_behind, sequence
-from ..tape.idle import Rest, shapes_of
+from ..tape.idle import Idle, shapes_of
 from ..tape.owner import Owner
-from ..tape.recorded_module import Found, found_of, number_of
-from ..tape.snapshot import Held, Lost
+from ..tape.recorded_module import RecordedModule, number_of, record_of
+from ..tape.snapshot import Snapshot, Unavailable
 from ..tape.tape import Entry, Place, Recorded, Tape, place_of, plain_class, random_state, set_random_state
 from ..tape.trees import flatten, mapped, tensors_in, unflatten
 from .backward import bypass, finish, reduced, state_of
 from .evaluate import Watch, in_pieces
 
 
-def changes_late(name: str, args: tuple) -> bool:
+def changes_deferred(name: str, args: tuple) -> bool:
     """Whether a function changes a tensor whose values are not in memory."""
     place = place_of(args[0]) if changes(name) and args and isinstance(args[0], torch.Tensor) else None
-    return place is not None and place.late
+    return place is not None and place.deferred
 
 
 def needs_gradient(t: torch.Tensor) -> bool:
-    """Whether what a function makes of a late tensor may still be differentiated: its graph has not been used by a
+    """Whether what a function makes of a deferred tensor may still be differentiated: its graph has not been used by a
     backward pass."""
     place: Any = place_of(t)
-    return torch.is_grad_enabled() and (not place.late or place.slot == LEFT or place.tape.late.differentiable(place.slot))
+    return torch.is_grad_enabled() and (
+        not place.deferred or place.slot == LEFT or place.tape.deferred.differentiable(place.slot)
+    )
 
 
 def called(func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -84,8 +98,9 @@ class Recorder:
         self.evaluation = Sizes()  # of calls without gradients
         self.check: Any = None  # for headroom check: the object that checks the first step
         self.observe: Optional[str] = None  # the reason why nothing is replayed; None if failures are recovered from
-        self.kinds: dict[tuple, Optional[str]] = {}  # kinds of tapes whose graphs were walked → why a loss bypasses the modules' outputs
-        self.rest = Rest()
+        # Kinds of tapes whose graphs were walked → why a loss bypasses the modules' outputs.
+        self.kinds: dict[tuple, Optional[str]] = {}
+        self.idle = Idle()
 
     def here(self) -> bool:
         """Whether a call made now may be recorded."""
@@ -97,7 +112,7 @@ class Recorder:
             return False
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
-    def claims(self, found: Found, trains: bool) -> bool:
+    def claims(self, record: RecordedModule, trains: bool) -> bool:
         """Whether this thread may record a call that trains a module, or watch one without gradients. If not, another
         thread is in the midst of a step."""
         allowed, owner = self.owner.claim(trains), self.owner.now()
@@ -105,11 +120,14 @@ class Recorder:
             thread = self.mine()
             if not thread.in_step():
                 thread.training.clear()
-            thread.training.add(found.number)
-        elif trains and owner is not None and found.number in owner.training:
-            self.only_observes(f"two threads train one {type(found.module()).__name__} at once")
+            thread.training.add(record.number)
+        elif trains and owner is not None and record.number in owner.training:
+            self.only_observes(f"two threads train one {type(record.module()).__name__} at once")
         elif trains:
-            self.report.remark("two threads train at once; if memory runs out, only the one that was in its step first goes on", "warning")
+            self.report.remark(
+                "two threads train at once; if memory runs out, only the one that was in its step first goes on",
+                "warning",
+            )
         return allowed
 
     def only_observes(self, why: str) -> None:
@@ -124,29 +142,33 @@ class Recorder:
         self._settle()
         self._close()
         self.report.phases.backward_ends()
-        return not self.rest.resting
+        return not self.idle.now
 
     def step_ends(self) -> None:
         """Called after an optimizer's step. A step with a closure ends here, too, although it
         begins without :meth:`step_begins`."""
         self._close()
         if self.sizes.failure is not None or self.evaluation.failure is not None:
-            self.rest.failed()
-        self.rest.step()
+            self.idle.failed()
+        self.idle.step()
 
     def _settle(self) -> None:
         """Called before weights change: what the script still holds of steps that ran out of memory, and no replay has
         kept, gets its values. What cannot be computed is refused when the script asks for it."""
-        known = self.mine().late
+        known = self.mine().deferred
         for tape in [*known]:
             known.discard(tape)
-            late = tape.late
-            if late is None:
+            deferred = tape.deferred
+            if deferred is None:
                 continue
-            for slot in late.held():
+            for slot in deferred.held():
                 with suppress(Refused):
-                    self._guarded(lambda late=late, slot=slot: late.plan.slots[slot].dim is not None and late.has(slot) or late.value(slot))
-            late.settle()
+                    self._guarded(
+                        lambda deferred=deferred, slot=slot: (
+                            deferred.plan.slots[slot].dim is not None and deferred.has(slot) or deferred.value(slot)
+                        )
+                    )
+            deferred.settle()
 
     def _close(self) -> None:
         thread = self.mine()
@@ -155,61 +177,64 @@ class Recorder:
             thread.tape = None
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The values of a late tensor."""
+        """The values of a deferred tensor."""
         tape = place_of(tensor).tape  # type: ignore[union-attr]
         try:
-            return self._guarded(lambda: tape.late.value(place_of(tensor).slot))  # type: ignore[union-attr]
+            return self._guarded(lambda: tape.deferred.value(place_of(tensor).slot))  # type: ignore[union-attr]
         except Refused as why:
             self._refused(tape.failure, why)
 
     # Modules.
 
-    def call(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
+    def call(self, record: RecordedModule, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
         """Makes and records a module's call. If recording is impossible, for example because an argument contains
         itself, the module is left alone from then on."""
         try:
-            worn, args, kwargs = self._usable(args, kwargs)
+            taped, args, kwargs = self._usable(args, kwargs)
         except Exception as e:
             if is_out_of_memory(e):  # a value that does not exist was used
                 raise
-            found.unreadable(e)
-        if not found.why_not:
+            record.unreadable(e)
+        if not record.why_not:
             try:
                 with apart():
-                    tape = self._tape_for(worn)
-                    tape.shorten(worn)
+                    tape = self._tape_for(taped)
+                    tape.shorten(taped)
                     entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
-                    entry.versions = versions_of(found.params)
-                    large = tape.failure is not None or self.sizes.too_large(found, args, kwargs)
+                    entry.versions = versions_of(record.params)
+                    large = tape.failure is not None or self.sizes.too_large(record, args, kwargs)
                     if not large:
-                        found.before(entry.versions.count(-1))
+                        record.before(entry.versions.count(-1))
             except Exception as e:
-                found.unreadable(e)
-        if found.why_not:
-            return self.unrecorded(found.why_not, call, args, kwargs)
+                record.unreadable(e)
+        if record.why_not:
+            return self.unrecorded(record.why_not, call, args, kwargs)
         if large:
-            tape.straight = tape.straight or tape.failure is None
-            return self._late_call(tape, found, entry, tape.failure or self.sizes.failure, lambda: call(*args, **kwargs), worn)  # type: ignore[arg-type]
-        return self._recorded(tape, found, entry, worn, args, kwargs)
+            tape.preemptive = tape.preemptive or tape.failure is None
+            failure: Any = tape.failure or self.sizes.failure
+            return self._deferred_call(tape, record, entry, failure, lambda: call(*args, **kwargs), taped)
+        return self._recorded(tape, record, entry, taped, args, kwargs)
 
     def _usable(self, args: tuple, kwargs: dict) -> tuple[list, tuple, dict]:
-        """The recorded tensors among a call's arguments, and the arguments. Late tensors of finished steps are replaced
-        by their values."""
-        worn = recorded(args, kwargs)
-        self._left_behind([place_of(t) for t in worn])  # type: ignore[misc]
-        if not any(place_of(t).late and place_of(t).tape.done for t in worn):  # type: ignore[union-attr]
-            return worn, args, kwargs
+        """The recorded tensors among a call's arguments, and the arguments. Deferred tensors of finished steps are
+        replaced by their values."""
+        taped = recorded(args, kwargs)
+        self._left_behind([place_of(t) for t in taped])  # type: ignore[misc]
+        if not any(place_of(t).deferred and place_of(t).tape.done for t in taped):  # type: ignore[union-attr]
+            return taped, args, kwargs
         args, kwargs = mapped(self._old, args), mapped(self._old, kwargs)
         return recorded(args, kwargs), args, kwargs
 
-    def _recorded(self, tape: Tape, found: Found, entry: Entry, worn: Sequence[torch.Tensor], args: tuple, kwargs: dict) -> Any:
+    def _recorded(
+        self, tape: Tape, record: RecordedModule, entry: Entry, taped: Sequence[torch.Tensor], args: tuple, kwargs: dict
+    ) -> Any:
         call, module = entry.call, entry.module
-        entry.nth = found.calls
-        begin, versions = sequence(), numbers(worn)
+        entry.nth = record.calls
+        begin, versions = sequence(), numbers(taped)
         entry.random = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
         try:
-            with self._inside(worn), self.sizes.hosting(found) or nullcontext():
+            with self._inside(taped), self.sizes.hosting(record) or nullcontext():
                 result = call(*args, **kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
@@ -219,35 +244,39 @@ class Recorder:
             try:
                 with apart():
                     entry.between = (begin, sequence())
-                    entry.held = found.after()
+                    entry.snapshot = record.after()
                     tape.add(entry, result)
-                    found.known.add(shapes_of(args, kwargs))
+                    record.known.add(shapes_of(args, kwargs))
             except Exception as e:  # the call itself has succeeded, and its result is the script's
-                found.unreadable(e)
-                tape.refuse(found.why_not)
+                record.unreadable(e)
+                tape.refuse(record.why_not)
             return result
         tape.spans.append((begin, sequence()))
-        self.sizes.failed(found, args, kwargs, failed)
+        self.sizes.failed(record, args, kwargs, failed)
         set_random_state(entry.random)
         again: Optional[Callable] = lambda: call(*args, **kwargs)  # noqa: E731
-        if not found.put_back():
+        if not record.put_back():
             again = None
-            tape.refuse(f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed")
+            tape.refuse(
+                f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed"
+            )
         changed = altered(tape, entry)
         if changed is not None:
             tape.refuse(changed)
-        if changed is not None or versions != numbers(worn):
+        if changed is not None or versions != numbers(taped):
             again = None
-        return self._late_call(tape, found, entry, failed, again, worn)
+        return self._deferred_call(tape, record, entry, failed, again, taped)
 
-    def resting(self, call: Callable, args: tuple, kwargs: dict) -> Any:
+    def unwatched(self, call: Callable, args: tuple, kwargs: dict) -> Any:
         """Makes a call that is not recorded because there is plenty of memory."""
         try:
             return call(*args, **kwargs)
         except BaseException as e:
             if is_out_of_memory(e):
-                self.rest.failed()
-                self.report.refused(e, Refused("nothing was recorded, because more than half of the memory had been free until then"))
+                self.idle.failed()
+                self.report.refused(
+                    e, Refused("nothing was recorded, because more than half of the memory had been free until then")
+                )
             raise
 
     def unrecorded(self, why: str, call: Callable, args: tuple, kwargs: dict) -> Any:
@@ -259,26 +288,28 @@ class Recorder:
                 self.report.refused(e, Refused(why))
             raise
 
-    def evaluate(self, found: Found, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
+    def evaluate(
+        self, record: RecordedModule, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict
+    ) -> Any:
         """Calls a module without gradients. Repeats the call in pieces if it runs out of memory."""
-        sizes, limits = self.evaluation, found.evaluation
+        sizes, limits = self.evaluation, record.evaluation
         try:
-            worn = recorded(args, kwargs)
-            if not worn:
+            taped = recorded(args, kwargs)
+            if not taped:
                 with apart():
-                    watch, state = Watch(found, tensors_in((args, kwargs))), random_state()
+                    watch, state = Watch(record, tensors_in((args, kwargs))), random_state()
                     failed: Optional[BaseException] = sizes.failure if sizes.too_large(limits, args, kwargs) else None
         except Exception as e:
-            found.unreadable(e)
-        if found.why_not:
-            return self.unrecorded(found.why_not, call, args, kwargs)
-        if worn:
-            if any(place_of(t).late for t in worn):  # type: ignore[union-attr]
+            record.unreadable(e)
+        if record.why_not:
+            return self.unrecorded(record.why_not, call, args, kwargs)
+        if taped:
+            if any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
                 return call(*args, **kwargs)
-            with self._inside(worn):  # some modules are faster with plain tensors, and round otherwise
+            with self._inside(taped):  # some modules are faster with plain tensors, and round otherwise
                 return call(*args, **kwargs)
-        straight = failed is not None
-        if not straight:
+        preemptive = failed is not None
+        if not preemptive:
             try:
                 result = call(*args, **kwargs)
             except BaseException as e:
@@ -289,7 +320,7 @@ class Recorder:
                 try:
                     watch.passed()
                 except Exception as e:
-                    found.unreadable(e)
+                    record.unreadable(e)
                 return result
             release_frames(failed)
             set_random_state(state)
@@ -304,11 +335,11 @@ class Recorder:
             why = bare(refused)  # its traceback would keep this frame, and what the frame holds
         else:
             sizes.confirm(count)
-            if not straight:
+            if not preemptive:
                 self.report.survived(failed, Survival.pieces(batch, count))
             return result
         sizes.refused()
-        if straight:
+        if preemptive:
             return call(*args, **kwargs)
         if watch.why_not() is not None or isinstance(why, Writes):
             self._refused(failed, why, training=False)
@@ -324,7 +355,9 @@ class Recorder:
         self.report.survived(failed, Survival("call", why))
         return result
 
-    def _evaluated(self, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Optional[BaseException]) -> tuple[Any, int, int]:
+    def _evaluated(
+        self, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Optional[BaseException]
+    ) -> tuple[Any, int, int]:
         refuse_batchwise([module])
         tape = Tape()
         tape.failure = failure
@@ -336,16 +369,16 @@ class Recorder:
         plan.accept()
         if plan.left or plan.keeps:
             raise Refused("a call changes an attribute")
-        leaves = [self._lost(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
+        leaves = [self._unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
         return (*in_pieces(tape, plan, leaves, tree, self.evaluation), plan.batch)
 
     @contextmanager
-    def _inside(self, worn: Sequence[torch.Tensor]) -> Iterator[None]:
+    def _inside(self, taped: Sequence[torch.Tensor]) -> Iterator[None]:
         """A context for a module's call on recorded tensors: nothing in it is recorded."""
         thread = self.mine()
         thread.busy = True
         try:
-            with plain_class(worn):
+            with plain_class(taped):
                 yield
         finally:
             thread.busy = False
@@ -353,31 +386,40 @@ class Recorder:
     def _left_behind(self, places: Sequence[Place]) -> None:
         for place in places:
             if place.slot == LEFT:
-                self._refused(place.failure, Refused("the script uses a tensor that a module computed but did not return"))
-            if place.late and not place.tape.done and place.tape.thread() is not self.mine():
-                self._refused(place.tape.failure, Refused("a result whose values are not in memory is used in another thread"))
+                self._refused(
+                    place.failure, Refused("the script uses a tensor that a module computed but did not return")
+                )
+            if place.deferred and not place.tape.done and place.tape.thread() is not self.mine():
+                self._refused(
+                    place.tape.failure, Refused("a result whose values are not in memory is used in another thread")
+                )
 
     def _valued(
-        self, args: tuple, kwargs: dict, found: Sequence[torch.Tensor], refused: str = "a module uses a stored tensor whose values are not in memory"
+        self,
+        args: tuple,
+        kwargs: dict,
+        taped: Sequence[torch.Tensor],
+        refused: str = "a module uses a stored tensor whose values are not in memory",
     ) -> tuple[tuple, dict]:
-        """Returns the arguments of a function that is called with late tensors and not recorded. Late tensors of
-        finished steps that require no gradient are replaced by their values. If any other tensor is late, raises
+        """Returns the arguments of a function that is called with deferred tensors and not recorded. Deferred tensors
+        of finished steps that require no gradient are replaced by their values. If any other tensor is deferred, raises
         its failure; ``refused`` is the reason that is reported."""
-        self._left_behind([place_of(t) for t in found])  # type: ignore[misc]
+        self._left_behind([place_of(t) for t in taped])  # type: ignore[misc]
         args, kwargs = mapped(self._old, args), mapped(self._old, kwargs)
         for t in recorded(args, kwargs):
-            if place_of(t).late:  # type: ignore[union-attr]
+            if place_of(t).deferred:  # type: ignore[union-attr]
                 self._refused(place_of(t).tape.failure, Refused(self.observe or refused))  # type: ignore[union-attr]
         return args, kwargs
 
     def _old(self, t: Any) -> Any:
-        """The values of ``t`` if it is a late tensor of a finished step and requires no gradient; else ``t`` itself."""
+        """The values of ``t`` if it is a deferred tensor of a finished step and requires no gradient; else ``t``
+        itself."""
         place = place_of(t) if isinstance(t, torch.Tensor) else None
-        return t if place is None or not place.late or not place.tape.done or t.requires_grad else self.value_of(t)
+        return t if place is None or not place.deferred or not place.tape.done or t.requires_grad else self.value_of(t)
 
-    def _tape_for(self, worn: Sequence[torch.Tensor]) -> Tape:
-        for t in worn:
-            if place_of(t).late:  # type: ignore[union-attr]
+    def _tape_for(self, taped: Sequence[torch.Tensor]) -> Tape:
+        for t in taped:
+            if place_of(t).deferred:  # type: ignore[union-attr]
                 return place_of(t).tape  # type: ignore[union-attr]
         thread = self.mine()
         if thread.tape is not None and (thread.tape.closed or thread.tape.done or not thread.tape.alive()):
@@ -387,9 +429,17 @@ class Recorder:
             thread.tape.thread = weakref.ref(thread)
         return thread.tape
 
-    def _late_call(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, again: Optional[Callable] = None, worn: Sequence = ()) -> Any:
+    def _deferred_call(
+        self,
+        tape: Tape,
+        record: RecordedModule,
+        entry: Entry,
+        failure: BaseException,
+        again: Optional[Callable] = None,
+        taped: Sequence = (),
+    ) -> Any:
         """Returns the result of a module's call that ran out of memory, or is expected to. The
-        tensors of the result are late: they are computed afterwards, in pieces. If pieces would be wrong, the call
+        tensors of the result are deferred: they are computed afterwards, in pieces. If pieces would be wrong, the call
         is repeated instead, and its result is returned."""
         release_frames(failure)
         tape.failure = failure
@@ -399,45 +449,48 @@ class Recorder:
             self._may(tape)
             self._guarded(lambda: note(tape))
             disown(tape, [*modules_of(tape), module])
-            late = self._late(tape, entry)
-            if found.changes_buffers() or batchwise([module]):
+            deferred = self._deferred(tape, entry)
+            if record.changes_buffers() or batchwise([module]):
                 # If a batch is run in pieces straight away, nothing exact has fitted before.
-                tape.approximate = (tape.approximate or tape.straight and allowed()) and approximable([module])
-            if (found.changes_buffers() or batchwise([module])) and not tape.approximate:
-                self._guarded(lambda: self._sealed(tape, late, found, entry))
+                tape.approximate = (tape.approximate or tape.preemptive and allowed()) and approximable([module])
+            if (record.changes_buffers() or batchwise([module])) and not tape.approximate:
+                self._guarded(lambda: self._sealed(tape, deferred, record, entry))
                 refuse_batchwise([module])
                 raise Refused(f"{type(module).__name__} changes its buffers")
-            leaves, tree = self._guarded(lambda: self._result(tape, late, entry))
-            if late.plan.keeps:
-                entry.held = entry.held or Held(module.modules(), deep=True)
-            if late.plan.keeps or any(isinstance(leaf, (int, float)) for leaf in leaves):
-                leaves = self._guarded(lambda: self._made_once(tape, entry, leaves, again, worn))
-            return self._guarded(lambda: self._postponed(tape, late, entry, leaves, tree))
+            leaves, tree = self._guarded(lambda: self._result(tape, deferred, entry))
+            if deferred.plan.keeps:
+                entry.snapshot = entry.snapshot or Snapshot(module.modules(), deep=True)
+            if deferred.plan.keeps or any(isinstance(leaf, (int, float)) for leaf in leaves):
+                leaves = self._guarded(lambda: self._made_once(tape, entry, leaves, again, taped))
+            return self._guarded(lambda: self._postponed(tape, deferred, entry, leaves, tree))
         except Refused as why:
             if isinstance(why, Writes):  # the call may have written before it failed
                 again = None
-            if entry.held is not None:  # the call may have been repeated for what it leaves behind
-                entry.held.put_back()
+            if entry.snapshot is not None:  # the call may have been repeated for what it leaves behind
+                entry.snapshot.put_back()
             set_random_state(state)
-            return self._once_more(tape, found, entry, failure, why, again, worn)
+            return self._once_more(tape, record, entry, failure, why, again, taped)
 
-    def _made_once(self, tape: Tape, entry: Entry, leaves: Sequence, call: Optional[Callable], worn: Sequence) -> list:
+    def _made_once(self, tape: Tape, entry: Entry, leaves: Sequence, call: Optional[Callable], taped: Sequence) -> list:
         """Repeats, on the whole batch, a call that will be run in pieces. The script needs what the
         call leaves behind, such as a count or a number for a log, and the numbers among its
         results, which a few rows do not show. Nothing is saved for a backward pass. Returns the
         leaves of the call's result, with these numbers."""
-        does = f"changes {tape.late.plan.keeps}" if tape.late.plan.keeps else "returns a number"
-        refused = f"a call to {entry.call_name()} {does}, and there is not enough memory to repeat the call for the whole batch"
-        if call is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
+        does = f"changes {tape.deferred.plan.keeps}" if tape.deferred.plan.keeps else "returns a number"
+        refused = (
+            f"a call to {entry.call_name()} {does}, and there is not enough memory to repeat the call for "
+            "the whole batch"
+        )
+        if call is None or any(place_of(t).deferred for t in taped if place_of(t) is not None):  # type: ignore[union-attr]
             raise Refused(refused)
         state, begin = random_state(), sequence()
 
         def made() -> list:
-            if entry.held is not None:
-                entry.held.put_back()
+            if entry.snapshot is not None:
+                entry.snapshot.put_back()
             set_random_state(state)
             try:
-                with self._inside(worn), unsaved(), in_place():
+                with self._inside(taped), unsaved(), in_place():
                     whole = flatten(call())[0]
             finally:
                 tape.spans.append((begin, sequence()))
@@ -447,28 +500,28 @@ class Recorder:
 
         return patiently(made, refused)
 
-    def _sealed(self, tape: Tape, late: Late, found: Found, entry: Entry) -> None:
+    def _sealed(self, tape: Tape, deferred: Deferred, record: RecordedModule, entry: Entry) -> None:
         """Raises :class:`Writes` if a call must not be repeated on the whole batch, or if there is not enough memory to
         find out."""
-        if not found.tried:
+        if not record.tried:
             try:
-                self._result(tape, late, entry)
+                self._result(tape, deferred, entry)
             except (Writes, Elsewhere):
                 raise
             except NoMemory as why:
                 raise Writes(str(why)) from None
             except Refused:
                 pass
-            found.tried = True
+            record.tried = True
 
-    def _postponed(self, tape: Tape, late: Late, entry: Entry, leaves: Sequence, tree: Any) -> Any:
+    def _postponed(self, tape: Tape, deferred: Deferred, entry: Entry, leaves: Sequence, tree: Any) -> Any:
         result = unflatten([self._made(entry, tape.failure, leaf) for leaf in leaves], tree)
-        self.mine().late.add(tape)
+        self.mine().deferred.add(tape)
         postpone(tape)
-        tape.add(entry, result, late=True)
-        late.plan.accept()
+        tape.add(entry, result, deferred=True)
+        deferred.plan.accept()
         if entry.module is not None:
-            for change in late.plan.left:
+            for change in deferred.plan.left:
                 change.replace(gone(tape))
         return result
 
@@ -483,14 +536,18 @@ class Recorder:
 
         return patiently(rehearsed, "there is not enough memory for a trial on a few rows", lambda: postpone(tape))
 
-    def _result(self, tape: Tape, late: Late, entry: Entry) -> tuple[list, Any]:
+    def _result(self, tape: Tape, deferred: Deferred, entry: Entry) -> tuple[list, Any]:
         """The leaves and the tree of a call's result. There is no trial if the same call was tried
         before."""
-        plan = late.plan
+        plan = deferred.plan
         if len(plan.cuts) == len(tape.entries) and plan.known(entry):
             return plan.result(entry)
         begin = sequence()
-        modules = {id(m): m for m in [*modules_of(tape), entry.module] if m is not None} if entry.module is not None or plan.behind(entry) else {}
+        modules = (
+            {id(m): m for m in [*modules_of(tape), entry.module] if m is not None}
+            if entry.module is not None or plan.behind(entry)
+            else {}
+        )
 
         def tried() -> tuple[list, Any]:
             plan.extend()
@@ -503,49 +560,63 @@ class Recorder:
     def _made(self, entry: Entry, failure: Optional[BaseException], leaf: Any) -> Any:
         if isinstance(leaf, Slot):
             return patiently(lambda: make(leaf), "there is not enough memory for a single element")
-        return self._lost(entry, failure, leaf) if isinstance(leaf, Other) else leaf
+        return self._unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf
 
-    def _lost(self, entry: Entry, failure: Optional[BaseException], leaf: Other) -> Lost:
-        why = f"the script uses a {leaf.name} object that a call to {entry.call_name()} returns, and such an object cannot be joined from pieces"
-        return Lost(lambda: self._refused(failure, Refused(why)))
+    def _unavailable(self, entry: Entry, failure: Optional[BaseException], leaf: Other) -> Unavailable:
+        why = (
+            f"the script uses a {leaf.name} object that a call to {entry.call_name()} returns, and such an "
+            "object cannot be joined from pieces"
+        )
+        return Unavailable(lambda: self._refused(failure, Refused(why)))
 
-    def _once_more(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Refused, again: Optional[Callable], worn: Sequence) -> Any:
+    def _once_more(
+        self,
+        tape: Tape,
+        record: RecordedModule,
+        entry: Entry,
+        failure: BaseException,
+        why: Refused,
+        again: Optional[Callable],
+        taped: Sequence,
+    ) -> Any:
         """Repeats the call on the same rows, after cleaning up. This is the last exact method for
         calls that cannot be cut. On a GPU, the tensors that autograd saves are kept on the host if
         necessary."""
-        if again is None or any(place_of(t).late for t in worn if place_of(t) is not None):  # type: ignore[union-attr]
-            return self._approximately(tape, found, entry, failure, why, worn)
+        if again is None or any(place_of(t).deferred for t in taped if place_of(t) is not None):  # type: ignore[union-attr]
+            return self._approximately(tape, record, entry, failure, why, taped)
         tape.failure = tape.sampled = None
         clean(failure)
-        found.before(entry.versions.count(-1))  # type: ignore[union-attr]  # if a batch goes in pieces straight away, this is its first real call
-        entry.nth = found.calls
+        record.before(entry.versions.count(-1))  # type: ignore[union-attr]  # if a batch goes in pieces straight away, this is its first real call
+        entry.nth = record.calls
         state = random_state()
-        hosts = (None, on_host) if any(p.is_cuda for p in found.params) else (None,)
+        hosts = (None, on_host) if any(p.is_cuda for p in record.params) else (None,)
         for host in hosts:
             failed: Optional[BaseException] = None
             begin = sequence()
             try:
-                with self._inside(worn), host() if host is not None else nullcontext():
+                with self._inside(taped), host() if host is not None else nullcontext():
                     result = again()
             except Exception as e:
                 failed = e
             if failed is None:
                 entry.between = (begin, sequence())
-                entry.held = found.after()
+                entry.snapshot = record.after()
                 self.sizes.refused()
                 if host is not None:
-                    found.hosted = self.sizes.cost()
+                    record.hosted = self.sizes.cost()
                 self.report.survived(failure, Survival("call" if host is None else "host", why))
                 tape.add(entry, result)
                 return result
             tape.spans.append((begin, sequence()))
             clean(failed)
             set_random_state(state)
-            if not is_out_of_memory(failed) or not found.put_back():
+            if not is_out_of_memory(failed) or not record.put_back():
                 self._refused(failure, why)
-        return self._approximately(tape, found, entry, failure, why, worn)
+        return self._approximately(tape, record, entry, failure, why, taped)
 
-    def _approximately(self, tape: Tape, found: Found, entry: Entry, failure: BaseException, why: Refused, worn: Sequence) -> Any:
+    def _approximately(
+        self, tape: Tape, record: RecordedModule, entry: Entry, failure: BaseException, why: Refused, taped: Sequence
+    ) -> Any:
         """Responds to a call for which nothing exact has fitted: with approximate pieces, if the
         user has allowed them."""
         if tape.approximate or not isinstance(why, Batchwise):
@@ -555,7 +626,7 @@ class Recorder:
         except Refused as still:
             self._refused(failure, still)
         tape.approximate = True
-        return self._late_call(tape, found, entry, failure, None, worn)
+        return self._deferred_call(tape, record, entry, failure, None, taped)
 
     # Functions.
 
@@ -576,7 +647,8 @@ class Recorder:
             if torch.compiler.is_compiling() or thread.busy:
                 return call(*args, **kwargs)
             if not recorded(args, kwargs):
-                thread.busy = True  # a module that it calls after a graph break would return our class, which would be compiled as well
+                # A module that it calls after a graph break would return our class, which would be compiled as well.
+                thread.busy = True
                 try:
                     return call(*args, **kwargs)
                 finally:
@@ -634,24 +706,24 @@ class Recorder:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         call = called if frame is None else relay(frame)
-        found = recorded(args, kwargs)
+        taped = recorded(args, kwargs)
         thread = self.mine()
-        if thread.busy or not self.here() or any(place_of(t).tape.thread() is not thread for t in found):  # type: ignore[union-attr]
-            if any(place_of(t).late for t in found):  # type: ignore[union-attr]
-                args, kwargs = self._valued(args, kwargs, found)
+        if thread.busy or not self.here() or any(place_of(t).tape.thread() is not thread for t in taped):  # type: ignore[union-attr]
+            if any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
+                args, kwargs = self._valued(args, kwargs, taped)
             with torch._C.DisableTorchFunctionSubclass():
                 return call(func, args, kwargs)
-        places = [place_of(t) for t in found]
-        if name in PRINTS and places and not places[0].late:  # type: ignore[union-attr]
+        places = [place_of(t) for t in taped]
+        if name in PRINTS and places and not places[0].deferred:  # type: ignore[union-attr]
             with plain_class(args[:1]):
                 return call(func, args, kwargs)
-        tape = next((p.tape for p in places if p.late), places[0].tape if places else None)  # type: ignore[union-attr]
+        tape = next((p.tape for p in places if p.deferred), places[0].tape if places else None)  # type: ignore[union-attr]
         self._left_behind(places)  # type: ignore[arg-type]
         if tape is None:
             with torch._C.DisableTorchFunctionSubclass():
                 return call(func, args, kwargs)
-        if tape.failure is not None and any(p.late for p in places):  # type: ignore[union-attr]
-            return self._late_function(tape, func, name, args, kwargs)
+        if tape.failure is not None and any(p.deferred for p in places):  # type: ignore[union-attr]
+            return self._deferred_function(tape, func, name, args, kwargs)
         if name in ("backward", "grad") and is_backward(func):
             return self._backward(tape, func, name, args, kwargs, call)
         failed: Optional[BaseException] = None
@@ -678,23 +750,41 @@ class Recorder:
     def shared(self, func: Callable, args: tuple, kwargs: dict, frame: FrameType) -> Any:
         """Calls a function on recorded tensors and on objects of a class that has its own ``__torch_function__``. That
         class decides what is computed, as it does for plain tensors, and its results are not on the tape."""
-        found = recorded(args, kwargs)
-        if any(place_of(t).late for t in found):  # type: ignore[union-attr]
-            others = (type(t).__name__ for t in tensors_in((args, kwargs)) if type(t) not in (torch.Tensor, Recorded, torch.nn.Parameter))
+        taped = recorded(args, kwargs)
+        if any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
+            others = (
+                type(t).__name__
+                for t in tensors_in((args, kwargs))
+                if type(t) not in (torch.Tensor, Recorded, torch.nn.Parameter)
+            )
             other = next(others, "another class")
-            args, kwargs = self._valued(args, kwargs, found, f"{other} decides what is computed of a result of the model, and its values are not in memory")
-            found = recorded(args, kwargs)
-        versions = numbers(found)
-        with plain_class(found):
+            args, kwargs = self._valued(
+                args,
+                kwargs,
+                taped,
+                f"{other} decides what is computed of a result of the model, and its values are not in memory",
+            )
+            taped = recorded(args, kwargs)
+        versions = numbers(taped)
+        with plain_class(taped):
             result = relay(frame)(func, args, kwargs)
-        if versions != numbers(found):
-            place_of(found[0]).tape.refuse(f"{getattr(func, '__name__', 'a function')} of another class changes a result of the model")  # type: ignore[union-attr]
+        if versions != numbers(taped):
+            place_of(taped[0]).tape.refuse(  # type: ignore[union-attr]
+                f"{getattr(func, '__name__', 'a function')} of another class changes a result of the model"
+            )
         return result
 
     @staticmethod
     def _begun(tape: Tape, name: str, args: tuple) -> Optional[torch.Tensor]:
-        """A copy of the number to which a function is about to add a result of the tape, if a sum begins with it; else None."""
-        if not changes(name) or name == "__setitem__" or not args or not isinstance(args[0], torch.Tensor) or not torch.is_grad_enabled():
+        """A copy of the number to which a function is about to add a result of the tape, if a sum begins with it; else
+        None."""
+        if (
+            not changes(name)
+            or name == "__setitem__"
+            or not args
+            or not isinstance(args[0], torch.Tensor)
+            or not torch.is_grad_enabled()
+        ):
             return None
         try:
             with apart():
@@ -702,7 +792,16 @@ class Recorder:
         except Exception:  # the error is our own, not the script's; the step is then refused later
             return None
 
-    def _note(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, result: Any, begun: Optional[torch.Tensor] = None) -> None:
+    def _note(
+        self,
+        tape: Tape,
+        func: Callable,
+        name: str,
+        args: tuple,
+        kwargs: dict,
+        result: Any,
+        begun: Optional[torch.Tensor] = None,
+    ) -> None:
         inplace = changes(name)
         if inplace or name in OPAQUE or kwargs.get("out") is not None:
             first = place_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
@@ -715,19 +814,28 @@ class Recorder:
                 entry.fresh = True
                 tape.add(entry, result)
                 return
-            if first is None or first.tape is not tape:  # a tensor from outside the tape is changed, which a replay does not repeat
+            # A tensor from outside the tape is changed, which a replay does not repeat.
+            if first is None or first.tape is not tape:
                 if isinstance(result, torch.Tensor) and result.requires_grad:
-                    tape.refuse("a tensor from outside the step is changed in place and becomes part of the step's graph")
+                    tape.refuse(
+                        "a tensor from outside the step is changed in place and becomes part of the step's graph"
+                    )
                 return
             entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
             entry.fresh = numel(args[0]) == 1
             entry.inplace = not entry.fresh
             tape.add(entry, args[0])
             return
-        if isinstance(result, torch.Tensor) or isinstance(result, (tuple, list)) and any(isinstance(t, torch.Tensor) for t in result):
+        if (
+            isinstance(result, torch.Tensor)
+            or isinstance(result, (tuple, list))
+            and any(isinstance(t, torch.Tensor) for t in result)
+        ):
             tape.add(Entry(func, None, tape.encode(args), tape.encode(kwargs)), result)
 
-    def _failed_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException) -> Any:
+    def _failed_function(
+        self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException
+    ) -> Any:
         release_frames(failure)
 
         def again(why: Optional[Refused] = None) -> tuple[Any, Optional[BaseException]]:
@@ -751,6 +859,7 @@ class Recorder:
                 return result
             if all(numel(t) == 1 for t in given):
                 self._refused(failure, failed)
+
         def postponed() -> Any:
             tape.failure = failure
             self._may(tape)
@@ -759,15 +868,15 @@ class Recorder:
             self._guarded(lambda: note(tape))
             if not tape.approximate:
                 refuse_batchwise(modules_of(tape))
-            late = self._late(tape, tape.entries[0])
+            deferred = self._deferred(tape, tape.entries[0])
             tape.complete = True
             disown(tape, modules_of(tape))
             entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
             entry.inplace = changes(name)
             if entry.inplace:
-                self._guarded(lambda: self._changed(tape, late, entry, args[0]))
+                self._guarded(lambda: self._changed(tape, deferred, entry, args[0]))
                 return None if name == "__setitem__" else args[0]
-            return self._guarded(lambda: self._postponed(tape, late, entry, *self._result(tape, late, entry)))
+            return self._guarded(lambda: self._postponed(tape, deferred, entry, *self._result(tape, deferred, entry)))
 
         self.sizes.failed_after(failure)
         try:
@@ -775,7 +884,7 @@ class Recorder:
         except Refused as refused:
             why = bare(refused)  # its traceback would keep this frame, and what the frame holds
         tape.failure = tape.sampled = None
-        if changes(name) or any(place_of(t).late for t in given):  # type: ignore[union-attr]
+        if changes(name) or any(place_of(t).deferred for t in given):  # type: ignore[union-attr]
             self._refused(failure, why)
         result, failed = again(why)
         if failed is None:
@@ -790,8 +899,8 @@ class Recorder:
         except Refused as still:
             self._refused(failure, still)
 
-    def _late_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
-        late = tape.late
+    def _deferred_function(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+        deferred = tape.deferred
         failure = tape.failure
         if name == "__get__" and not gives_tensor(func, args):
             with torch._C.DisableTorchFunctionSubclass():
@@ -801,53 +910,72 @@ class Recorder:
 
         def real(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
-            if place is None or not place.late:
+            if place is None or not place.deferred:
                 return t
-            if place.tape is not tape or tape.done and late.plan.slots[place.slot].dim is None and not needs_gradient(t):
-                return place.tape.late.value(place.slot)
-            found = late.real(place.slot)
+            if (
+                place.tape is not tape
+                or tape.done
+                and deferred.plan.slots[place.slot].dim is None
+                and not needs_gradient(t)
+            ):
+                return place.tape.deferred.value(place.slot)
+            found = deferred.real(place.slot)
             return t if found is None else found
 
         def resolved(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
-            if place is None or not place.late:
+            if place is None or not place.deferred:
                 return t
-            if late.plan.is_scalar(place.slot):
-                return late.scalar(place.slot)
-            known = late.plan.slots[place.slot]
-            return late.value(place.slot) if (tape.done or outward and known.dim is None) and not known.requires_grad else t
+            if deferred.plan.is_scalar(place.slot):
+                return deferred.scalar(place.slot)
+            known = deferred.plan.slots[place.slot]
+            return (
+                deferred.value(place.slot)
+                if (tape.done or outward and known.dim is None) and not known.requires_grad
+                else t
+            )
 
-        outward = changes(name) and not changes_late(name, args)  # a tensor of the script's own, such as a sum for a log, is changed
+        # A tensor of the script's own, such as a sum for a log, is changed.
+        outward = changes(name) and not changes_deferred(name, args)
 
         if name == "backward" and kwargs.get("retain_graph"):
             tape.retain = True
         try:
-            if tape.done and not changes_late(name, args) and not any(needs_gradient(t) for t in recorded(args, kwargs)):
-                return self._guarded(lambda: self._asked(late, func, args, kwargs))
+            if (
+                tape.done
+                and not changes_deferred(name, args)
+                and not any(needs_gradient(t) for t in recorded(args, kwargs))
+            ):
+                return self._guarded(lambda: self._asked(deferred, func, args, kwargs))
             self._may(tape)
             if foreign(tape, tensors_in((args, kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             if name in ASKS:
-                return self._guarded(lambda: self._asked(late, func, args, kwargs))
-            target = place_of(args[0]) if changes_late(name, args) else None
-            if target is not None and target.tape is tape and late.plan.is_shared(target.slot) and late.plan.slots[target.slot].dim is None:
-                self._guarded(lambda: late.unite(target.slot))
+                return self._guarded(lambda: self._asked(deferred, func, args, kwargs))
+            target = place_of(args[0]) if changes_deferred(name, args) else None
+            if (
+                target is not None
+                and target.tape is tape
+                and deferred.plan.is_shared(target.slot)
+                and deferred.plan.slots[target.slot].dim is None
+            ):
+                self._guarded(lambda: deferred.unite(target.slot))
             args, kwargs = self._guarded(lambda: (mapped(real, args), mapped(real, kwargs)))
-            if self._is_derived(tape, late, name, args, kwargs):
-                result = self._guarded(lambda: self._derived(tape, late, func, name, args, kwargs))
+            if self._is_derived(tape, deferred, name, args, kwargs):
+                result = self._guarded(lambda: self._derived(tape, deferred, func, name, args, kwargs))
                 if result is not None:
                     return result
             args, kwargs = self._guarded(lambda: (mapped(resolved, args), mapped(resolved, kwargs)))
-            if any(place_of(t).late for t in recorded(args, kwargs)):  # type: ignore[union-attr]
-                return self._guarded(lambda: self._late_result(tape, late, func, name, args, kwargs))
+            if any(place_of(t).deferred for t in recorded(args, kwargs)):  # type: ignore[union-attr]
+                return self._guarded(lambda: self._deferred_result(tape, deferred, func, name, args, kwargs))
         except Refused as why:
             self._refused(failure, why)
         return self._with_values(tape, lambda: func(*args, **kwargs), name in ("backward", "grad") or changes(name))
 
     @staticmethod
-    def _is_derived(tape: Tape, late: Late, name: str, args: tuple, kwargs: dict) -> bool:
-        """Whether what a function returns belongs to the batch as a whole and may be differentiated: its late arguments are scalars,
-        or other numbers of the batch. It can then be computed once something asks for it."""
+    def _is_derived(tape: Tape, deferred: Deferred, name: str, args: tuple, kwargs: dict) -> bool:
+        """Whether what a function returns belongs to the batch as a whole and may be differentiated: its deferred
+        arguments are scalars, or other numbers of the batch. It can then be computed once something asks for it."""
         slots = [place_of(t).slot for t in recorded(args, kwargs)]  # type: ignore[union-attr]
         if name in ("backward", "grad", "__setitem__") or not slots or torch.is_inference_mode_enabled():
             return False
@@ -855,13 +983,13 @@ class Recorder:
             target = place_of(args[0])
             if not torch.is_grad_enabled() or numel(args[0]) != 1:
                 return False
-            if late.plan.is_shared(target.slot) if target is not None else not tape.may_begin(args[0]):
+            if deferred.plan.is_shared(target.slot) if target is not None else not tape.may_begin(args[0]):
                 return False
-        return all(late.plan.slots[s].dim is None for s in slots) and any(late.plan.is_scalar(s) for s in slots)
+        return all(deferred.plan.slots[s].dim is None for s in slots) and any(deferred.plan.is_scalar(s) for s in slots)
 
-    def _derived(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
-        """Records a function for which :meth:`_is_derived` is true. Returns its late result, or None if the function cannot be
-        computed later."""
+    def _derived(self, tape: Tape, deferred: Deferred, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+        """Records a function for which :meth:`_is_derived` is true. Returns its deferred result, or None if the
+        function cannot be computed later."""
 
         def kept(t: Any) -> Any:  # the script may change it before it is used
             return t.clone() if type(t) is torch.Tensor and not t.requires_grad else t
@@ -869,7 +997,7 @@ class Recorder:
         entry = Entry(func, None, tape.encode(mapped(kept, args)), tape.encode(mapped(kept, kwargs)))
         entry.fresh = changes(name)
         try:
-            leaves, tree = self._result(tape, late, entry)
+            leaves, tree = self._result(tape, deferred, entry)
         except Exception as e:  # if it is the script's own mistake, the script's own call makes it as well
             if is_out_of_memory(e):
                 raise
@@ -877,15 +1005,19 @@ class Recorder:
         if not all(isinstance(leaf, Slot) for leaf in leaves):
             return None
         if not entry.fresh:
-            return self._postponed(tape, late, entry, leaves, tree)
+            return self._postponed(tape, deferred, entry, leaves, tree)
         [known] = leaves
-        if place_of(args[0]) is None and known.requires_grad and (known.shape, known.dtype) == (args[0].shape, args[0].dtype):
+        if (
+            place_of(args[0]) is None
+            and known.requires_grad
+            and (known.shape, known.dtype) == (args[0].shape, args[0].dtype)
+        ):
             with torch.enable_grad():
                 args[0].add_(make(known))  # from now on its values are not in memory, and it has a graph
         elif known.requires_grad != args[0].requires_grad:
             return None
-        tape.add(entry, args[0], late=True)
-        late.plan.accept()
+        tape.add(entry, args[0], deferred=True)
+        deferred.plan.accept()
         return args[0]
 
     def _with_values(self, tape: Tape, call: Callable, once: bool) -> Any:
@@ -902,40 +1034,44 @@ class Recorder:
             clean(failed)
         self._refused(tape.failure, Refused("an operation after the loss runs out of memory too"))
 
-    def _late_result(self, tape: Tape, late: Late, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+    def _deferred_result(
+        self, tape: Tape, deferred: Deferred, func: Callable, name: str, args: tuple, kwargs: dict
+    ) -> Any:
         if name == "backward":
-            known = late.plan.slots[place_of(args[0]).slot]  # type: ignore[union-attr]
+            known = deferred.plan.slots[place_of(args[0]).slot]  # type: ignore[union-attr]
             same = "the loss is the same for other rows, so it is not known how it depends on them"
             raise Refused(same if known.fixed else "backward is called on a result that is not a scalar")
-        if changes(name) and not changes_late(name, args):
-            raise Refused("a tensor from outside the step is updated in place from a result whose values are not in memory")
+        if changes(name) and not changes_deferred(name, args):
+            raise Refused(
+                "a tensor from outside the step is updated in place from a result whose values are not in memory"
+            )
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
         if changes(name):
             entry.inplace = True
-            self._changed(tape, late, entry, args[0])
+            self._changed(tape, deferred, entry, args[0])
             return args[0] if name != "__setitem__" else None
         try:
-            leaves, tree = self._result(tape, late, entry)
+            leaves, tree = self._result(tape, deferred, entry)
         except Refused:
-            if any(late.plan.slots[place_of(t).slot].requires_grad for t in recorded(args, kwargs)):  # type: ignore[union-attr]
+            if any(deferred.plan.slots[place_of(t).slot].requires_grad for t in recorded(args, kwargs)):  # type: ignore[union-attr]
                 raise
-            return self._asked(late, func, args, kwargs)  # an accuracy, for example
+            return self._asked(deferred, func, args, kwargs)  # an accuracy, for example
         if not any(isinstance(leaf, Slot) for leaf in leaves):
-            return self._asked(late, func, args, kwargs)
-        return self._postponed(tape, late, entry, leaves, tree)
+            return self._asked(deferred, func, args, kwargs)
+        return self._postponed(tape, deferred, entry, leaves, tree)
 
-    def _changed(self, tape: Tape, late: Late, entry: Entry, target: torch.Tensor) -> None:
+    def _changed(self, tape: Tape, deferred: Deferred, entry: Entry, target: torch.Tensor) -> None:
         """Records an in-place operation on a result whose values are not in memory, or are about to be released."""
-        self._result(tape, late, entry)
+        self._result(tape, deferred, entry)
         tape.add(entry, target)
-        late.plan.accept()
+        deferred.plan.accept()
         postpone(tape)
 
     @staticmethod
-    def _asked(late: Late, func: Callable, args: tuple, kwargs: dict) -> Any:
+    def _asked(deferred: Deferred, func: Callable, args: tuple, kwargs: dict) -> Any:
         def valued(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
-            return place.tape.late.value(place.slot) if place is not None and place.late else t
+            return place.tape.deferred.value(place.slot) if place is not None and place.deferred else t
 
         args, kwargs = mapped(valued, args), mapped(valued, kwargs)
         with torch._C.DisableTorchFunctionSubclass(), in_place():
@@ -951,9 +1087,22 @@ class Recorder:
                 tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")
         else:
             self._walk(tape, args[0])
-        params: list[torch.Tensor] = list({id(p): p for f in map(found_of, modules_of(tape)) if f is not None for p in f.params if p.requires_grad}.values())
+        params: list[torch.Tensor] = list(
+            {
+                id(p): p for f in map(record_of, modules_of(tape)) if f is not None for p in f.params if p.requires_grad
+            }.values()
+        )
         outside = [t for t in tape.outside if t.requires_grad]
-        params = [*{id(p): p for p in [*params, *(t for t in outside if t.is_leaf), *(leaves_behind([t for t in outside if not t.is_leaf]) or ())]}.values()]
+        params = [
+            *{
+                id(p): p
+                for p in [
+                    *params,
+                    *(t for t in outside if t.is_leaf),
+                    *(leaves_behind([t for t in outside if not t.is_leaf]) or ()),
+                ]
+            }.values()
+        ]
         before = [state_of(p) for p in params] if usual else []
         failed: Optional[BaseException] = None
         try:
@@ -991,12 +1140,17 @@ class Recorder:
 
     # Shared by the above.
 
-    def _late(self, tape: Tape, first: Entry) -> Late:
-        """Returns the tape's :class:`Late`, and makes it if there is none. If the tape has no entries yet,
+    def _deferred(self, tape: Tape, first: Entry) -> Deferred:
+        """Returns the tape's :class:`Deferred`, and makes it if there is none. If the tape has no entries yet,
         ``first`` is the entry that will be its first."""
-        if tape.late is None:
-            tape.late = Late(tape, self._guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)), self.sizes, self.report)
-        return tape.late
+        if tape.deferred is None:
+            tape.deferred = Deferred(
+                tape,
+                self._guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)),
+                self.sizes,
+                self.report,
+            )
+        return tape.deferred
 
     def _may(self, tape: Tape) -> None:
         """Raises Refused if this tape must not be replayed."""
@@ -1022,7 +1176,11 @@ class Recorder:
         except Exception as e:
             explained()
             release_frames(e)
-            raise Refused("there is not enough memory for values that the step needs at once" if is_out_of_memory(e) else f"{type(e).__name__}: {e}") from None
+            raise Refused(
+                "there is not enough memory for values that the step needs at once"
+                if is_out_of_memory(e)
+                else f"{type(e).__name__}: {e}"
+            ) from None
         finally:
             thread.busy = was
 

@@ -1,7 +1,7 @@
 """Tensors without values, after a failure.
 
 The tensors of a failed try that the user holds, and those that the rest of the step computes from
-them, are *late*: they have a shape, a dtype and a device, but no values. The first use of a
+them, are *deferred*: they have a shape, a dtype and a device, but no values. The first use of a
 scalar with a gradient runs the tape in pieces and hands back the real scalar; the first use of
 other values computes them by a forward pass in pieces.
 """
@@ -28,7 +28,7 @@ from ..proof.terms import Terms
 from ..sandbox.norms import Statistics, batchwise
 from ..sandbox.sandbox import rehearsal
 from ..tape.graph import KEEP, sequence, walk, within
-from ..tape.snapshot import Held, attributes, submodules
+from ..tape.snapshot import Snapshot, attributes, submodules
 from ..tape.tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 from .pieces import by_pieces, gradients, pieces_of
 
@@ -42,7 +42,7 @@ def gone(tape: Tape) -> torch.Tensor:
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
-    place.late, place.failure = True, bare(tape.failure)
+    place.deferred, place.failure = True, bare(tape.failure)
     return empty
 
 
@@ -56,7 +56,8 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
     def left(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.grad_fn is not None and within(value.grad_fn, tape.spans)
 
-    with torch._C.DisableTorchFunctionSubclass():  # inspecting a stand-in left by an earlier step must not count as using it
+    # Inspecting a stand-in left by an earlier step must not count as using it.
+    with torch._C.DisableTorchFunctionSubclass():
         for module in submodules(modules):
             for name, value in attributes(module):
                 if left(value):
@@ -72,13 +73,13 @@ def unseen(tape: Tape, plan: Plan) -> Iterator[None]:
     """A context for a replay. On exit, it undoes whatever the pieces left on modules, so that the script does not
     see it."""
     begin = sequence()
-    held = Held(submodules(modules_of(tape)), plan.deep) if plan.leaves or tape.complete else None
+    snapshot = Snapshot(submodules(modules_of(tape)), plan.deep) if plan.leaves or tape.complete else None
     try:
         yield
     finally:
         tape.spans.append((begin, sequence()))
-        if held is not None:
-            held.put_back()
+        if snapshot is not None:
+            snapshot.put_back()
 
 
 class HandBack(torch.autograd.Function):
@@ -88,7 +89,9 @@ class HandBack(torch.autograd.Function):
     The node must not hold its tape, which holds the scalar: Python could not detect that cycle."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, tape: Tape, sums: list, scale: float, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, value: torch.Tensor, tape: Tape, sums: list, scale: float, *inputs: torch.Tensor
+    ) -> torch.Tensor:
         ctx.tape, ctx.sums, ctx.scale, ctx.failure = weakref.ref(tape), sums, scale, bare(tape.failure)
         return value.detach().clone()
 
@@ -121,7 +124,9 @@ def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
     alike: list[torch.Tensor] = []
     others: list[torch.Tensor] = []
     for t in tensors:
-        (alike if t.layout == torch.strided and t.device == factor.device and t.dtype == factor.dtype else others).append(t)
+        (
+            alike if t.layout == torch.strided and t.device == factor.device and t.dtype == factor.dtype else others
+        ).append(t)
     if alike:
         torch._foreach_mul_(alike, factor)
     for t in others:
@@ -130,22 +135,24 @@ def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
 
 def hollow(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor of one meaningless element, to be expanded to any shape."""
-    return torch.full((), float("nan") if dtype.is_floating_point or dtype.is_complex else 0, dtype=dtype, device=device)
+    return torch.full(
+        (), float("nan") if dtype.is_floating_point or dtype.is_complex else 0, dtype=dtype, device=device
+    )
 
 
 def make(slot: Slot) -> torch.Tensor:
-    """A late tensor of a slot's shape, not yet on the tape."""
+    """A deferred tensor of a slot's shape, not yet on the tape."""
     with torch.enable_grad():
         return hollow(slot.dtype, slot.device).requires_grad_(slot.requires_grad).expand(slot.shape)
 
 
 def postpone(tape: Tape) -> None:
     """Releases the values of the tensors that were made on the tape and that the user still holds.
-    These tensors become late. Small tensors without a gradient keep their values."""
+    These tensors become deferred. Small tensors without a gradient keep their values."""
     for ref in tape.live:
         tensor = ref()
         place = None if tensor is None else place_of(tensor)
-        if tensor is None or place is None or place.late or not tensor.requires_grad and tensor.numel() <= KEEP:
+        if tensor is None or place is None or place.deferred or not tensor.requires_grad and tensor.numel() <= KEEP:
             continue
         tape.without_values(tensor)
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -233,18 +240,21 @@ class Sums:
 
 def same_numbers(some: dict[int, Any], others: dict[int, Any]) -> bool:
     """Whether two dictionaries of numbers are the same except for rounding errors."""
-    return some.keys() == others.keys() and all(math.isclose(float(v), float(others[k]), rel_tol=1e-5) for k, v in some.items())
+    return some.keys() == others.keys() and all(
+        math.isclose(float(v), float(others[k]), rel_tol=1e-5) for k, v in some.items()
+    )
 
 
-class Late:
-    """What is known about the late tensors of one tape."""
+class Deferred:
+    """What is known about the deferred tensors of one tape."""
 
     def __init__(self, tape: Tape, plan: Plan, sizes: Any, report: Any) -> None:
         self.tape, self.plan, self.sizes, self.report = tape, plan, sizes, report
         self._scalars: dict[int, torch.Tensor] = {}
         self._makers: dict[int, Entry] = {}  # by slot
         self._read = 0  # how many of the tape's entries are among them
-        self._begun: Optional[RandomState] = None  # the random state before the first replay, so that every scalar is computed with the same draws
+        # The random state before the first replay, so that every scalar is computed with the same draws.
+        self._begun: Optional[RandomState] = None
         self._values: dict[int, torch.Tensor] = {}
         self._used: set[int] = set()  # slots whose graph is part of that of a scalar which has been handed back
 
@@ -279,12 +289,20 @@ class Late:
         return self._scalars.get(slot)
 
     def unite(self, slot: int) -> None:
-        """Makes real a number of the batch that is about to be changed in place, and all others that share memory with it."""
+        """Makes real a number of the batch that is about to be changed in place, and all others that share memory with
+        it."""
         tape, plan = self.tape, self.plan
-        views = [e for e in tape.entries if any(s is not None and s in plan.slots and plan.slots[s].shared for s in e.slots)]
+        views = [
+            e for e in tape.entries if any(s is not None and s in plan.slots and plan.slots[s].shared for s in e.slots)
+        ]
         group, grown = {slot}, True
         while grown:
-            near = {s for e in views for s in (*e.slots, *e.references()[0]) if group.intersection((*e.slots, *e.references()[0])) and s is not None}
+            near = {
+                s
+                for e in views
+                for s in (*e.slots, *e.references()[0])
+                if group.intersection((*e.slots, *e.references()[0])) and s is not None
+            }
             grown = not near <= group
             group |= near
         if any(plan.slots[s].dim is not None for s in group):
@@ -294,7 +312,9 @@ class Late:
                 continue
             entry = self.maker(s)
             if entry in views:
-                self._scalars[s] = run(tape, None, [tape.entries.index(entry)], None, {r: self._scalars[r] for r in entry.references()[0]})[s]
+                self._scalars[s] = run(
+                    tape, None, [tape.entries.index(entry)], None, {r: self._scalars[r] for r in entry.references()[0]}
+                )[s]
             else:
                 self._scalars[s] = self.scalar(s) if plan.is_scalar(s) else self.value(s).clone()
 
@@ -326,7 +346,9 @@ class Late:
         for t, g in extra.items():
             single(lambda t=t, g=g: found.add(t, g * found.scale))  # type: ignore[misc]
         self._used |= self._graph(slot)
-        self._values[slot] = value = single(lambda: terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape))
+        self._values[slot] = value = single(
+            lambda: terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape)
+        )
         if not found.tensors:
             return value
         with torch.enable_grad():
@@ -339,8 +361,9 @@ class Late:
         return torch.ones(known.shape, dtype=known.dtype, device=known.device) if found is None else found
 
     def _replayed(self, counts: dict[int, Any]) -> Sums:
-        """Computes the values of some terms, and the sum of their gradients, each multiplied by the number given for it. For None
-        only the value is computed. If pieces would be wrong for some of several terms, each is computed by itself."""
+        """Computes the values of some terms, and the sum of their gradients, each multiplied by the number given for
+        it. For None only the value is computed. If pieces would be wrong for some of several terms, each is computed by
+        itself."""
         plan, rules, why = self.plan, dict.fromkeys(counts), None
         entries = needed(self.tape, list(counts))
         self._confirm(entries)
@@ -357,7 +380,8 @@ class Late:
                     found.add(t, g if g is None or part.scale == scale else g * (scale / part.scale))
             return found
         confirm(self.tape, self.plan, entries)
-        if not self.tape.straight:  # the cached blocks have the sizes of the whole batch, and would make pieces fail that otherwise fit
+        # The cached blocks have the sizes of the whole batch, and would make pieces fail that otherwise fit.
+        if not self.tape.preemptive:
             clean(thorough=False)
         after = random_state()
         begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.complete else after)
@@ -367,19 +391,28 @@ class Late:
         try:
             with unseen(self.tape, self.plan):
                 values, inputs, sums, count = gradients(
-                    self.tape, plan, {s: (g, rules[s]) for s, g in counts.items()}, self.sizes.next, scale, offload=plan is None and cuda, keep=kept
+                    self.tape,
+                    plan,
+                    {s: (g, rules[s]) for s, g in counts.items()},
+                    self.sizes.next,
+                    scale,
+                    offload=plan is None and cuda,
+                    keep=kept,
                 )
         except Refused as refused:
             raise (why or refused).more(str(why or refused)) from None
         finally:
-            if self.tape.complete or begun is not None:  # otherwise the replay has drawn what the script's own calls would have drawn
+            # Otherwise the replay has drawn what the script's own calls would have drawn.
+            if self.tape.complete or begun is not None:
                 set_random_state(after)
         if plan is not None:
             self.sizes.confirm(count)
         else:
             self.sizes.refused()
-        if not self.tape.straight:
-            survival = Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count, self.tape.approximate)
+        if not self.tape.preemptive:
+            survival = (
+                Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count, self.tape.approximate)
+            )
             self.report.survived(self.tape.failure, survival)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
@@ -393,8 +426,8 @@ class Late:
         return found
 
     def _scale(self, counts: dict[int, Any]) -> float:
-        """The factor by which the sum of the terms is multiplied before it is differentiated, so that the largest of them is multiplied by
-        what the script's GradScaler multiplies a loss by."""
+        """The factor by which the sum of the terms is multiplied before it is differentiated, so that the largest of
+        them is multiplied by what the script's GradScaler multiplies a loss by."""
         scale = self.sizes.scale(self.tape)
         if scale == 1.0:
             return scale
@@ -402,15 +435,20 @@ class Late:
         return scale / most if 0 < most < math.inf else scale
 
     def _find(self, terms: Terms) -> None:
-        """Makes the values of terms known. If the script holds one scalar that all others lead to, that is the loss, whose
-        gradients it will want next: they are computed as well. Otherwise the terms of all scalars that it holds are computed together,
-        without gradients."""
+        """Makes the values of terms known. If the script holds one scalar that all others lead to, that is the loss,
+        whose gradients it will want next: they are computed as well. Otherwise the terms of all scalars that it holds
+        are computed together, without gradients."""
         wanted = self._unknown(terms)
         if not wanted:
             return
         tops = self._tops()
         others = [self._unknown(top) for top in map(self._terms, tops) if top is not None]
-        if len(tops) == len(others) == 1 and wanted <= others[0] and math.prod(self.plan.slots[tops[0]].shape) == 1 and not self.tape.done:
+        if (
+            len(tops) == len(others) == 1
+            and wanted <= others[0]
+            and math.prod(self.plan.slots[tops[0]].shape) == 1
+            and not self.tape.done
+        ):
             with suppress(Refused):  # the values of the terms alone may still be known
                 self.scalar(tops[0])
                 return
@@ -430,8 +468,8 @@ class Late:
         return {s for s in terms.slots if s not in self._values and s not in self.tape.scalars}
 
     def _tops(self) -> list[int]:
-        """The slots of the scalars that the script holds, that still have their graphs, and from which it has computed no other
-        scalar that it holds."""
+        """The slots of the scalars that the script holds, that still have their graphs, and from which it has computed
+        no other scalar that it holds."""
         held = sorted({s for s in self._held() if self.plan.is_scalar(s) and s not in self._scalars}, reverse=True)
         found: list[int] = []
         below: set[int] = set()
@@ -452,15 +490,19 @@ class Late:
             patiently(again, "there is not enough memory for a trial on a few rows")
 
     def _held(self) -> set[int]:
-        """The slots of the late tensors that the script holds."""
+        """The slots of the deferred tensors that the script holds."""
         places = [place_of(t) for t in (ref() for ref in self.tape.live) if t is not None]
-        return {p.slot for p in places if p is not None and p.late and p.slot in self.plan.slots}
+        return {p.slot for p in places if p is not None and p.deferred and p.slot in self.plan.slots}
 
     def held(self) -> list[int]:
-        """The slots of the late results that the script holds, and whose values are not known. Of the
+        """The slots of the deferred results that the script holds, and whose values are not known. Of the
         numbers that belong to the batch as a whole, only those whose terms are known."""
         slots = [s for s in self._held() if s not in self._values and s not in self._scalars]
-        return [s for s in slots if self.plan.slots[s].dim is not None or (terms := self._terms(s)) is not None and not self._unknown(terms)]
+        return [
+            s
+            for s in slots
+            if self.plan.slots[s].dim is not None or (terms := self._terms(s)) is not None and not self._unknown(terms)
+        ]
 
     def settle(self) -> None:
         """Makes numbers of the batch that have no graph plain, since the script may keep them for long, and they would
@@ -468,7 +510,13 @@ class Late:
         found = []
         for tensor in (ref() for ref in self.tape.live):
             place = None if tensor is None else place_of(tensor)
-            if place is None or not place.late or tensor.requires_grad or self.plan.slots[place.slot].dim is not None or place.slot not in self._values:  # type: ignore[union-attr]
+            if (
+                place is None
+                or not place.deferred
+                or tensor.requires_grad  # type: ignore[union-attr]
+                or self.plan.slots[place.slot].dim is not None
+                or place.slot not in self._values
+            ):
                 continue
             with torch.no_grad(), unrecorded():
                 tensor.data = self.value(place.slot).clone()  # type: ignore[union-attr]
@@ -497,7 +545,11 @@ class Late:
         with torch.no_grad():
             if terms is not None:
                 self._find(terms)
-                found = self._values[slot] if slot in self._values else terms.value({s: self.value(s) for s in (*terms.slots, *terms.given)})
+                found = (
+                    self._values[slot]
+                    if slot in self._values
+                    else terms.value({s: self.value(s) for s in (*terms.slots, *terms.given)})
+                )
             elif entry.module is None and (plan.slots[slot].dim is None or self.has(slot)):
                 at = tape.entries.index(entry)
                 unchanged(tape, [at])
@@ -529,7 +581,7 @@ class Late:
         return entry.module is None and not entry.inplace and all(self.has(r) for r in entry.references()[0])
 
     def keep(self, slot: int, tensor: torch.Tensor) -> None:
-        """Keeps the values of a tensor that the user still holds, since late tensors may be
+        """Keeps the values of a tensor that the user still holds, since deferred tensors may be
         computed from them. Does nothing if a function on the tape changes a tensor in place."""
         if not any(e.inplace for e in self.tape.entries):
             with unrecorded():

@@ -19,8 +19,8 @@ from ..proof.rerun import modules_of, needed, run, unchanged
 from ..proof.rows import Plan, Rows
 from ..proof.weights import Rule, agrees, weight
 from ..sandbox.norms import ALLOWANCE, HINT, Statistics, allowed, batchwise, independent
-from ..sandbox.sandbox import HALF, Calm
-from ..tape.recorded_module import found_of
+from ..sandbox.sandbox import HALF, NoRandomness
+from ..tape.recorded_module import record_of
 from ..tape.tape import Tape, random_state, same_random_state, set_random_state
 
 FINE = 16  # pieces that are finer than this part of a batch take longer than giving up what could be kept for later
@@ -42,7 +42,9 @@ class Gradients:
                 old = self.own[i]
                 if old is None:  # autograd may return one tensor for two inputs, or a view of it
                     memory = g.untyped_storage() if g.layout == torch.strided else None
-                    if memory is not None and (memory.data_ptr() in taken or memory.nbytes() != g.numel() * g.element_size()):
+                    if memory is not None and (
+                        memory.data_ptr() in taken or memory.nbytes() != g.numel() * g.element_size()
+                    ):
                         g = g.clone()
                     elif memory is not None:
                         taken.add(memory.data_ptr())
@@ -119,7 +121,11 @@ def by_pieces(
             continue
         fits = 0 if rows is None else size(rows.count)
         if fits < 1 or rows is None or batch is None:
-            raise Refused("one row alone does not fit" if rows is not None else "the whole batch does not fit on a second try either")
+            raise Refused(
+                "one row alone does not fit"
+                if rows is not None
+                else "the whole batch does not fit on a second try either"
+            )
         if fits < rows.count:
             left = pieces_of(batch - rows.start, fits)
             todo = [Rows(batch, rows.start + p.start, rows.start + p.stop) for p in left]
@@ -255,8 +261,13 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
         return lambda: True
     slots = {s for i in first for s in tape.entries[i].slots if s is not None and s in env}
     changing = any(tape.entries[i].inplace for i in tail)
-    there = piece.count > 1 and not changing  # otherwise env has only one row, or values that a function has changed in place
-    count = min(piece.count, max(2, min(SOME, SMALL * piece.count // max(1, sum(env[s].numel() for s in slots))))) if there else 2
+    # Otherwise env has only one row, or values that a function has changed in place.
+    there = piece.count > 1 and not changing
+    count = (
+        min(piece.count, max(2, min(SOME, SMALL * piece.count // max(1, sum(env[s].numel() for s in slots)))))
+        if there
+        else 2
+    )
     start = min(piece.start, plan.batch - count)
     rows = list(range(start, start + count))
     half = any(s is not None and plan.slots[s].dtype in HALF for i in entries for s in tape.entries[i].slots)
@@ -271,7 +282,11 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
         return [found[s].float().reshape(()).to(device) for s in rules]
 
     def losses() -> torch.Tensor:
-        outputs = {s: env[s].detach() for s in slots} if there else run(tape, plan, first, Rows(plan.batch, start, start + count))
+        outputs = (
+            {s: env[s].detach() for s in slots}
+            if there
+            else run(tape, plan, first, Rows(plan.batch, start, start + count))
+        )
         return torch.stack([v for some in (rows, *parts) for v in values(outputs, some)])
 
     parts, state = halves(rows), random_state()
@@ -279,7 +294,7 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
         found = losses()
         if not same_random_state(state, random_state()):
             set_random_state(state)
-            with Calm():
+            with NoRandomness():
                 found = losses()
             set_random_state(state)
 
@@ -290,7 +305,8 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
     def holds() -> bool:
         if copied is not None:
             copied.synchronize()  # waiting for the stream would mean waiting for the whole of backward
-        whole, *split = zip(*[iter(here.tolist())] * len(rules))  # for all rows and for each part, a value for each rule
+        # For all rows and for each part, a value for each rule.
+        whole, *split = zip(*[iter(here.tolist())] * len(rules))
         return all(
             not math.isfinite(all_rows) or agrees(rule, parts, some, rows, all_rows, 1e-2 if half else 1e-3)
             for rule, all_rows, some in zip(rules.values(), whole, zip(*split))
@@ -300,9 +316,9 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
 
 
 def on_host() -> Any:
-    """A context in which the tensors that autograd saves are kept in pinned host memory, and come back with the strides that they
-    had. PyTorch's own context makes them contiguous; the backward pass of a recurrent layer in cuDNN with ``batch_first`` then takes
-    one row's state for another's."""
+    """A context in which the tensors that autograd saves are kept in pinned host memory, and come back with the strides
+    that they had. PyTorch's own context makes them contiguous; the backward pass of a recurrent layer in cuDNN with
+    ``batch_first`` then takes one row's state for another's."""
 
     def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
         if not tensor.is_cuda or tensor.layout != torch.strided:
@@ -321,7 +337,7 @@ def approximable(modules: Sequence[torch.nn.Module]) -> bool:
     """Whether, judging by the modules' buffers, statistics over the batch are the only reason why
     their calls cannot be run in pieces."""
     layers = batchwise(modules)
-    return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(found_of, modules))
+    return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(record_of, modules))
 
 
 def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: Refused) -> None:
@@ -341,9 +357,13 @@ def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
     layer: the calls that the script did complete have already updated theirs with the whole
     batch."""
     modules = [tape.entries[i].module for i in entries if tape.entries[i].module is not None]
-    late = [tape.entries[i].module for i in entries if tape.entries[i].module is not None and tape.entries[i].between == (0, 0)]
+    deferred = [
+        tape.entries[i].module
+        for i in entries
+        if tape.entries[i].module is not None and tape.entries[i].between == (0, 0)
+    ]
     made = batchwise([e.module for e in tape.entries if e.module is not None and e.between != (0, 0)])
-    new = [layer for layer in batchwise(late) if layer not in tape.counted]  # type: ignore[arg-type]
+    new = [layer for layer in batchwise(deferred) if layer not in tape.counted]  # type: ignore[arg-type]
     if any(layer in made for layer in new):
         raise Refused("a BatchNorm layer has been used both before the failure and after it")
     tape.counted.update(new)

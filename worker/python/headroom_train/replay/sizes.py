@@ -25,14 +25,17 @@ class Sizes:
 
     def __init__(self) -> None:
         self._failure: Optional[BaseException] = None  # the newest failure
-        self.learned: Optional[Callable[[], int]] = None  # returns how many rows at once an earlier attempt settled on; 0 if none did
-        self.tell: Callable[[int, BaseException], Any] = lambda rows, failure: None  # is told of each failure, and of how many rows
+        # Returns how many rows at once an earlier attempt settled on; 0 if none did.
+        self.learned: Optional[Callable[[], int]] = None
+        # Is told of each failure, and of how many rows.
+        self.tell: Callable[[int, BaseException], Any] = lambda rows, failure: None
         self._fits: Optional[int] = None  # cost of a piece that should fit
         self._tried = 0  # cost of a piece of this batch
         self._good = 0  # the largest cost of a piece that has succeeded
         self._bad: Optional[int] = None  # the smallest cost of a piece that is known to fail; None if there is none
         self._again = False  # a piece that seems to have failed by chance is being run once more
-        self._calm, self._grows = 0, GROWS  # batches without a failure, and how many of them it takes before pieces grow
+        # Batches without a failure, and how many of them it takes before pieces grow.
+        self._calm, self._grows = 0, GROWS
         self._per_row = 1
         self._rows = 1
         self._pieces = 1  # the number of pieces in which the newest batch was run
@@ -47,31 +50,31 @@ class Sizes:
         exception each time, since one that has been raised keeps its frames alive."""
         return bare(self._failure)
 
-    def _see(self, found: Any, args: tuple, kwargs: dict) -> int:
+    def _see(self, record: Any, args: tuple, kwargs: dict) -> int:
         tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and dim(t) > 0), None)
         if tensor is None:
             return 0
         self._rows, self._pieces = max(1, tensor.shape[0]), 1
         cost = numel(tensor)
         self._per_row = max(1, cost // self._rows)
-        self._last = weakref.ref(found)
+        self._last = weakref.ref(record)
         return cost
 
-    def too_large(self, found: Any, args: tuple, kwargs: dict) -> bool:
+    def too_large(self, record: Any, args: tuple, kwargs: dict) -> bool:
         """Whether a call is known to fail, and is therefore to be run in pieces straight away."""
-        cost = self._see(found, args, kwargs)
+        cost = self._see(record, args, kwargs)
         if self.learned is not None:
-            self._begin(found, cost, self.learned())
-        if found.limit is None or cost < found.limit:
+            self._begin(record, cost, self.learned())
+        if record.limit is None or cost < record.limit:
             return False
         self._quiet += 1
         if self._quiet <= self._patience:
             return True
         self._quiet, self._patience = 0, min(2 * self._patience, 16 * PATIENCE)
-        found.limit = None
+        record.limit = None
         return False
 
-    def _begin(self, found: Any, cost: int, rows: int) -> None:
+    def _begin(self, record: Any, cost: int, rows: int) -> None:
         """Treats the first call with more rows than an earlier attempt could run at once as a failed
         call. What the earlier attempt learned no longer counts once something has failed here."""
         if rows <= 0 or self._failure is not None:
@@ -79,37 +82,37 @@ class Sizes:
         elif self._rows > rows:
             self.learned = None
             self._failure = OutOfMemoryError(f"CUDA out of memory. An earlier attempt ran at most {rows} rows at once.")
-            found.limit, self._fits = cost, rows * self._per_row
+            record.limit, self._fits = cost, rows * self._per_row
 
     def cost(self) -> int:
         """The cost of the newest call."""
         return self._per_row * self._rows
 
-    def hosting(self, found: Any) -> Any:
+    def hosting(self, record: Any) -> Any:
         """Returns a context for a call that fits only with saved tensors on the host, and None for
         any other call. After many calls in the context, None is returned once, so that one call is
         tried without it."""
-        if found.hosted is None or self.cost() < found.hosted:
+        if record.hosted is None or self.cost() < record.hosted:
             return None
         self._quiet += 1
         if self._quiet <= self._patience:
             return on_host()
         self._quiet, self._patience = 0, min(2 * self._patience, 16 * PATIENCE)
-        found.hosted = None
+        record.hosted = None
         return None
 
-    def failed(self, found: Any, args: tuple, kwargs: dict, failure: BaseException) -> None:
+    def failed(self, record: Any, args: tuple, kwargs: dict, failure: BaseException) -> None:
         """Notes that a call with the whole batch failed."""
-        cost = self._see(found, args, kwargs)
-        self._fail(found, cost, failure)
+        cost = self._see(record, args, kwargs)
+        self._fail(record, cost, failure)
 
     def failed_after(self, failure: BaseException) -> None:
         """Notes that something after the last module's call failed."""
         self._fail(self._last(), self.cost(), failure)
 
-    def _fail(self, found: Any, cost: int, failure: BaseException) -> None:
+    def _fail(self, record: Any, cost: int, failure: BaseException) -> None:
         self._failure = bare(failure)
-        self._pending = found, cost
+        self._pending = record, cost
         self._quiet = 0
         self.tell(self._rows, failure)
         if self._fits is None or self._fits >= cost:
@@ -163,8 +166,8 @@ class Sizes:
         cut straight away. After many such batches, they are cut into fewer pieces."""
         self._pieces = pieces
         if self._pending is not None and self._pending[0] is not None:
-            found, cost = self._pending
-            found.limit = cost if found.limit is None else min(cost, found.limit)
+            record, cost = self._pending
+            record.limit = cost if record.limit is None else min(cost, record.limit)
         self._pending = None
         self._again = False
         self._good = max(self._good, self._tried)
@@ -188,9 +191,9 @@ class Sizes:
         """Notes that the newest call cannot be run in pieces. The module's next call is run whole
         again."""
         self._pending = None
-        found = self._last()
-        if found is not None:
-            found.limit = None
+        record = self._last()
+        if record is not None:
+            record.limit = None
 
     def scale(self, tape: Any) -> float:
         """The factor by which losses are multiplied before they are differentiated, so that gradients in

@@ -62,7 +62,14 @@ def independent(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     means, usual, thread = {id(layer.running_mean) for layer in training}, functional.batch_norm, get_ident()
 
     def by_row(
-        input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: Any = 0.1, eps: float = 1e-5
+        input: Any,
+        running_mean: Any,
+        running_var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        momentum: Any = 0.1,
+        eps: float = 1e-5,
     ) -> Any:
         if get_ident() != thread or not training and id(running_mean) not in means:
             return usual(input, running_mean, running_var, weight, bias, training, momentum, eps)
@@ -102,7 +109,8 @@ class Statistics:
         the rows."""
         found = [b.detach() * share if b.is_floating_point() else b.detach().clone() for b in self._buffers]
         old = self._after or [torch.zeros_like(b) for b in found]
-        self._after = [a + b if b.is_floating_point() else b for a, b in zip(old, found)]  # whole numbers count the calls
+        # Whole numbers count the calls.
+        self._after = [a + b if b.is_floating_point() else b for a, b in zip(old, found)]
 
     def __enter__(self) -> Statistics:
         return self
@@ -113,4 +121,5 @@ class Statistics:
 
     def _set(self, values: Sequence[torch.Tensor]) -> None:
         for buffer, value in zip(self._buffers, values):
-            buffer.data.copy_(value)  # an earlier call's graph may have saved this buffer, so its version must stay the same
+            # An earlier call's graph may have saved this buffer, so its version must stay the same.
+            buffer.data.copy_(value)

@@ -20,7 +20,7 @@ from ..hooks.changes import changed
 from ..hooks.genuine import asked, set_aside
 from ..tape.graph import REENTRANT, leaves, walk
 from ..tape.recorded_module import ANYWHERE, CALLED, NEVER
-from ..tape.snapshot import Held, submodules
+from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import OwnMode, random_state, set_random_state
 from .norms import independent
 
@@ -69,7 +69,7 @@ class Watched(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class Calm:
+class NoRandomness:
     """A context that takes randomness out of the code that runs inside, so that two runs can be compared: dropout
     keeps everything, and every other random number is a constant. Records where random numbers would be drawn,
     and whether anything is computed in half precision, as under an autocast inside a module.
@@ -86,12 +86,13 @@ class Calm:
 
     def __init__(self, where: int = ANYWHERE, watchers: Sequence[Watcher] = (), apart: bool = False) -> None:
         self.half = False
-        self.draws: list[tuple] = []  # for each operation that would have drawn random numbers: its name and numbers among its arguments
+        # For each operation that would have drawn random numbers: its name and numbers among its arguments.
+        self.draws: list[tuple] = []
         self.where = NEVER  # where random numbers would have been drawn
         self._modes: list[Any] = [_Called(self)] if where == CALLED or apart and where and STANCES else []
         self._modes += [_Anywhere(self, watchers)] if where == ANYWHERE else []
 
-    def __enter__(self) -> Calm:
+    def __enter__(self) -> NoRandomness:
         for mode in self._modes:
             mode.__enter__()
         return self
@@ -112,49 +113,68 @@ class _Called(OwnMode):
     sees only calls from Python code: neither calls made inside other functions of PyTorch nor calls that a
     checkpoint repeats during a backward pass."""
 
-    def __init__(self, calm: Calm) -> None:
+    def __init__(self, trial: NoRandomness) -> None:
         super().__init__()
-        self._calm = calm
+        self._trial = trial
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = _CALLED.get(asked(func, sys._getframe(1)))
         if kind is None:
             return func(*args, **(kwargs or {}))
-        return kind(self._calm, func, *args, **(kwargs or {}))
+        return kind(self._trial, func, *args, **(kwargs or {}))
 
 
-def _dropout(calm: Calm, func: Any, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def _dropout(
+    trial: NoRandomness, func: Any, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
     if not training or not 0 < p < 1:
         return func(input, p, training, inplace)
-    calm.drawn(CALLED, "dropout", p)
+    trial.drawn(CALLED, "dropout", p)
     return input.mul_(1) if inplace else input.clone()
 
 
-def _attention(calm: Calm, func: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any) -> Any:
+def _attention(
+    trial: NoRandomness,
+    func: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     if dropout_p:
-        calm.drawn(CALLED, "attention", dropout_p)
+        trial.drawn(CALLED, "attention", dropout_p)
     return func(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
 
-_CALLED: dict[Any, Callable[..., Any]] = {functional.dropout: _dropout, functional.scaled_dot_product_attention: _attention}
+_CALLED: dict[Any, Callable[..., Any]] = {
+    functional.dropout: _dropout,
+    functional.scaled_dot_product_attention: _attention,
+}
 
 
 class _Anywhere(Watched):
     """Takes randomness out of every operation."""
 
-    def __init__(self, calm: Calm, watchers: Sequence[Watcher]) -> None:
+    def __init__(self, trial: NoRandomness, watchers: Sequence[Watcher]) -> None:
         super().__init__(watchers)
-        self._calm = calm
+        self._trial = trial
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = _named(func)
         if not name:
             return self._seen(func(*args, **kwargs))
         generator = kwargs.get("generator")
-        if generator is not None and generator is not torch.default_generator and generator not in torch.cuda.default_generators:
+        if (
+            generator is not None
+            and generator is not torch.default_generator
+            and generator not in torch.cuda.default_generators
+        ):
             raise Writes("a call draws random numbers from a generator of the script's own")
         if "attention" not in name:
-            self._calm.drawn(ANYWHERE, name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float))))
+            self._trial.drawn(ANYWHERE, name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float))))
         if name in _FILLS:
             return args[0].fill_(1 if name == "bernoulli_" else 0.5 if args[0].is_floating_point() else 0)
         if name == "native_dropout":
@@ -164,7 +184,7 @@ class _Anywhere(Watched):
                 if wanted.name == "dropout_p":
                     share = args[i] if i < len(args) else kwargs.get("dropout_p", 0.0)
                     if share:
-                        self._calm.drawn(ANYWHERE, name, share)
+                        self._trial.drawn(ANYWHERE, name, share)
                     if i < len(args):
                         args = (*args[:i], 0.0, *args[i + 1 :])
                     elif "dropout_p" in kwargs:
@@ -175,7 +195,7 @@ class _Anywhere(Watched):
         return result
 
     def _seen(self, result: Any) -> Any:
-        self._calm.half = self._calm.half or isinstance(result, torch.Tensor) and result.dtype in HALF
+        self._trial.half = self._trial.half or isinstance(result, torch.Tensor) and result.dtype in HALF
         return result
 
 
@@ -194,14 +214,22 @@ class Sealed(Watcher):
     If ``known`` is given, also finds the use of any other trained tensor that existed before: :meth:`returned` in the
     graph of what the code returns, and :meth:`before` where a reentrant checkpoint hides it from that graph."""
 
-    def __init__(self, name: str, free: Iterable[torch.Tensor], backward: bool = True, known: Optional[Iterable[torch.Tensor]] = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        free: Iterable[torch.Tensor],
+        backward: bool = True,
+        known: Optional[Iterable[torch.Tensor]] = None,
+    ) -> None:
         self._name, self._backward = name, backward
         self._free = {0, *map(_memory, free)}
         self._known = None if known is None else {*map(_memory, known)}
 
     def before(self, func: Any, args: Any, kwargs: Any) -> None:
         if self._known is not None and not torch.is_grad_enabled() and func._schema.name != "aten::detach":
-            given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf]
+            given = [
+                t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf
+            ]
             if any(map(self._strange, given)) and _checkpointed():
                 self._elsewhere()
         for i, name in _effects(func)[0] if self._backward or torch._C._current_graph_task_id() == -1 else ():
@@ -247,8 +275,11 @@ def _effects(func: Any) -> tuple[list[tuple[int, str]], bool]:
     """Positions and names of the arguments to which an operation writes, and whether its results have
     memory of their own."""
     schema = func._schema
-    written = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
-    return written, all(r.alias_info is None for r in schema.returns) or schema.name == "aten::lift_fresh"  # torch.tensor calls this
+    written = [
+        (i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+    ]
+    # Torch.tensor calls this.
+    return written, all(r.alias_info is None for r in schema.returns) or schema.name == "aten::lift_fresh"
 
 
 def eager() -> Any:
@@ -293,7 +324,7 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     buffers = list({id(b): b for m in found for b in m.buffers(recurse=False)}.values())
     kept = [b.detach().clone() for b in buffers]
     versions = [b._version for b in buffers]
-    held = Held(found, deep=True)
+    snapshot = Snapshot(found, deep=True)
     try:
         yield
     finally:
@@ -302,8 +333,9 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
             for buffer, value, version in zip(buffers, kept, versions):
                 # Batch normalisation writes its statistics without raising the version.
                 if buffer._version != version or not torch.equal(buffer, value):
-                    buffer.data.copy_(value)  # an earlier call's graph may have saved this buffer, so its version must stay the same
-        held.put_back()
+                    # An earlier call's graph may have saved this buffer, so its version must stay the same.
+                    buffer.data.copy_(value)
+        snapshot.put_back()
         for p, had in data:
             if p.data_ptr() != had.data_ptr():
                 p.data = had

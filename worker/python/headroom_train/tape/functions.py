@@ -24,7 +24,9 @@ GETTERS = {
     )
     if hasattr(torch.Tensor, n)
 }  # fmt: skip
-_IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {"__setitem__"}
+_IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {
+    "__setitem__"
+}
 ASKS = {
     "item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
     "__str__", "__complex__", "equal", "allclose",

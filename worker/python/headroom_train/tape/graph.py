@@ -15,7 +15,8 @@ from typing import Any, Callable, Optional
 
 import torch
 
-REENTRANT = "CheckpointFunctionBackward"  # the name of a reentrant checkpoint's node, in PyTorch and in libraries that have their own
+# The name of a reentrant checkpoint's node, in PyTorch and in libraries that have their own.
+REENTRANT = "CheckpointFunctionBackward"
 MOST = 10000  # nodes of a graph that are looked at
 KEEP = 16  # saved tensors with at most this many elements are kept, so that the graphs of scalars stay usable
 
@@ -31,7 +32,12 @@ def within(node: Any, spans: Iterable[tuple[int, int]]) -> bool:
     return any(a <= number < b for a, b in spans)
 
 
-def walk(roots: Iterable[Any], closed: Iterable[Any] = (), enter: Callable[[Any], bool] = lambda _: True, most: float = float("inf")) -> Iterator[Any]:
+def walk(
+    roots: Iterable[Any],
+    closed: Iterable[Any] = (),
+    enter: Callable[[Any], bool] = lambda _: True,
+    most: float = float("inf"),
+) -> Iterator[Any]:
     """Yields each node that can be reached from ``roots``, once. Nodes in ``closed`` are not
     visited. The walk goes on from a node to its inputs only if ``enter`` returns true for the node.
     It ends early once ``most`` nodes, including those in ``closed``, have been seen."""

@@ -2,8 +2,8 @@
 the memory.
 
 Recording costs 0.3 ms of CPU time per step, which matters in a step of a few milliseconds but not
-in a step that fills a GPU. A call that is not recorded is said to *rest*. It cannot be recovered if
-it fails, so calls rest only on GPUs with plenty of room, only at sizes that have succeeded before,
+in a step that fills a GPU. A call that is not recorded is said to be *idle*. It cannot be recovered if
+it fails, so calls are idle only on GPUs with plenty of room, only at sizes that have succeeded before,
 and never again once memory has run out.
 """
 
@@ -19,14 +19,16 @@ from ..memory import Memory, memories
 
 STEPS = 20  # the first optimizer steps, which are always recorded
 EVERY = 0.2  # seconds between two checks of the memory
-SHARE = 0.5  # calls rest only while at most this share of the memory available to this process has been used
+SHARE = 0.5  # calls are idle only while at most this share of the memory available to this process has been used
 MOST = 1024  # the most shapes that are remembered for each module
 
 
 def roomy(memories: Sequence[Memory]) -> bool:
     """Whether there is plenty of room for steps that have used this much memory; False if
     ``memories`` is empty."""
-    return bool(memories) and all(not m.failures and m.peak <= SHARE * min(m.allowed, m.free + m.reserved) for m in memories)
+    return bool(memories) and all(
+        not m.failures and m.peak <= SHARE * min(m.allowed, m.free + m.reserved) for m in memories
+    )
 
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -65,17 +67,19 @@ def _within(shapes: Shapes, known: Shapes) -> bool:
     )
 
 
-class Rest:
-    """Decides which calls rest. ``look`` returns the memory, and ``clock`` the time in seconds."""
+class Idle:
+    """Decides which calls are idle. ``look`` returns the memory, and ``clock`` the time in seconds."""
 
-    def __init__(self, look: Callable[[], Sequence[Memory]] = memories, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, look: Callable[[], Sequence[Memory]] = memories, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._look, self._clock = look, clock
         self._steps, self._next = 0, 0.0
         self._failed = False
-        self.resting = False
+        self.now = False
 
     def step(self) -> None:
-        """Called after an optimizer's step. Calls begin or stop resting only here, or when memory
+        """Called after an optimizer's step. Calls begin or cease to be idle only here, or when memory
         runs out."""
         self._steps += 1
         if self._failed or self._steps < STEPS:
@@ -83,13 +87,13 @@ class Rest:
         now = self._clock()
         if now >= self._next:
             self._next = now + EVERY
-            self.resting = roomy(self._look())
+            self.now = roomy(self._look())
 
     def failed(self) -> None:
         """Called when memory has run out: everything is recorded from now on."""
-        self._failed, self.resting = True, False
+        self._failed, self.now = True, False
 
     def may(self, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call with these arguments may rest, that is, go unrecorded. ``known`` has the shapes with
+        """Whether a call with these arguments may be idle, that is, go unrecorded. ``known`` has the shapes with
         which the module's calls have succeeded."""
-        return self.resting and known.covers(shapes_of(args, kwargs))
+        return self.now and known.covers(shapes_of(args, kwargs))

@@ -25,7 +25,7 @@ class Thread:
         self.searched = False  # a search for modules has lasted for one of its steps
         self.training: set[int] = set()  # numbers of the modules that it has called in this step
         self.tape: Any = None  # of the step that it is in; None between steps
-        self.late: weakref.WeakSet[Any] = weakref.WeakSet()  # tapes with late tensors, until weights change
+        self.deferred: weakref.WeakSet[Any] = weakref.WeakSet()  # tapes with deferred tensors, until weights change
 
     def alive(self) -> bool:
         """Whether the thread has not ended."""
@@ -34,7 +34,9 @@ class Thread:
     def in_step(self) -> bool:
         """Whether somebody still needs what was recorded on this thread, or something is being recorded."""
         tape = self.tape
-        return self.busy or len(self.late) > 0 or tape is not None and not (tape.closed or tape.done) and tape.alive()
+        return (
+            self.busy or len(self.deferred) > 0 or tape is not None and not (tape.closed or tape.done) and tape.alive()
+        )
 
 
 class _Life:

@@ -15,15 +15,18 @@ import torch
 from ..failure import is_out_of_memory, unframed
 from ..hooks.genuine import apart, clone, detach, is_inference, set_aside
 from .idle import Known
-from .snapshot import Held, attributes, buffers, parameters, plain_reached, submodules, tensors
+from .snapshot import Snapshot, attributes, buffers, parameters, plain_reached, submodules, tensors
 
-NEVER, CALLED, ANYWHERE = range(3)  # where code draws random numbers: nowhere, in functions called from Python, or in any operation
+# Where code draws random numbers: nowhere, in functions called from Python, or in any operation.
+NEVER, CALLED, ANYWHERE = range(3)
 MANY = 1000  # the most containers that are inspected before every call
 _NUMBERS = count(1)
-_NORMS = torch.nn.modules.batchnorm._NormBase  # modules that keep running statistics, and write them without raising a version
+# Modules that keep running statistics, and write them without raising a version.
+_NORMS = torch.nn.modules.batchnorm._NormBase
 
 
-CALLS = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.nn.Module._wrapped_call_impl)}  # the functions that call a module's entry
+# The functions that call a module's entry.
+CALLS = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.nn.Module._wrapped_call_impl)}
 
 
 class Limits:
@@ -41,14 +44,16 @@ class Evaluation(Limits):
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0  # that have succeeded
-        self.still: Optional[Held] = None  # what those modules hold whose attributes no call has changed; None until a call has succeeded
-        self.moving: list[weakref.ref[torch.nn.Module]] = []  # modules whose attributes have changed, in a call or between two
+        # What those modules hold whose attributes no call has changed; None until a call has succeeded.
+        self.still: Optional[Snapshot] = None
+        # Modules whose attributes have changed, in a call or between two.
+        self.moving: list[weakref.ref[torch.nn.Module]] = []
 
 
-class Found(Limits):
-    """A module whose outermost calls are recorded, or one that is not trained, whose calls without gradients are watched.
-    This object is stored in the module's ``_compiled_call_impl``, which pickles and deep copies leave out. It refers to
-    the module and to its submodules weakly, so that their memory is free as soon as the script drops them."""
+class RecordedModule(Limits):
+    """A module whose outermost calls are recorded, or one that is not trained, whose calls without gradients are
+    watched. This object is stored in the module's ``_compiled_call_impl``, which pickles and deep copies leave out. It
+    refers to the module and to its submodules weakly, so that their memory is free as soon as the script drops them."""
 
     def __init__(self, recorder: Any, module: torch.nn.Module, trained: bool = True) -> None:
         super().__init__()
@@ -60,7 +65,8 @@ class Found(Limits):
         self.params: list[torch.Tensor] = [*parameters([module])]  # frozen ones too
         self.buffers = buffers([module])
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None if not known yet
-        self._norms: list[weakref.ref[torch.nn.Module]] = []  # of the submodules whose running statistics are among those buffers
+        # Of the submodules whose running statistics are among those buffers.
+        self._norms: list[weakref.ref[torch.nn.Module]] = []
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self.calls = 0
         self.why_not = ""  # why the module's calls are not recorded; empty if they are
@@ -68,13 +74,15 @@ class Found(Limits):
         self.draws: Optional[int] = None  # where trials have seen it draw random numbers: None before the first trial
         self.whole = False  # kept has the values of all changing buffers
         self.number = next(_NUMBERS)  # never reused, unlike an id
-        self.still: Optional[Held] = None  # what those modules hold whose attributes no call has changed; None until a call has succeeded
+        # What those modules hold whose attributes no call has changed; None until a call has succeeded.
+        self.still: Optional[Snapshot] = None
         self._moving: list[weakref.ref[torch.nn.Module]] = []  # see moving
-        self.now: Optional[Held] = None  # what the moving modules held before the newest call
+        self.now: Optional[Snapshot] = None  # what the moving modules held before the newest call
         self.plain = False  # calls change only attributes that are numbers, strings or other plain values
         self.deep = False  # calls also change something inside the objects in their attributes
         self.frozen: list[torch.Tensor] = []  # parameters to which no call may write
-        self.tensors: list[weakref.ref[torch.Tensor]] = []  # tensors among the attributes, to which no call may write either
+        # Tensors among the attributes, to which no call may write either.
+        self.tensors: list[weakref.ref[torch.Tensor]] = []
         self.marks: list[Optional[int]] = []  # versions of frozen and tensors before the newest call
         self.writes = False  # a call has written to one of frozen or tensors
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
@@ -101,7 +109,9 @@ class Found(Limits):
 
     def unreadable(self, error: Exception) -> None:
         """Notes that the module's calls cannot be recorded, because of an exception in headroom's own code."""
-        self.why_not = f"a call of {type(self.module()).__name__} could not be recorded: {type(error).__name__}: {error}".splitlines()[0][:200]
+        self.why_not = (
+            f"a call of {type(self.module()).__name__} could not be recorded: {type(error).__name__}: {error}"
+        ).splitlines()[0][:200]
 
     def remember(self, half: bool, draws: int) -> None:
         """Notes whether a trial has seen half precision, and where it has seen random numbers
@@ -140,7 +150,7 @@ class Found(Limits):
         if not gradients:
             return self._within(recorder.evaluate, self, module, call, args, kwargs)
         if thread.tape is None and self._rests(args, kwargs):
-            result = self._within(recorder.resting, call, args, kwargs)
+            result = self._within(recorder.unwatched, call, args, kwargs)
         else:
             result = recorder.call(self, module, call, args, kwargs)
         recorder.report.phases.forward_ends()
@@ -149,7 +159,7 @@ class Found(Limits):
     def _rests(self, args: tuple, kwargs: dict) -> bool:
         try:
             with apart():
-                return self.recorder.rest.may(self.known, args, kwargs)
+                return self.recorder.idle.may(self.known, args, kwargs)
         except Exception:  # arguments whose shapes cannot be read
             return False
 
@@ -176,7 +186,7 @@ class Found(Limits):
             with torch.no_grad():
                 torch._foreach_copy_(self.kept, self.changing)
         every = [*self.module().modules()] if self.still is None else self.moving  # type: ignore[union-attr]  # no call has succeeded yet
-        self.now = Held(every, self.still is None or self.deep) if self.still is None or self.moving else None
+        self.now = Snapshot(every, self.still is None or self.deep) if self.still is None or self.moving else None
         if self.still is None:
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
         if len(self.frozen) != frozen:
@@ -193,14 +203,14 @@ class Found(Limits):
         fixed = {id(b) for m in [*beside, *(m for m in self.norms if not m.training)] for b in m.buffers(recurse=False)}
         return any(id(b) not in fixed for b in self.changing or ())
 
-    def after(self) -> Optional[Held]:
+    def after(self) -> Optional[Snapshot]:
         """Determines what a successful call has changed. If calls change attributes, but only plain
         values such as numbers and strings, returns what the changed modules held before the call;
         otherwise returns None."""
         if self.still is None:
             self._settle(self.now)  # type: ignore[arg-type]
             self.writes = self.writes or self._wrote()
-        held = self.now if self.moving and self.plain else None
+        snapshot = self.now if self.moving and self.plain else None
         self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
         if [b._version for b in self.buffers] != self.versions:
             known = {id(b) for b in self.changing or ()}
@@ -209,7 +219,7 @@ class Found(Limits):
                     self.changing.append(b)  # type: ignore[union-attr]
                     self.kept.append(torch.empty_like(b))
                     self.whole = False
-        return held
+        return snapshot
 
     def _versions(self) -> list[Optional[int]]:
         """The versions of the frozen parameters and of the tensors among the attributes. A
@@ -226,7 +236,11 @@ class Found(Limits):
         """Undoes a failed call's changes to buffers and attributes. Returns whether all of them could be undone."""
         known = {id(b) for b in self.changing or ()}
         self.writes = self.writes or self._wrote()
-        if self.writes or not self.whole or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions)):
+        if (
+            self.writes
+            or not self.whole
+            or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions))
+        ):
             return False
         for b, k in zip(self.changing or (), self.kept):
             with set_aside():
@@ -238,17 +252,18 @@ class Found(Limits):
         self._settle(self.still)
         return False
 
-    def _settle(self, held: Held) -> None:
+    def _settle(self, snapshot: Snapshot) -> None:
         """Sorts the modules by whether their attributes are still the same as in ``held``: those
         that have changed are added to ``moving``, and ``still`` covers the rest."""
-        changes = list(held.changed())
+        changes = list(snapshot.changed())
         self.deep = self.deep or any(c.inside is not None for c in changes)
-        self.writes = self.writes or self.deep and held.size() > MANY  # inspecting these before every call would take too long
-        self.plain = (self.plain or self.still is None) and all(map(held.plain, changes))
+        # Inspecting these before every call would take too long.
+        self.writes = self.writes or self.deep and snapshot.size() > MANY
+        self.plain = (self.plain or self.still is None) and all(map(snapshot.plain, changes))
         moved: dict[int, Any] = {id(m): m for m in (c.module() for c in changes)}
         moved = {**{id(m): m for m in self.moving}, **moved}
         self._moving = [weakref.ref(m) for m in moved.values()]
-        self.still = Held([m for m in self.module().modules() if id(m) not in moved])  # type: ignore[union-attr]
+        self.still = Snapshot([m for m in self.module().modules() if id(m) not in moved])  # type: ignore[union-attr]
 
 
 def _there(refs: list[weakref.ref[torch.nn.Module]]) -> list[torch.nn.Module]:
@@ -267,30 +282,30 @@ def copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:
     return [b.detach().to("cpu", copy=True) for b in buffers]
 
 
-def found_of(module: Any) -> Optional[Found]:
-    """The :class:`Found` of a module that is recorded; None for any other."""
-    found = module.__dict__.get("_compiled_call_impl")
-    return found if isinstance(found, Found) else None
+def record_of(module: Any) -> Optional[RecordedModule]:
+    """The :class:`RecordedModule` of a module that is recorded; None for any other."""
+    record = module.__dict__.get("_compiled_call_impl")
+    return record if isinstance(record, RecordedModule) else None
 
 
 def draws_of(module: Any) -> int:
-    """Where trials have seen a module draw random numbers, as in :class:`headroom_train.sandbox.sandbox.Calm`;
+    """Where trials have seen a module draw random numbers, as in :class:`headroom_train.sandbox.sandbox.NoRandomness`;
     ``ANYWHERE`` if there has been no trial."""
-    found = found_of(module)
-    return ANYWHERE if found is None or found.draws is None else found.draws
+    record = record_of(module)
+    return ANYWHERE if record is None or record.draws is None else record.draws
 
 
 def number_of(module: Any) -> int:
     """A number that no other recorded module in this process has; 0 for None, and for a module that
     is not recorded."""
-    found = None if module is None else found_of(module)
-    return 0 if found is None else found.number
+    record = None if module is None else record_of(module)
+    return 0 if record is None else record.number
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NUMERIC = {int, float}
 _PLAIN = {bool, str, type(None), FunctionType, MethodType, *_NUMERIC}
-_NO_OBJECTS = {dict, OrderedDict, list, tuple, set, torch.Tensor, torch.Size, torch.dtype, Found}
+_NO_OBJECTS = {dict, OrderedDict, list, tuple, set, torch.Tensor, torch.Size, torch.dtype, RecordedModule}
 
 
 def state_of(module: torch.nn.Module) -> tuple[int, int]:
@@ -299,8 +314,8 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
     attributes, such as a configuration, the first hash covers which numbers are zero. The second
     hash also covers the numbers among its attributes, and the plain values of the globals that its
     methods name."""
-    found = found_of(module)
-    unread = found.unread if found is not None else ()
+    record = record_of(module)
+    unread = record.unread if record is not None else ()
     names: list = []
     numbers: list = []
     seen: set[int] = set()

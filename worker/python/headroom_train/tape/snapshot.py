@@ -53,7 +53,8 @@ def submodules(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
 
 
 def parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
-    """The parameters of the modules and of all their submodules, each once, in the order of PyTorch's ``parameters()``."""
+    """The parameters of the modules and of all their submodules, each once, in the order of PyTorch's
+    ``parameters()``."""
     return [*{id(p): p for m in submodules(modules) for p in m._parameters.values() if p is not None}.values()]
 
 
@@ -68,7 +69,9 @@ def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for name, value in attributes(module):
         if name not in ("_parameters", "_buffers"):
-            inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+            inside = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+            )
             found += [t for t in islice(inside, MOST) if type(t) is torch.Tensor and not t.requires_grad]
     return found
 
@@ -101,8 +104,12 @@ class Contents:
         if isinstance(now, set):
             return list(now ^ before)
         if isinstance(now, dict):
-            return [k for k, v in now.items() if k not in before or not _same(before[k], v)] + [k for k in before if k not in now]
-        return [i for i, v in enumerate(now) if i >= len(before) or not _same(before[i], v)] + list(range(len(now), len(before)))
+            return [k for k, v in now.items() if k not in before or not _same(before[k], v)] + [
+                k for k in before if k not in now
+            ]
+        return [i for i, v in enumerate(now) if i >= len(before) or not _same(before[i], v)] + list(
+            range(len(now), len(before))
+        )
 
     def plain(self, keys: Iterable) -> bool:
         """Whether the values at these keys were, and are, nothing but numbers, strings and other plain values."""
@@ -171,27 +178,33 @@ def _at(container: Any, keys: Iterable) -> list:
     """The values at the given keys in a container. Keys that do not exist are left out."""
     if isinstance(container, set):
         return list(keys)
-    return [container[k] for k in keys if (k < len(container) if isinstance(container, (list, deque)) else k in container)]
+    return [
+        container[k] for k in keys if (k < len(container) if isinstance(container, (list, deque)) else k in container)
+    ]
 
 
-class Lost:
+class Unavailable:
     """Stands in for an object that a call would have returned or read, but that does not exist. An
     example is a cache of keys and values, which a few rows cannot fill. Any use of the stand-in
     calls ``used``, which raises the failure."""
 
     def __init__(self, used: Callable[[], NoReturn]) -> None:
-        object.__setattr__(self, "_lost", used)
+        object.__setattr__(self, "_unavailable", used)
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__") and name != "__dict__":
             return object.__getattribute__(self, name)
-        return object.__getattribute__(self, "_lost")()
+        return object.__getattribute__(self, "_unavailable")()
 
     def _used(self, *_: Any) -> Any:
-        return object.__getattribute__(self, "_lost")()
+        return object.__getattribute__(self, "_unavailable")()
 
-    __getitem__ = __setitem__ = __iter__ = __len__ = __call__ = __bool__ = __contains__ = __float__ = __int__ = __index__ = _used
-    __neg__ = __abs__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __matmul__ = _used
+    __getitem__ = __setitem__ = __iter__ = __len__ = __call__ = __bool__ = __contains__ = __float__ = __int__ = (
+        __index__
+    ) = _used
+    __neg__ = __abs__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        __pow__
+    ) = __matmul__ = _used
     __lt__ = __le__ = __gt__ = __ge__ = _used
 
 
@@ -204,7 +217,12 @@ def _own(module: str) -> bool:
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
     libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return file is not None and not file.startswith(libraries) and "-packages" not in file and not module.startswith(f"{__package__}.")
+    return (
+        file is not None
+        and not file.startswith(libraries)
+        and "-packages" not in file
+        and not module.startswith(f"{__package__}.")
+    )
 
 
 def _inner(value: Any) -> Any:
@@ -277,7 +295,9 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
         if isinstance(function, FunctionType) and _own(function.__module__):
             functions.append(function)
             if isinstance(hook, MethodType):
-                yield from _named(vars(hook.__self__), _names(function.__code__)) if hasattr(hook.__self__, "__dict__") else ()
+                yield from (
+                    _named(vars(hook.__self__), _names(function.__code__)) if hasattr(hook.__self__, "__dict__") else ()
+                )
     for function in functions:
         names = _names(function.__code__)
         values = {}
@@ -294,7 +314,11 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 def plain_reached(module: torch.nn.Module) -> list[tuple]:
     """The plain values among those that :func:`_reached` yields, as (name, value)."""
-    return [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()] if _classes(type(module))[1] else []  # type: ignore[arg-type]
+    return (
+        [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()]
+        if _classes(type(module))[1]  # type: ignore[arg-type]
+        else []
+    )
 
 
 def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -345,14 +369,15 @@ def _attributes_of(ref: weakref.ref) -> dict:
     return {} if module is None else vars(module)
 
 
-class Held:
+class Snapshot:
     """What some modules held at one moment. If ``deep`` is true, this includes what was nested
     inside. Keeps references, and copies no tensors. It does not keep the modules: a module keeps what
     is known about it, and the memory of a model is free as soon as the script drops the model."""
 
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
         self._own: list[tuple[weakref.ref[torch.nn.Module], dict]] = []
-        self._contents: list[tuple[weakref.ref[torch.nn.Module], str, Contents, bool]] = []  # last: whether the container is the attribute's value
+        # Last: whether the container is the attribute's value.
+        self._contents: list[tuple[weakref.ref[torch.nn.Module], str, Contents, bool]] = []
         seen: set[int] = set()
         for m in modules:
             own, ref = dict(attributes(m)), weakref.ref(m)
@@ -361,9 +386,15 @@ class Held:
                 if isinstance(value, (dict, list)):
                     self._contents.append((ref, name, Contents(value), True))
                 if deep and type(value) not in PLAIN:
-                    self._contents += [(ref, name, c, False) for c in _within(value, seen) if c.container is not value or not isinstance(value, (dict, list))]
+                    self._contents += [
+                        (ref, name, c, False)
+                        for c in _within(value, seen)
+                        if c.container is not value or not isinstance(value, (dict, list))
+                    ]
             for name, value in _reached(m) if deep else ():
-                self._contents += [(ref, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))]
+                self._contents += [
+                    (ref, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))
+                ]
 
     def size(self) -> int:
         """The number of containers that are compared."""
@@ -387,8 +418,12 @@ class Held:
             return change.inside.plain(change.keys)
         module, name, keys, _ = change
         if keys:
-            return next(c for ref, n, c, attribute in self._contents if attribute and ref is module and n == name).plain(keys)
-        return _plain([next(own for ref, own in self._own if ref is module).get(name), _attributes_of(module).get(name)])
+            return next(
+                c for ref, n, c, attribute in self._contents if attribute and ref is module and n == name
+            ).plain(keys)
+        return _plain(
+            [next(own for ref, own in self._own if ref is module).get(name), _attributes_of(module).get(name)]
+        )
 
     def put_back(self) -> None:
         """Puts everything back as it was."""

@@ -45,8 +45,8 @@ class Outside(NamedTuple):
 
 
 class Packed:
-    """An argument, other than a tuple, list or dict, with tensors inside. ``leaves`` and ``tree`` are its contents, with a :class:`Ref`
-    or an :class:`Outside` for each tensor."""
+    """An argument, other than a tuple, list or dict, with tensors inside. ``leaves`` and ``tree`` are its contents,
+    with a :class:`Ref` or an :class:`Outside` for each tensor."""
 
     __slots__ = ("original", "leaves", "tree")
 
@@ -64,13 +64,13 @@ class Packed:
 
 
 class Place:
-    """The place of a recorded tensor: its tape and slot. A *late* tensor has no values: they
+    """The place of a recorded tensor: its tape and slot. A *deferred* tensor has no values: they
     were never computed, or they have been released. They can be computed from the tape."""
 
-    __slots__ = ("tape", "slot", "late", "failure")
+    __slots__ = ("tape", "slot", "deferred", "failure")
 
     def __init__(self, tape: Tape, slot: int) -> None:
-        self.tape, self.slot, self.late = tape, slot, False
+        self.tape, self.slot, self.deferred = tape, slot, False
         self.failure: Optional[BaseException] = None  # raised when a tensor that a module left behind is used
 
 
@@ -79,7 +79,7 @@ class Entry:
 
     __slots__ = (
         "call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between",
-        "exits", "fresh", "nth", "random", "state", "held", "seen", "_leaves", "_references",
+        "exits", "fresh", "nth", "random", "state", "snapshot", "seen", "_leaves", "_references",
     )  # fmt: skip
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
@@ -91,8 +91,9 @@ class Entry:
         self.inplace = False
         self.nth = 0  # which of the module's calls this is
         self.random: Optional[RandomState] = None  # the random state before the call of a module
-        self.state: Optional[tuple[int, int]] = None  # of the module when its call was tried: see found.state_of
-        self.held: Any = None  # what the module held before its call, if the call reads what it changes
+        # Of the module when its call was tried: see recorded_module.state_of.
+        self.state: Optional[tuple[int, int]] = None
+        self.snapshot: Any = None  # what the module held before its call, if the call reads what it changes
         self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
@@ -138,23 +139,26 @@ class Tape:
         self._known: dict[int, int] = {}  # id of an outside tensor → index
         self.live: list[weakref.ref[torch.Tensor]] = []
         self._held = 0  # how many of the live tensors the user still holds, of those that have a graph or no values
-        self.scalars: dict[int, torch.Tensor] = {}  # values of results with one element that require a gradient, by slot
-        self.sampled: Any = None  # what the script held when something failed: see again.note
+        # Values of results with one element that require a gradient, by slot.
+        self.scalars: dict[int, torch.Tensor] = {}
+        self.sampled: Any = None  # what the script held when something failed: see recheck.note
         self.count = 0  # the number of slots
         self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
         self.failure: Optional[BaseException] = None  # the user's exception, once something has failed
         self.random = random_state()
         self._long = SHORT  # how many entries there may be before those are looked for that can be forgotten
-        self.thread: Callable[[], Any] = lambda: None  # on which it is recorded: see owner.Thread; None once that has ended
+        # On which it is recorded: see owner.Thread; None once that has ended.
+        self.thread: Callable[[], Any] = lambda: None
         self.closed = False
         self.done = False  # its gradients have been handed back
         self.complete = False  # every module's call had finished when something failed
-        self.spans: list[tuple[int, int]] = []  # sequence numbers of the graphs of tries and replays, which must not be used
-        self.straight = False  # its calls run in pieces straight away, and nothing has failed
+        # Sequence numbers of the graphs of tries and replays, which must not be used.
+        self.spans: list[tuple[int, int]] = []
+        self.preemptive = False  # its calls run in pieces straight away, and nothing has failed
         self.approximate = False  # its pieces have BatchNorm statistics of their own, as the user has allowed
         self.counted: set[torch.nn.Module] = set()  # BatchNorm layers whose running statistics a replay has updated
         self.retain = False  # the gradients that were handed back are to be used again
-        self.late: Any = None  # what is known about its late tensors
+        self.deferred: Any = None  # what is known about its deferred tensors
 
     # Recording.
 
@@ -201,26 +205,33 @@ class Tape:
             and _users(tensor) == _users(torch.empty(1))
         )
 
-    def add(self, entry: Entry, result: Any, late: bool = False) -> None:
-        """Appends a call that has succeeded, and puts its results on the tape. They are late if ``late`` is true. A
-        function that has merely returned its argument is left out."""
-        if type(result) is Recorded and not (entry.inplace or entry.fresh) and entry.module is None and result._headroom.tape is self:
+    def add(self, entry: Entry, result: Any, deferred: bool = False) -> None:
+        """Appends a call that has succeeded, and puts its results on the tape. They are deferred if ``deferred`` is
+        true. A function that has merely returned its argument is left out."""
+        if (
+            type(result) is Recorded
+            and not (entry.inplace or entry.fresh)
+            and entry.module is None
+            and result._headroom.tape is self
+        ):
             return
         self.entries.append(entry)
         if len(self.entries) > LONGEST:
             self.refuse("the step calls more functions than the worker records")
         if type(result) is torch.Tensor or type(result) is Recorded:
-            entry.slots = [self._adopt(result, entry, late)]
+            entry.slots = [self._adopt(result, entry, deferred)]
             return
-        entry.slots = [self._adopt(t, entry, late) if isinstance(t, torch.Tensor) else None for t in flatten(result)[0]]
+        entry.slots = [
+            self._adopt(t, entry, deferred) if isinstance(t, torch.Tensor) else None for t in flatten(result)[0]
+        ]
 
-    def _adopt(self, tensor: torch.Tensor, entry: Entry, late: bool) -> Optional[int]:
+    def _adopt(self, tensor: torch.Tensor, entry: Entry, deferred: bool) -> Optional[int]:
         place = place_of(tensor)
         if place is not None and place.tape is self and entry.fresh:
             place.slot = self.count  # the same object with a new value
             self.count += 1
             with unrecorded():
-                self.without_values(tensor) if late else self._value(tensor, place.slot)
+                self.without_values(tensor) if deferred else self._value(tensor, place.slot)
             return place.slot
         if place is not None and place.tape is self:
             return place.slot  # the result of an in-place function, or of a module that returns its argument
@@ -234,12 +245,12 @@ class Tape:
         self.count += 1
         if entry.module is not None and tensor.grad_fn is not None:
             entry.exits.add(tensor.grad_fn._sequence_nr())
-        if not late:
+        if not deferred:
             self._value(tensor, slot)
         tensor.__class__ = Recorded
         tensor._headroom = Place(self, slot)  # type: ignore[attr-defined]
-        tensor._headroom.late = late  # type: ignore[attr-defined]
-        if tensor.requires_grad or late:
+        tensor._headroom.deferred = deferred  # type: ignore[attr-defined]
+        if tensor.requires_grad or deferred:
             self._held += 1
             self.live.append(weakref.ref(tensor, self._dropped))
         else:
@@ -250,10 +261,10 @@ class Tape:
         """Notes that a tensor which was made on the tape has no values any more, so that the tape is needed as long
         as the user holds it."""
         place: Any = place_of(tensor)
-        if not place.late and not tensor.requires_grad:
+        if not place.deferred and not tensor.requires_grad:
             self._held += 1
             self.live.append(weakref.ref(tensor, self._dropped))
-        place.late = True
+        place.deferred = True
 
     def _value(self, tensor: torch.Tensor, slot: int) -> None:
         if tensor.requires_grad and numel(tensor) == 1:
@@ -272,7 +283,11 @@ class Tape:
         """Releases the tensors saved by those parts of the given tensors' graphs that belong to
         this tape."""
         with unrecorded():
-            drop([t.grad_fn for t in tensors], [t.grad_fn for t in self.outside if t.grad_fn is not None], bare(self.failure))
+            drop(
+                [t.grad_fn for t in tensors],
+                [t.grad_fn for t in self.outside if t.grad_fn is not None],
+                bare(self.failure),
+            )
 
     def refuse(self, why: str) -> None:
         """Notes that this tape cannot be replayed, and why; the first reason is kept."""
@@ -291,14 +306,15 @@ class Tape:
             self.close()
             self._release()
 
-    def shorten(self, worn: Iterable[torch.Tensor]) -> None:
-        """Forgets the calls that no tensor with a graph depends on any more, nor any of ``worn``, with their arguments. In a loop that never
-        calls backward, the results of one call are often there until those of the next one are. Does nothing while
-        the tape is short, and where a call changes a tensor in place or something has failed."""
+    def shorten(self, taped: Iterable[torch.Tensor]) -> None:
+        """Forgets the calls that no tensor with a graph depends on any more, nor any of ``taped``, with their
+        arguments. In a loop that never calls backward, the results of one call are often there until those of the next
+        one are. Does nothing while the tape is short, and where a call changes a tensor in place or something has
+        failed."""
         if len(self.entries) < self._long:
             return
-        if self.late is None and self.failure is None and not any(e.inplace or e.fresh for e in self.entries):
-            self._forget({place_of(t).slot for t in worn if place_of(t).tape is self})  # type: ignore[union-attr]
+        if self.deferred is None and self.failure is None and not any(e.inplace or e.fresh for e in self.entries):
+            self._forget({place_of(t).slot for t in taped if place_of(t).tape is self})  # type: ignore[union-attr]
         self._long = 2 * len(self.entries) + SHORT
 
     def _forget(self, kept: set[int]) -> None:
@@ -325,19 +341,19 @@ class Tape:
 
     def _release(self) -> None:
         self.closed = True
-        self.entries, self.outside, self.live, self.late = [], [], [], None
+        self.entries, self.outside, self.live, self.deferred = [], [], [], None
         self.scalars, self.sampled, self._known = {}, None, {}
 
     def close(self) -> None:
-        """Makes the user's tensors plain again, except late ones, which keep the tape alive."""
+        """Makes the user's tensors plain again, except deferred ones, which keep the tape alive."""
         if self.closed:
             return
         there = [(t, place_of(t)) for t in (ref() for ref in self.live) if t is not None]
         found = [(t, place) for t, place in there if place is not None]
-        kept = [(t, place) for t, place in found if not place.late]
-        if self.late is not None:
+        kept = [(t, place) for t, place in found if not place.deferred]
+        if self.deferred is not None:
             for tensor, place in kept:
-                self.late.keep(place.slot, tensor)
+                self.deferred.keep(place.slot, tensor)
         self.let_go([t for t, _ in kept])
         if len(kept) == len(found):
             self._release()
@@ -432,7 +448,7 @@ def as_plain_copy(tensor: torch.Tensor) -> torch.Tensor:
     """The plain tensor from which a pickle or a deep copy is made: it has values, and nothing that headroom has
     added."""
     place = place_of(tensor)
-    if place is not None and place.late:
+    if place is not None and place.deferred:
         tensor = Recorded.value_of(tensor)  # type: ignore[attr-defined]
     with unrecorded():
         return tensor.as_subclass(torch.Tensor) if type(tensor) is Recorded else tensor
@@ -518,7 +534,9 @@ def _numpy_state() -> Optional[tuple]:
         return None
     try:
         generator = numpy.mtrand._rand._bit_generator
-        memory = ctypes.string_at(generator.ctypes.state_address, 625 * 4) if type(generator).__name__ == "MT19937" else b""
+        memory = (
+            ctypes.string_at(generator.ctypes.state_address, 625 * 4) if type(generator).__name__ == "MT19937" else b""
+        )
     except Exception:  # a NumPy that is organised differently
         memory = b""
     if not memory or memory != _newest[0]:
@@ -534,7 +552,13 @@ def same_random_state(a: RandomState, b: RandomState) -> bool:
 
 def same_outside_torch(a: RandomState, b: RandomState) -> bool:
     """Whether nothing was drawn from Python's and NumPy's generators between two random states."""
-    numpy = a.numpy is b.numpy or a.numpy is None or b.numpy is None or a.numpy[2:] == b.numpy[2:] and bool((a.numpy[1] == b.numpy[1]).all())
+    numpy = (
+        a.numpy is b.numpy
+        or a.numpy is None
+        or b.numpy is None
+        or a.numpy[2:] == b.numpy[2:]
+        and bool((a.numpy[1] == b.numpy[1]).all())
+    )
     return numpy and a.python == b.python
 
 

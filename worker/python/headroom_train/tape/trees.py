@@ -19,12 +19,27 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 DEPTH = 4  # levels of nested objects that are opened
-WIDE = 1000  # an object with more leaves is not opened, and neither are others like it: looking into them at every call would take too long
+# An object with more leaves is not opened, and neither are others like it: looking into them at every call would take
+# too long.
+WIDE = 1000
+# Types of values that contain no tensor.
 LEAVES = {
-    int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-}  # fmt: skip  # types of values that contain no tensor
+    int, float, bool, complex, str, bytes, type(None), type(...), slice, torch.dtype, torch.device, torch.layout,
+    torch.memory_format, torch.Size,
+}  # fmt: skip
 # Values without parts that could change.
-FIXED = (str, bool, type(None), torch.dtype, torch.device, torch.layout, enum.Enum, type, FunctionType, BuiltinFunctionType)
+FIXED = (
+    str,
+    bool,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    enum.Enum,
+    type,
+    FunctionType,
+    BuiltinFunctionType,
+)
 _CLOSED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, enum.Enum, type, BaseException)
 _BASES: tuple[type, ...] = (OrderedDict, dict, list, tuple, SimpleNamespace)
 _wide: set[tuple] = set()  # the classes of objects that had more leaves, with the names of their attributes
@@ -56,8 +71,8 @@ class Tree(NamedTuple):
 
 
 def plain(elements: Collection) -> bool:
-    """Whether none of the elements of a list or tuple is a tensor, or can contain one, by their types alone. A batch may be
-    given together with thousands of numbers or texts."""
+    """Whether none of the elements of a list or tuple is a tensor, or can contain one, by their types alone. A batch
+    may be given together with thousands of numbers or texts."""
     return LEAVES.issuperset(map(type, elements))
 
 
@@ -66,14 +81,24 @@ def _kind(cls: type) -> Optional[Kind]:
     """None if instances of the class are not opened: if it is not written in Python, or is a module or a cache.
 
     A cache of keys and values is there to be filled by later calls, and takes more memory than other results."""
-    if cls in LEAVES or issubclass(cls, _CLOSED) or cls.__name__.endswith("Cache") or cls.__module__.startswith(f"{__package__}."):
+    if (
+        cls in LEAVES
+        or issubclass(cls, _CLOSED)
+        or cls.__name__.endswith("Cache")
+        or cls.__module__.startswith(f"{__package__}.")
+    ):
         return None
     base = next((b for b in _BASES if issubclass(cls, b)), object)
-    if cls is base and cls is not SimpleNamespace or not all(c in base.__mro__ or c.__flags__ & _WRITTEN for c in cls.__mro__):
+    if (
+        cls is base
+        and cls is not SimpleNamespace
+        or not all(c in base.__mro__ or c.__flags__ & _WRITTEN for c in cls.__mro__)
+    ):
         return None
     named = [vars(c).get("__slots__", ()) for c in cls.__mro__ if c not in base.__mro__]
     slots = tuple(n for s in named for n in ((s,) if isinstance(s, str) else s) if n not in ("__dict__", "__weakref__"))
-    if any(n.startswith("__") for n in slots) or base is object and not slots and not cls.__dictoffset__:  # Python has changed such names
+    # Python has changed such names
+    if any(n.startswith("__") for n in slots) or base is object and not slots and not cls.__dictoffset__:
         return None
     if cls.__basicsize__ > base.__basicsize__ + _WORD * (len(slots) + 2):  # it has memory that Python code cannot reach
         return None
@@ -114,7 +139,8 @@ def flatten(tree: Any) -> tuple[list, Tree]:
 
 
 def _sized(node: Any) -> bool:
-    """Whether a node is the shape that an object keeps of its tensors, which some versions of PyTorch take for a tuple of numbers."""
+    """Whether a node is the shape that an object keeps of its tensors, which some versions of PyTorch take for a tuple
+    of numbers."""
     return type(node) is torch.Size
 
 
@@ -134,7 +160,9 @@ def _flatten(tree: Any, within: tuple[int, ...]) -> tuple[list, Tree]:
         kind, elements, own = contents
         constants = {n: v for n, v in own.items() if kind.constant and _constant(n, v)}
         try:
-            inner, inside = _flatten((elements, {n: v for n, v in own.items() if n not in constants}), (*within, id(leaf)))
+            inner, inside = _flatten(
+                (elements, {n: v for n, v in own.items() if n not in constants}), (*within, id(leaf))
+            )
         except Wide:
             _wide.add((type(leaf), *own))
             found.append(leaf)
@@ -206,7 +234,9 @@ def _mapped(work: Callable[[Any], Any], tree: Any, within: tuple[int, ...]) -> A
         _, elements, own = contents
         before = elements, own
         after = _mapped(work, before, (*within, id(leaf)))
-        same = all(a is b for a, b in zip(tree_flatten(before, is_leaf=_sized)[0], tree_flatten(after, is_leaf=_sized)[0]))
+        same = all(
+            a is b for a, b in zip(tree_flatten(before, is_leaf=_sized)[0], tree_flatten(after, is_leaf=_sized)[0])
+        )
         return leaf if same else _made(type(leaf), *after)
 
     return tree_map(one, tree, is_leaf=_sized if within else None)

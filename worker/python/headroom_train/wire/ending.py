@@ -16,8 +16,8 @@ _LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class Ending(NamedTuple):
-    """Why nothing could be done about a failure, and what the user can do: ``hint`` may be empty. ``apart`` if it was in
-    no phase of a training step."""
+    """Why nothing could be done about a failure, and what the user can do: ``hint`` may be empty. ``apart`` if it was
+    in no phase of a training step."""
 
     why: str
     hint: str = ""
@@ -46,16 +46,28 @@ def ending(error: BaseException, trained: Iterable[int]) -> Ending:
             why = "it was in a worker process of a DataLoader, which put a batch together"
             return Ending(why, "load smaller batches, or start fewer loader workers (num_workers)", apart=True)
         return Ending(
-            "it was in a worker process of a DataLoader, which loaded one sample: the size of the batch does not change that",
+            "it was in a worker process of a DataLoader, which loaded one sample: the size of the batch "
+            "does not change that",
             "let a sample need less memory at that line, or start fewer loader workers (num_workers)",
             apart=True,
         )
     every = [*frames(error)]
     names = [f.f_code.co_filename.removeprefix(_TORCH) for f in every]
     if any(name.startswith("_functorch") for name in names):
-        hint = "vmap(…, chunk_size=N) computes N rows at a time" if any(f.f_code.co_name == "vmap_impl" for f in every) else ""
+        hint = (
+            "vmap(…, chunk_size=N) computes N rows at a time"
+            if any(f.f_code.co_name == "vmap_impl" for f in every)
+            else ""
+        )
         return Ending("it was inside torch.func, whose functions the worker does not record", hint)
-    module = next((f for f, name in zip(every, names) if name == "nn/modules/module.py" and isinstance(f.f_locals.get("self"), torch.nn.Module)), None)
+    module = next(
+        (
+            f
+            for f, name in zip(every, names)
+            if name == "nn/modules/module.py" and isinstance(f.f_locals.get("self"), torch.nn.Module)
+        ),
+        None,
+    )
     if module is not None:
         return _called(module, set(trained))
     if any(f.f_code.co_name == "_engine_run_backward" for f in every):
@@ -73,11 +85,15 @@ def _called(frame: FrameType, trained: set[int]) -> Ending:
         return Ending(f"this call of {name} is not recorded")
     given = (*frame.f_locals.get("args", ()), *frame.f_locals.get("kwargs", {}).values())
     if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
-        why = f"no optimizer trains a parameter of {name}, but something that it is given: only the calls of modules that are trained are recorded"
+        why = (
+            f"no optimizer trains a parameter of {name}, but something that it is given: only the calls of "
+            "modules that are trained are recorded"
+        )
         return Ending(why, f"give {name} fewer rows at once at that line")
     return Ending(f"no optimizer trained a parameter of {name} when it was called")
 
 
 def line(error: BaseException, foreign: Any) -> Optional[str]:
-    """The innermost line of the user's code in what a loader's worker process has sent; None for any other exception."""
+    """The innermost line of the user's code in what a loader's worker process has sent; None for any other
+    exception."""
     return next((f"{name}:{number}" for name, number in reversed(lines(error)) if not foreign(name)), None)

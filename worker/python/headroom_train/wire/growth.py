@@ -23,7 +23,9 @@ class Kind(NamedTuple):
 
     def __str__(self) -> str:
         shape = " × ".join(map(str, self.shape)) or "a scalar"
-        return f"{str(self.dtype).replace('torch.', '')} ({shape}){', with the graph that made it' if self.graph else ''}"
+        return (
+            f"{str(self.dtype).replace('torch.', '')} ({shape}){', with the graph that made it' if self.graph else ''}"
+        )
 
 
 class Growth:
@@ -40,9 +42,14 @@ class Growth:
         after, taken = census(), steps - self._until + STEPS
         grown = {k: len(v) - len(self._before.get(k, ())) for k, v in after.items()}
         # A graph holds more than its tensor shows.
-        largest = sorted((k for k, n in grown.items() if n >= STEPS // 2), key=lambda k: (k.graph, grown[k] * size(k)), reverse=True)
+        largest = sorted(
+            (k for k, n in grown.items() if n >= STEPS // 2), key=lambda k: (k.graph, grown[k] * size(k)), reverse=True
+        )
         if not largest:
-            return f"in {taken} steps no kind of tensor visible to Python has grown in number: the growing memory is held elsewhere"
+            return (
+                f"in {taken} steps no kind of tensor visible to Python has grown in number: the growing "
+                "memory is held elsewhere"
+            )
         known = {i for ids in self._before.values() for i in ids}
         lines = []
         for kind in largest[:LINES]:
@@ -80,7 +87,8 @@ def holder(number: int) -> str:
     if not held:
         return ""
     held = held.pop()
-    for _ in range(3):  # for example from a list to the dict that contains it, and then to the object that owns the dict
+    # For example from a list to the dict that contains it, and then to the object that owns the dict.
+    for _ in range(3):
         name = variable(held) or attribute(held)
         if name:
             return f", in {name}"
@@ -111,7 +119,14 @@ def attribute(value: Any) -> str:
     for owned in gc.get_referrers(value):
         if isinstance(owned, dict):
             name = next((n for n, v in owned.items() if v is value and isinstance(n, str)), "")
-            owner = next((o for o in gc.get_referrers(owned) if not isinstance(o, ModuleType) and getattr(o, "__dict__", None) is owned), None)
+            owner = next(
+                (
+                    o
+                    for o in gc.get_referrers(owned)
+                    if not isinstance(o, ModuleType) and getattr(o, "__dict__", None) is owned
+                ),
+                None,
+            )
         else:
             owner, name = owned, next((n for n, v in getattr(owned, "__dict__", {}).items() if v is value), "")
         if name and owner is not None and not type(owner).__module__.startswith("headroom_train."):

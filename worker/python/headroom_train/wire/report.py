@@ -24,7 +24,8 @@ EVERY = 0.2  # seconds between two reported steps, unless a step has failed or i
 CUTS = 1000  # the most pairs of rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
-_GENERATES = {"generate", "_generate", "_generate_and_score_completions"}  # the functions that generate, in Transformers, TRL and most other libraries
+# The functions that generate, in Transformers, TRL and most other libraries.
+_GENERATES = {"generate", "_generate", "_generate_and_score_completions"}
 _OPERATIONS = {"__torch_function__", "__torch_dispatch__"}  # what torch calls in place of an operation
 _ELSEWHERE = (os.path.join(os.path.dirname(torch.__file__), ""), OURS)
 _TORCH = _ELSEWHERE[0]
@@ -70,7 +71,8 @@ class Report:
         wire = self.wire()
         if wire is not None:
             said = {name: value for name, value in evidence(failure).items() if value}
-            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})  # many exceptions' messages contain no amounts
+            # Many exceptions' messages contain no amounts.
+            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})
 
     def limit(self) -> int:
         """How many rows to run at once from the start, learned in an earlier attempt; 0 if nothing was learned."""
@@ -81,7 +83,10 @@ class Report:
         """Report that a failure was survived. Where a loss is computed from several scalars, each of them
         survives the failure; only the first one is reported, unless there was a new failure meanwhile."""
         why = APPROXIMATE if how.approximate else str(how.why or "")
-        self.told = [*self.told[-15:], {"where": _where(failure), "how": str(how._replace(why=None, approximate=False)), "why": why}]
+        self.told = [
+            *self.told[-15:],
+            {"where": _where(failure), "how": str(how._replace(why=None, approximate=False)), "why": why},
+        ]
         reported, self._open = getattr(failure, "_headroom_reported", False) and not self._open, False
         if reported:
             return
@@ -108,7 +113,8 @@ class Report:
 
     def ends(self) -> None:
         """Called when the process ends. If that is because memory ran out where nothing is recorded, report why."""
-        error = chained = getattr(sys, "last_value", None)  # set by Python when it prints an exception that nobody has caught
+        # Set by Python when it prints an exception that nobody has caught.
+        error = chained = getattr(sys, "last_value", None)
         while chained is not None and not getattr(chained, "_headroom_refused", False):
             chained = chained.__cause__ or chained.__context__
         if self._watches or error is None or chained is not None or not is_out_of_memory(error):
@@ -159,7 +165,8 @@ class Report:
         due = now >= self._next or ran not in self._cuts and len(self._cuts) < CUTS
         if due:
             self._next = now + EVERY
-        self.phases.measuring = now + (now - self._ended) >= self._next  # whether the next step will be due if it takes as long as this one
+        # Whether the next step will be due if it takes as long as this one.
+        self.phases.measuring = now + (now - self._ended) >= self._next
         self._ended = now
         if self._greeted is not None:
             self._greeted.made = (self._steps, now)
@@ -171,7 +178,14 @@ class Report:
             rows, pieces = ran
             limit = self.sizes.limit()
             wire.made = (self._steps, now)
-            wire.step(step=self._steps, rows=rows, pieces=pieces, **({} if limit is None else {"limit": limit}), **_memory(), **phases)
+            wire.step(
+                step=self._steps,
+                rows=rows,
+                pieces=pieces,
+                **({} if limit is None else {"limit": limit}),
+                **_memory(),
+                **phases,
+            )
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:

@@ -1,6 +1,6 @@
-"""Checks when calls rest, that is, are not recorded, and what happens to failures then.
+"""Checks when calls are idle, that is, not recorded, and what happens to failures then.
 
-    python rest.py
+python idle.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inject import Fault, Injector
 trial.attach()
 from headroom_train import _torch  # noqa: E402
 from headroom_train.memory import Memory, room, unreserved  # noqa: E402
-from headroom_train.tape.idle import EVERY, STEPS, Known, Rest, roomy  # noqa: E402
+from headroom_train.tape.idle import EVERY, STEPS, Idle, Known, roomy  # noqa: E402
 from headroom_train.tape.tape import Recorded, place_of  # noqa: E402
 from headroom_train.wire.phases import Phases  # noqa: E402
 
@@ -68,7 +68,9 @@ def rooms() -> str:
         told = {"is_initialized": True, "mem_get_info": (15, 100), "memory_reserved": 45, "memory_allocated": 35}
         for name, value in told.items():  # each check runs in a child of its own
             setattr(torch.cuda, name, lambda *_, value=value: value)
-        torch.cuda.get_per_process_memory_fraction = (lambda *_, value=fraction: value) if fraction is not None else None  # type: ignore[assignment]
+        torch.cuda.get_per_process_memory_fraction = (
+            (lambda *_, value=fraction: value) if fraction is not None else None
+        )  # type: ignore[assignment]
         if fraction is None:
             del torch.cuda.get_per_process_memory_fraction  # as in older versions
         if (room(), unreserved()[0]) != (want, left):
@@ -99,7 +101,7 @@ def shapes() -> str:
 
 def times() -> str:
     """The memory is checked only at optimizers' steps, at most once every ``EVERY`` seconds. A
-    failure ends resting for good."""
+    failure ends this for good."""
     looks, now, memory = 0, 0.0, [ROOM]
 
     def look() -> list[Memory]:
@@ -107,33 +109,33 @@ def times() -> str:
         looks += 1
         return memory
 
-    rest = Rest(look, lambda: now)
+    idle = Idle(look, lambda: now)
     said = []
     for _ in range(STEPS):
-        said.append((rest.resting, looks))
-        rest.step()
-    if said != [(False, 0)] * STEPS or (rest.resting, looks) != (True, 1):
-        return f"{said}, then {rest.resting}, {looks} looks"
+        said.append((idle.now, looks))
+        idle.step()
+    if said != [(False, 0)] * STEPS or (idle.now, looks) != (True, 1):
+        return f"{said}, then {idle.now}, {looks} looks"
     memory = [ROOM._replace(free=0)]
-    rest.step()
-    if (rest.resting, looks) != (True, 1):
+    idle.step()
+    if (idle.now, looks) != (True, 1):
         return "looked again at once"
     now += EVERY
-    rest.step()
-    if (rest.resting, looks) != (False, 2):
+    idle.step()
+    if (idle.now, looks) != (False, 2):
         return "did not see that there is no room any more"
     memory, now = [ROOM], now + EVERY
-    rest.step()
-    if not rest.resting:
+    idle.step()
+    if not idle.now:
         return "did not see that there is room again"
-    rest.failed()
+    idle.failed()
     now += EVERY
-    rest.step()
-    return "rests after a failure" if rest.resting or looks != 3 else ""
+    idle.step()
+    return "rests after a failure" if idle.now or looks != 3 else ""
 
 
 class Training:
-    """A backbone and a head whose calls rest from the beginning if ``rests``."""
+    """A backbone and a head whose calls are idle from the beginning if ``rests``."""
 
     def __init__(self, rests: bool = True) -> None:
         torch.manual_seed(0)
@@ -143,7 +145,7 @@ class Training:
         self.seen: list[str] = []
         self.called: list[str] = []  # names of the calls on the newest step's tape
         if rests:
-            self.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
+            self.recorder.idle = Idle(lambda: [ROOM], lambda: 0.0)
             for _ in range(STEPS):
                 self.step(7)
             self.seen = []
@@ -170,10 +172,10 @@ class Training:
 
 
 def with_a_closure() -> str:
-    """Modules' calls also rest when they are made in a closure, as in Lightning's steps. A failure in a larger
+    """Modules' calls are also idle when they are made in a closure, as in Lightning's steps. A failure in a larger
     step is survived."""
     t = Training(rests=False)
-    t.recorder.rest = Rest(lambda: [ROOM], lambda: 0.0)
+    t.recorder.idle = Idle(lambda: [ROOM], lambda: 0.0)
     x, y = torch.randn(14, 6), torch.randint(0, 4, (14,))
     seen = []
 
@@ -200,13 +202,13 @@ def with_a_closure() -> str:
 
 def steps_are_measured() -> str:
     """Memory is measured after each of two modules' calls and before the optimizer's step, whether
-    or not the calls rest. A step that follows too soon is not measured."""
+    or not the calls idle. A step that follows too soon is not measured."""
     t = Training(rests=False)
     report, said = t.recorder.report, []
     wire = type("Said", (), {"step": lambda _, **message: said.append(message), "asked_to_look": False, "limit": 0})()
     report.wire = lambda: wire
     for rests in (False, True):
-        t.recorder.rest = Rest(lambda: [ROOM] if rests else [], lambda: 0.0)
+        t.recorder.idle = Idle(lambda: [ROOM] if rests else [], lambda: 0.0)
         for _ in range(STEPS):
             t.step(7)
         amounts = iter([7, 9, 5])
@@ -216,7 +218,9 @@ def steps_are_measured() -> str:
         measured, report._next = said[-1], float("inf")
         report.phases.measuring = False
         t.step(7)
-        if {name: measured.get(name) for name in ("forward", "backward")} != {"forward": 9, "backward": 5} or said[-1] is not measured:
+        if {name: measured.get(name) for name in ("forward", "backward")} != {"forward": 9, "backward": 5} or said[
+            -1
+        ] is not measured:
             return f"{measured}"
         report._next = 0.0
         report.phases._read = lambda: 1
@@ -246,7 +250,7 @@ def rests() -> str:
 
 
 def a_step_that_is_recorded_is_recorded_whole() -> str:
-    """The head does not rest, although it has seen as many rows before. The tape contains the head
+    """The head is not idle, although it has seen as many rows before. The tape contains the head
     as one module, and not the functions that the head calls."""
     t = Training()
     t.step(8, more=-1)
@@ -281,7 +285,15 @@ def what_rested_is_no_part_of_a_replay() -> str:
     died = [r.why for r in results.values() if isinstance(r, Died)]
     survived = {k: r[0] for k, r in results.items() if r is not None and not died}
     wrong = [k for k, gradients in survived.items() if not same(want, gradients)]
-    return died[0] if died else f"other gradients after failures of {wrong}" if wrong else "" if 0 < len(survived) < 60 else f"{len(survived)} survived"
+    return (
+        died[0]
+        if died
+        else f"other gradients after failures of {wrong}"
+        if wrong
+        else ""
+        if 0 < len(survived) < 60
+        else f"{len(survived)} survived"
+    )
 
 
 def a_failure_reaches_the_user() -> str:
@@ -302,7 +314,7 @@ def a_failure_reaches_the_user() -> str:
 
 
 def an_optimizer_that_rests_raises() -> str:
-    """An optimizer's step is not guarded while calls rest, but is guarded after a failure."""
+    """An optimizer's step is not guarded while calls are idle, but is guarded after a failure."""
     t = Training()
     for guarded in (False, True):
         t.optimizer.zero_grad()
@@ -317,7 +329,7 @@ def an_optimizer_that_rests_raises() -> str:
             injector.end()
         if not injector.raised or raised is guarded:
             return f"guarded: {guarded}, and raised: {raised}"
-        t.recorder.rest.failed()
+        t.recorder.idle.failed()
     return ""
 
 
