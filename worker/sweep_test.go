@@ -109,7 +109,6 @@ func TestProofs(t *testing.T) {
 		{"endings.py"},
 		{"replays.py"},
 		{"changes.py"},
-		{"approximate.py"},
 		{"idle.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},

@@ -72,8 +72,8 @@ def install() -> None:
     recorder.sizes.tell = report.failed
     recorder.sizes.learned = report.limit
     report.sizes = recorder.sizes
-    Recorded.intercept = staticmethod(recorder.function)
-    Recorded.shared = staticmethod(recorder.shared)
+    Recorded.intercept = staticmethod(recorder.functions.function)
+    Recorded.shared = staticmethod(recorder.functions.shared)
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     finder = Finder(recorder)
     report.trained = finder.trained
@@ -99,7 +99,7 @@ def install() -> None:
         # Module.compile puts the result where our entry may be
         if isinstance(getattr(model, "__self__", None), torch.nn.Module):
             finder.look()
-        return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.opaque(made)
+        return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.functions.opaque(made)
 
     new = torch.nn.Parameter.__new__
 
@@ -109,7 +109,7 @@ def install() -> None:
 
     Change(torch.nn.Parameter, "__new__", staticmethod(parameter))
     Change(torch, "compile", compile)
-    recorder.watch_functions()
+    recorder.functions.watch_functions()
     Change(optimizer, "add_param_group", add_param_group)
     eval_ = torch.nn.Module.eval
 

@@ -18,7 +18,6 @@ from .callsite import is_relay
 OutOfMemoryError = torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 OURS = os.path.join(os.path.dirname(__file__), "")  # where all of this package is
-APPROXIMATE = "each piece has its own BatchNorm statistics"  # said where that has been allowed
 _TEXTS = re.compile(
     r"DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory"
     r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
@@ -52,13 +51,11 @@ class Refused(Exception):
     """Raised for a step that cannot be replayed exactly. The message says why."""
 
     code: ClassVar[str] = ""  # the kind of reason, for headroom's journal; empty if it has no name
-    allowance = ""  # what the user could allow instead: an argument of --allow
+    final: ClassVar[bool] = False  # nothing of the step may be run again, in whatever way
 
     def more(self, text: str) -> Refused:
         """The same reason in other words."""
-        said = type(self)(text)
-        said.allowance = self.allowance
-        return said
+        return type(self)(text)
 
 
 class Mixed(Refused):
@@ -79,7 +76,13 @@ class Writes(Refused):
     """Raised for a call that must not be repeated, since it writes to something that existed before
     the call."""
 
-    code = "writes"
+    code, final = "writes", True
+
+
+class Unrepeatable(Refused):
+    """Raised where nothing of a step may be run again for some other reason."""
+
+    final = True
 
 
 class Elsewhere(Refused):
@@ -98,12 +101,11 @@ class Survival(NamedTuple):
     why: Optional[Refused] = None
     rows: int = 0  # in the whole batch: what the pieces have been proven on, and not just the size of a dimension
     number: int = 0  # of pieces
-    approximate: bool = False  # not exact, as the user has allowed
 
     @classmethod
-    def pieces(cls, rows: int, number: int, approximate: bool = False) -> Survival:
+    def pieces(cls, rows: int, number: int) -> Survival:
         """A batch of ``rows`` rows has been run in ``number`` pieces."""
-        return cls("pieces", None, rows, number, approximate)
+        return cls("pieces", None, rows, number)
 
     def __str__(self) -> str:
         ways = {
@@ -113,8 +115,7 @@ class Survival(NamedTuple):
             "batch": "the whole batch again",
             "step": "the optimizer's step again",
         }
-        why = f"approximate, as allowed: {APPROXIMATE}" if self.approximate else str(self.why or "")
-        return ways[self.way] + (f" ({why})" if why else "")
+        return ways[self.way] + (f" ({self.why})" if self.why else "")
 
 
 def bare(failure: Any) -> Any:

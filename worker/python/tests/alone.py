@@ -21,7 +21,7 @@ from loops_composed import mlp
 
 trial.attach()
 from headroom_train import _torch  # noqa: E402
-from headroom_train.tape.recorded_module import found_of  # noqa: E402
+from headroom_train.tape.recorded_module import record_of  # noqa: E402
 
 ROWS = 7
 
@@ -107,7 +107,7 @@ def what_looks_at_the_graph_is_left_alone() -> str:
         t = Training(**options)
         F.cross_entropy(t.net(torch.randn(ROWS, 10)), torch.randint(0, 5, (ROWS,))).backward()
         if (
-            found_of(t.net.module) is not None
+            record_of(t.net.module) is not None
             or _torch._recorder.observe != "the model is managed by DistributedDataParallel"
         ):  # type: ignore[union-attr]
             return f"{options}: {_torch._recorder.observe}"  # type: ignore[union-attr]

@@ -753,7 +753,7 @@ def want_of_memory_is_a_reason_of_its_own(t: Training) -> str:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     try:
-        _torch._recorder._guarded(work)
+        _torch._recorder.guarded(work)
     except Exception as e:
         return "" if str(e) == "there is not enough memory for values that the step needs at once" else f"{e}"
     return "nothing was raised"

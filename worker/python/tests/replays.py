@@ -43,10 +43,9 @@ from headroom_train.proof import recheck as again  # noqa: E402
 from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
 from headroom_train.proof.proof import sketched  # noqa: E402
 from headroom_train.proof.rows import Axis, Cut, Plan, alike, sample, sliced  # noqa: E402
-from headroom_train.recover import backward, check, recorder  # noqa: E402
+from headroom_train.recover import backward, check, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
-from headroom_train.sandbox import norms  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.tape import trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
@@ -523,9 +522,9 @@ def counted_once() -> str:
         said.append(net.seen)
     make, net = deferred.make, Crowded(1, False)
     torch.optim.SGD(net.parameters())
-    recorder.make = refused  # would make the stand-in for the call's result
+    recovery.make = refused  # would make the stand-in for the call's result
     F.cross_entropy(net(x), y).backward()
-    recorder.make = make
+    recovery.make = make
     said.append(net.seen)
     net = Crowded(0, True)
     torch.optim.SGD(net.parameters())
@@ -1209,7 +1208,7 @@ def a_value_keeps_its_tape() -> str:
     value = out.detach()
     with Whole("aten._log_softmax.default", 8):
         F.cross_entropy(out, torch.arange(8))
-    failure.release_frames(value._headroom.tape.failure)  # type: ignore[attr-defined]
+    failure.release_frames(value._headroom.tape.step.failure)  # type: ignore[attr-defined]
     del out
     gc.collect()
     return "" if torch.allclose(torch.tensor(value.tolist()), wanted, atol=1e-6) else "other values"
@@ -2301,7 +2300,7 @@ def untried() -> str:
         rows.clear()
     whys = (
         "there is not enough memory for a trial on a few rows",
-        f"BatchNorm1d computes statistics over the batch; {norms.HINT}",
+        "BatchNorm1d computes statistics over the batch",
     )
     return "" if said == [whys[0], 1, False, whys[1], 2, True] else f"{said}"
 

@@ -24,7 +24,7 @@ from loops_composed import mlp
 
 trial.attach()
 from headroom_train import _torch  # noqa: E402
-from headroom_train.tape.recorded_module import found_of  # noqa: E402
+from headroom_train.tape.recorded_module import record_of  # noqa: E402
 from headroom_train.tape.tape import Recorded  # noqa: E402
 
 ROWS = 7
@@ -275,7 +275,7 @@ def an_evaluation_makes_no_owner_of_another_thread() -> str:
     a.steps(3)
     return (
         ""
-        if owner is not None and owners == [owner] and found_of(net) is not None and same(a, WANT)
+        if owner is not None and owners == [owner] and record_of(net) is not None and same(a, WANT)
         else "the thread that evaluates is the owner"
     )
 
@@ -285,7 +285,7 @@ def a_model_that_is_called_late_is_found() -> str:
     a, b = Training(), Training()
     a.steps(4)
     in_thread(lambda: b.steps(3))
-    found = found_of(b.net)
+    found = record_of(b.net)
     return "" if found is not None and found.calls and vars(nn.Module)["_compiled_call_impl"] is None else f"{found}"
 
 

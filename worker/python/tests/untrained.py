@@ -24,7 +24,7 @@ from loops_composed import mlp
 
 trial.attach()
 from headroom_train import _torch  # noqa: E402
-from headroom_train.tape.recorded_module import found_of  # noqa: E402
+from headroom_train.tape.recorded_module import record_of  # noqa: E402
 from headroom_train.tape.tape import Recorded  # noqa: E402
 
 ROWS = 7
@@ -87,8 +87,8 @@ def it_is_not_recorded_with_gradients() -> str:
     with torch.no_grad():
         net(x)
     out = net(x.requires_grad_())
-    if type(out) is not Tensor or found_of(net) is None:
-        return f"recorded: {type(out)}, {found_of(net)}"
+    if type(out) is not Tensor or record_of(net) is None:
+        return f"recorded: {type(out)}, {record_of(net)}"
     try:
         failing(lambda: net(x))
     except torch.OutOfMemoryError:
@@ -107,7 +107,7 @@ def it_may_be_trained_later() -> str:
     torch.optim.SGD(net.parameters(), lr=0.1)
     out = net(x)
     return (
-        "" if type(out) is Recorded and found_of(net).calls == 1 else ("its calls are not recorded when it is trained")
+        "" if type(out) is Recorded and record_of(net).calls == 1 else ("its calls are not recorded when it is trained")
     )  # type: ignore[union-attr]
 
 
@@ -117,9 +117,9 @@ def one_under_no_grad_stays_untrained() -> str:
     free = nn.Softmax(1)
     with torch.no_grad():
         free(net(torch.randn(ROWS, 10)))
-    found = [name for name, m in net.named_modules() if found_of(m) is not None]
-    if found != [""] or found_of(free) is not None:
-        return f"found: {found}, {found_of(free)}"
+    found = [name for name, m in net.named_modules() if record_of(m) is not None]
+    if found != [""] or record_of(free) is not None:
+        return f"found: {found}, {record_of(free)}"
     return ""
 
 
@@ -164,7 +164,7 @@ def it_is_freed_at_once() -> str:
     with torch.no_grad():
         for _ in range(3):
             teacher(torch.randn(ROWS, 10))
-    if found_of(teacher) is None:
+    if record_of(teacher) is None:
         return "not found"
     there = [weakref.ref(teacher), *(weakref.ref(p) for p in teacher.parameters())]
     del teacher
@@ -191,7 +191,7 @@ def a_part_that_is_found_is_no_change() -> str:
     step(net, optimizer)
     with torch.no_grad():
         net.part(torch.randn(ROWS, 10))
-    if found_of(net.part) is None:
+    if record_of(net.part) is None:
         return "not found"
     loss = F.cross_entropy(failing(lambda: net(torch.randn(ROWS, 10))), torch.randint(0, 5, (ROWS,)))
     loss.backward()

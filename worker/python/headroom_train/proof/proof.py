@@ -190,8 +190,7 @@ class Proof:
         self.tape, self.plan = tape, plan
         self.modules = modules_of(tape)
         self.used = Uses()
-        if not tape.approximate:
-            refuse_batchwise(self.modules)
+        refuse_batchwise(self.modules)
         # Before PyTorch 2.6, trials compile compiled modules, too, and that fails for a fourth number of rows.
         self.few = not STANCES and any("_orig_mod" in m._modules for m in submodules(self.modules))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-from ..failure import Refused, patiently
+from ..failure import Refused, Unrepeatable, patiently
 from ..sandbox.sandbox import rehearsal, undone, unwarned
 from ..tape.graph import signature
 from ..tape.tape import Tape, place_of, random_state, same_random_state, unrecorded
@@ -50,21 +50,21 @@ def note(tape: Tape) -> None:
                     graphs[place.slot] = signature([tensor], known)
         return Sampled(values, steps, graphs, len(tape.entries), not same_random_state(tape.random, random_state()))
 
-    if tape.sampled is None and tape.entries:
-        tape.sampled = patiently(sampled, "there is not enough memory to inspect a call's results")
+    if tape.step.sampled is None and tape.entries:
+        tape.step.sampled = patiently(sampled, "there is not enough memory to inspect a call's results")
 
 
 def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
     """Repeats those of the given entries whose results :func:`note` has sampled. Raises
     :class:`Refused` if a result is now different."""
-    sampled: Optional[Sampled] = tape.sampled
+    sampled: Optional[Sampled] = tape.step.sampled
     made = {s for i in entries for s in tape.entries[i].slots}
     slots = [s for s in sampled.values if s in made] if sampled is not None else []
     if sampled is None or not slots:
         return
     again = [i for i in needed(tape, slots) if i < sampled.entries]
     keys = tuple(plan.keys[i] for i in again)
-    if tape.preemptive and keys in Plan.same:  # nothing has failed: comparing one step of each kind is enough
+    if tape.step.preemptive and keys in Plan.same:  # nothing has failed: comparing one step of each kind is enough
         return
     unchanged(tape, again)
     why = "there is not enough memory to repeat the step's calls"
@@ -76,7 +76,7 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
         same = patiently(lambda: _rows(tape, plan, sampled, again, slots), why)
     if not same:
         Plan.forget()
-        raise Refused("a call returns different results when it is repeated")
+        raise Unrepeatable("a call returns different results when it is repeated")
     Plan.same.add(keys)
     for s in slots:
         del sampled.values[s]

@@ -1,30 +1,31 @@
-"""Completes a failed backward pass: finds out which parameters already have their gradients, and
-computes the gradients of the others."""
+"""The script's backward pass. If it fails, this finds out which parameters already have their gradients, and computes
+those of the others."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
-from ..failure import Elsewhere, Refused, Survival, Writes, clean, is_out_of_memory
+from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
 from ..hooks.genuine import in_place
 from ..proof.proof import Inputs, Proof, proven
-from ..proof.recheck import confirm
+from ..proof.recheck import confirm, note
 from ..proof.rerun import half_in, modules_of, needed
 from ..proof.rows import Plan
 from ..proof.terms import Terms
 from ..proof.weights import Rule
 from ..replay.deferred import HandBack
-from ..replay.pieces import Gradients, gradients, pieces_of, refuse_unless_approximable
+from ..replay.pieces import Gradients, gradients, pieces_of
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import rehearsal
 from ..tape.graph import leaves_behind, walk, within
-from ..tape.recorded_module import record_of
+from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
-from ..tape.tape import Tape, place_of, random_state, same_random_state, set_random_state
+from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
+from .recovery import Recovery, Way
 
 
 def state_of(param: torch.Tensor) -> Any:
@@ -48,26 +49,89 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
     return None
 
 
-class Planned(NamedTuple):
-    """How the gradients of a loss can be computed again. If ``plan`` is None, only the whole batch
-    can be run again, not pieces of it; ``why`` is then the reason."""
+class Backward:
+    """Makes the script's backward passes."""
 
-    plan: Optional[Plan]
-    # For each scalar that is a sum over the pieces, by slot: the loss's derivative with respect to it, and its rule.
-    targets: dict[int, tuple[Any, Rule]]
+    def __init__(self, recorder: Any) -> None:
+        self._recorder: Any = recorder
+        # Kinds of tapes whose graphs were walked → why a loss bypasses the modules' outputs.
+        self._kinds: dict[tuple, Optional[str]] = {}
+
+    def __call__(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
+        """Calls a function that computes gradients of a recorded tensor."""
+        recorder = self._recorder
+        special = kwargs.get("create_graph") or kwargs.get("retain_graph") or kwargs.get("inputs") is not None
+        usual = name == "backward" and not special and 1 <= len(args) <= 2 and isinstance(args[0], torch.Tensor)
+        if usual:
+            self._walk(tape, args[0])
+        elif not kwargs.get("retain_graph") or kwargs.get("create_graph"):
+            tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")
+        params = trained(tape)
+        before = [state_of(p) for p in params] if usual else []
+        failed: Optional[BaseException] = None
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                result = call(func, args, kwargs)
+        except BaseException as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        if failed is None:
+            if usual:
+                if recorder.check is not None:
+                    recorder.check.backward(recorder, tape, args, kwargs)
+                tape.close()
+                recorder.leave(tape)
+            return result
+        release_frames(failed)
+        recorder.sizes.failed_after(failed)
+        tape.step.fails(failed)
+        recorder.leave(tape)
+        failing = FailedBackward(recorder, tape, args, kwargs, failed, params, before, usual)
+        return recorder.recover(failed, failing.ways())
+
+    def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
+        """Checks, once per kind of tape, that the loss depends on every module only through the module's
+        outputs: a replay would miss a tensor that a module left behind."""
+        kind = tuple((number_of(e.module), e.call_name()) for e in tape.entries)
+        if kind not in self._kinds:
+            with torch._C.DisableTorchFunctionSubclass():
+                self._kinds[kind] = bypass(tape, loss)
+        why = self._kinds[kind]
+        if why:
+            tape.refuse(why)
+
+
+def trained(tape: Tape) -> list[torch.Tensor]:
+    """The leaves to which a backward pass of the step may give gradients."""
+    records = filter(None, map(record_of, modules_of(tape)))
+    found = [p for r in records for p in r.params if p.requires_grad]
+    outside = [t for t in tape.outside if t.requires_grad]
+    behind = leaves_behind([t for t in outside if not t.is_leaf]) or ()
+    return [*{id(p): p for p in (*found, *(t for t in outside if t.is_leaf), *behind)}.values()]
+
+
+class Planned(NamedTuple):
+    """How the gradients of a loss can be computed in pieces."""
+
+    plan: Plan
+    targets: Targets
     extra: dict[torch.Tensor, torch.Tensor]  # gradients of leaves that enter the loss after those scalars
-    why: Optional[Refused] = None
+
+
+# For each scalar that is a sum over the pieces, by slot: the loss's derivative with respect to it, and its rule.
+Targets = dict[int, tuple[Any, Rule]]
 
 
 def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
-    """Plans the pieces, and proves that their gradients add up to those of the whole batch.
-    ``loss`` is the slot of the loss. ``given`` is the gradient passed to backward; None means 1."""
+    """Plans the pieces, and proves that their gradients add up to those of the whole batch. ``loss`` is the slot of the
+    loss. ``given`` is the gradient passed to backward; None means 1. Raises :class:`Refused` if pieces would be
+    wrong."""
     modules = modules_of(tape)
     try:
-        if not tape.approximate:
-            refuse_batchwise(modules)
-            if any(f is not None and f.changes_buffers() for f in map(record_of, modules)):
-                raise Refused("a module changes its buffers")
+        refuse_batchwise(modules)
+        if any(f is not None and f.changes_buffers() for f in map(record_of, modules)):
+            raise Refused("a module changes its buffers")
         with rehearsal(modules):
             plan, entries = Plan(tape, tape.entries[0]), needed(tape, [loss])
             plan.extend(entries)
@@ -75,16 +139,11 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
         counts, extra = weighed(tape, Terms(tape, plan, loss), given)
         rules = proven(Proof(tape, plan), list(counts), pieces_of(plan.batch, sizes.first(plan.batch)))
         return Planned(plan, {s: (g, rules[s]) for s, g in counts.items()}, extra)
-    except (Writes, Elsewhere):
-        raise
     except Exception as why:  # for example one that a module raises when given only a few rows
-        if is_out_of_memory(why):
+        if isinstance(why, Refused) or is_out_of_memory(why):
             raise
-        if isinstance(why, Refused):
-            reason = why.more(str(why))
-        else:
-            reason = Refused(f"the step cannot be run on fewer rows: {type(why).__name__}: {why}".splitlines()[0])
-        return Planned(None, {loss: (1.0 if given is None else given, None)}, {}, reason)
+        said = f"the step cannot be run on fewer rows: {type(why).__name__}: {why}"
+        raise Refused(said.splitlines()[0]) from None
 
 
 def refuse_unrepeatable(tape: Tape) -> None:
@@ -113,95 +172,170 @@ def summed(
     return grads
 
 
-def finish(
-    tape: Tape, args: tuple, kwargs: dict, params: list, before: list, failure: BaseException, sizes: Any, report: Any
-) -> None:
-    """Sets the gradients that a failed backward pass has not computed. ``args`` and ``kwargs`` are the arguments
-    of the call to backward. ``before`` holds, for each parameter, what :func:`state_of` returned before that
-    call."""
-    loss = place_of(args[0]).slot  # type: ignore[union-attr]
-    tape.drop(args[:1])
-    clean(failure)
-    given = args[1] if len(args) > 1 else kwargs.get("gradient")
-    modules = modules_of(tape)
-    records = [f for f in map(record_of, modules) if f is not None]
-    changing = [f for f in records if f.changes_buffers() and not tape.approximate]
-    plan, targets, extra, why = planned(tape, loss, given, sizes)
-    if plan is not None:  # without a plan, the whole batch is run again and judged by its loss
-        confirm(tape, plan, needed(tape, [loss]))
-    elif any(f.writes for f in records) or any(
-        e.snapshot is None and (record := record_of(e.module)) is not None and record.moving
-        for e in tape.entries
-        if e.module is not None
-    ):
-        raise Refused("a module's calls change its attributes or frozen parameters")
-    else:
-        refuse_unrepeatable(tape)
-    offload = plan is None and any(t.is_cuda for t in params)
-    written = [(b, b.detach().clone()) for f in changing for b in f.changing or ()]
-    if any(
-        record_of(e.module) in changing and e.nth != record_of(e.module).calls  # type: ignore[union-attr]
-        for e in tape.entries
-        if e.module is not None
-    ):
-        raise (why or Refused("")).more(f"{why}, and a module that changes its buffers has been called again since")
-    if not all([f.put_back() for f in changing]):
-        raise (why or Refused("")).more(f"{why}, and the earlier values of the buffers are not known")
-    after = random_state()
-    set_random_state(tape.random)
-    snapshot = Snapshot(submodules(modules), plan is None or plan.deep)
-    try:
-        values, inputs, sums, count = gradients(tape, plan, targets, sizes.next, offload=offload)
-    except BaseException as e:
-        snapshot.put_back()
-        with torch.no_grad():
-            for b, value in written:
-                b.copy_(value)
-        if not isinstance(e, Refused):
-            raise
-        if why is not None and not tape.approximate:
-            refuse_unless_approximable(modules, why)
-            tape.approximate = True
+class FailedBackward:
+    """A backward pass that has failed. ``args`` and ``kwargs`` are the arguments of the call to backward, ``usual``
+    whether these are of the usual kind. ``before`` holds, for each of ``params``, what :func:`state_of` returned before
+    that call."""
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        tape: Tape,
+        args: tuple,
+        kwargs: dict,
+        failure: BaseException,
+        params: list,
+        before: list,
+        usual: bool,
+    ) -> None:
+        self._recovery, self._tape, self._args, self._failure = recovery, tape, args, failure
+        self._params, self._before, self._usual = params, before, usual
+        self._given = args[1] if len(args) > 1 else kwargs.get("gradient")
+        self._modules = modules_of(tape)
+        self._records: list[RecordedModule] = [r for r in map(record_of, self._modules) if r is not None]
+
+        self._cleaned = False
+
+    def ways(self) -> Sequence[Way]:
+        return [self.pieces, self.whole]
+
+    def _ready(self) -> None:
+        """Raises :class:`Unrepeatable` if nothing may be run again. Otherwise lets go of the failed pass."""
+        if self._cleaned:
+            return
+        tape = self._tape
+        if tape.why_not:
+            raise Unrepeatable(tape.why_not)
+        if not self._usual:
+            raise Unrepeatable("the graph is kept to be used again (retain_graph)")
+        if reduced(self._params):
+            raise Unrepeatable("DistributedDataParallel had begun to reduce gradients when memory ran out in backward")
+        note(tape)
+        tape.drop(self._args[:1])
+        clean(self._failure)
+        self._cleaned = True
+
+    def pieces(self, _: Optional[Refused]) -> None:
+        """Runs the step in pieces."""
+
+        def work() -> None:
+            self._ready()
+            tape, loss, sizes = self._tape, self._loss(), self._recovery.sizes
+            plan, targets, extra = planned(tape, loss, self._given, sizes)
+            confirm(tape, plan, needed(tape, [loss]))
+            done = self._run(plan, targets, False)
+            if same_random_state(tape.random, random_state()):
+                self._compare(done.values, half_in(tape, self._modules))
+            self._give(done, extra)
+            sizes.confirm(done.pieces)
+            self._recovery.report.survived(self._failure, Survival.pieces(plan.batch, done.pieces))
+
+        self._recovery.guarded(work)
+        self._end()
+
+    def whole(self, why: Optional[Refused]) -> None:
+        """Runs the whole step again, on a GPU with the tensors that autograd saves on the host. It is judged by its
+        loss."""
+
+        def work() -> None:
+            self._ready()
+            tape, sizes, offload = self._tape, self._recovery.sizes, any(t.is_cuda for t in self._params)
+            if isinstance(why, Elsewhere) or any(r.writes for r in self._records) or self._moves():
+                raise Refused("a module's calls change its attributes or frozen parameters")
+            refuse_unrepeatable(tape)
+            written = self._buffers_put_back()
+            try:
+                done = self._run(None, {self._loss(): (1.0 if self._given is None else self._given, None)}, offload)
+            except BaseException:
+                with torch.no_grad():
+                    for b, value in written:
+                        b.copy_(value)
+                raise
+            self._compare(done.values, True)  # other kernels may be used where little memory is free
+            self._give(done, {})
+            sizes.refused()
+            for r in self._records if offload else ():
+                r.hosted = sizes.cost()
+            self._recovery.report.survived(self._failure, Survival("batch", why))
+
+        self._recovery.guarded(work)
+        self._end()
+
+    def _end(self) -> None:
+        self._tape.close()
+        self._tape.step.finished()
+
+    def _loss(self) -> int:
+        return place_of(self._args[0]).slot  # type: ignore[union-attr]
+
+    def _called(self) -> list[tuple[Entry, RecordedModule]]:
+        found = ((e, record_of(e.module)) for e in self._tape.entries if e.module is not None)
+        return [(e, r) for e, r in found if r is not None]
+
+    def _moves(self) -> bool:
+        """Whether calls change attributes in ways that are not known well enough to be undone."""
+        return any(e.snapshot is None and r.moving for e, r in self._called())
+
+    def _buffers_put_back(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Gives buffers that calls change the values from before the step. Returns them with the values that they
+        had."""
+        changing = [r for r in self._records if r.changes_buffers()]
+        written = [(b, b.detach().clone()) for r in changing for b in r.changing or ()]
+        if any(r in changing and e.nth != r.calls for e, r in self._called()):
+            raise Refused("a module that changes its buffers has been called again since")
+        if not all([r.put_back() for r in changing]):
+            raise Refused("the earlier values of the buffers are not known")
+        return written
+
+    def _run(self, plan: Optional[Plan], targets: Targets, offload: bool) -> Done:
+        """Runs the step again, in pieces if there is a plan. Leaves random state as it is, and what modules hold as it
+        is unless the whole batch has succeeded: the script's own call would have left the same."""
+        tape, after = self._tape, random_state()
+        snapshot, succeeded = Snapshot(submodules(self._modules), plan is None or plan.deep), False
+        set_random_state(tape.random)
+        try:
+            done = Done(*gradients(tape, plan, targets, self._recovery.sizes.next, offload=offload))
+            succeeded = True
+            return done
+        finally:
+            if plan is not None or not succeeded:
+                snapshot.put_back()
             set_random_state(after)
-            return finish(tape, args, kwargs, params, before, failure, sizes, report)
-        raise (why or e).more(str(why or e)) from None
-    finally:
-        set_random_state(after)
-    if plan is not None:  # after a run of the whole batch, keep what the user's own call would have left
-        snapshot.put_back()
-    # The whole batch may use other kernels where little memory is free.
-    rounded = plan is None or half_in(tape, modules)
-    if (plan is None or same_random_state(tape.random, after) and not tape.approximate) and not all(
-        as_before(tape, s, v, rounded) for s, v in values.items()
-    ):
-        raise Refused("the loss is different when the step is repeated")
-    reached = {id(p): state_of(p) != b for p, b in zip(params, before)}
-    # Backward has used them up: what is behind them must have its gradient.
-    graphs = [t for t in extra if not t.is_leaf]
-    behind = leaves_behind(graphs)
-    if inputs.graphs or behind is None or not all(reached.get(id(t)) for t in behind):
-        raise Refused("the step depends on a graph that the script built outside it and may already have freed")
-    grads = summed(inputs, sums, extra)
-    tensors = {id(t): t for t in [*inputs.tensors, *extra] if all(t is not g for g in graphs)}
-    if any(i not in reached or reached[i] and i in inputs.shared for i in tensors):
-        raise Refused("it is not known whether a tensor has already received its gradient")
-    rest = [t for i, t in tensors.items() if not reached[i]]
-    if rest:
-        with torch.enable_grad():
-            value = HandBack.apply(torch.zeros(()), tape, [[grads[id(t)] for t in rest]], 1.0, *rest)
-        with in_place():  # hooks of the script run, on parameters
-            value.backward()
-    if plan is not None:
-        sizes.confirm(count)
-    else:
-        sizes.refused()
-        for f in records if offload else ():
-            f.hosted = sizes.cost()
-    report.survived(
-        failure, Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count, tape.approximate)
-    )
-    tape.close()
-    tape.failure = None  # its frames hold the tape
+
+    def _compare(self, values: dict[int, Any], rounded: bool) -> None:
+        if not all(as_before(self._tape, s, v, rounded) for s, v in values.items()):
+            raise Refused("the loss is different when the step is repeated")
+
+    def _give(self, done: Done, extra: dict[torch.Tensor, torch.Tensor]) -> None:
+        """Gives the gradients to the parameters that the failed pass had not reached."""
+        inputs = done.inputs
+        reached = {id(p): state_of(p) != b for p, b in zip(self._params, self._before)}
+        # Backward has used these graphs up: what is behind them must have its gradient.
+        graphs = [t for t in extra if not t.is_leaf]
+        behind = leaves_behind(graphs)
+        if inputs.graphs or behind is None or not all(reached.get(id(t)) for t in behind):
+            raise Refused("the step depends on a graph that the script built outside it and may already have freed")
+        grads = summed(inputs, done.sums, extra)
+        tensors = {id(t): t for t in [*inputs.tensors, *extra] if all(t is not g for g in graphs)}
+        if any(i not in reached or reached[i] and i in inputs.shared for i in tensors):
+            raise Refused("it is not known whether a tensor has already received its gradient")
+        missing = [t for i, t in tensors.items() if not reached[i]]
+        if missing:
+            with torch.enable_grad():
+                sums = [grads[id(t)] for t in missing]
+                value = HandBack.apply(torch.zeros(()), self._tape, [sums], 1.0, *missing)
+            with in_place():  # hooks of the script run, on parameters
+                value.backward()
+
+
+class Done(NamedTuple):
+    """What a replay has computed: the values of scalars, by slot, the inputs and their gradients, the number of
+    pieces."""
+
+    values: dict[int, Any]
+    inputs: Inputs
+    sums: Gradients
+    pieces: int
 
 
 def as_before(tape: Tape, slot: int, value: Any, rounded: bool) -> bool:

@@ -65,7 +65,7 @@ class Check:
             return
         found: dict[str, Any] = {"modules": ", ".join(type(m).__name__ for m in models)}
         try:
-            found.update(recorder._guarded(look))
+            found.update(recorder.guarded(look))
         except Refused as why:
             found["why"] = str(why)
         self._found.append({**found, "where": self._report.here()})
@@ -98,9 +98,8 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any) -> dict[str, Any]:
     """Reports how far the summed gradients of two pieces are from the gradients of the whole batch,
     relative to the largest element of each tensor. Neither run draws random numbers. Raises
     :class:`Refused` if pieces would be wrong, or if there is not enough memory."""
-    plan, targets, extra, why = planned(tape, loss, given, sizes)
-    if plan is None:
-        raise why  # type: ignore[misc]  # there is one if there is no plan
+    with refusing():
+        plan, targets, extra = planned(tape, loss, given, sizes)
     with (
         refusing(),
         precisely(tape, range(len(tape.entries))) as single,

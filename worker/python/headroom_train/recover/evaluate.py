@@ -9,21 +9,24 @@ training, and need less memory for each row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, patiently
-from ..hooks.genuine import is_inference
+from ..failure import Refused, Survival, clean, is_out_of_memory, patiently, release_frames
+from ..hooks.genuine import apart, is_inference
 from ..proof.proof import Proof
 from ..proof.rerun import run
-from ..proof.rows import Plan, Rows, Slot
+from ..proof.rows import Other, Plan, Rows, Slot
 from ..proof.weights import typed, weight
 from ..replay.pieces import by_pieces, pieces_of
+from ..sandbox.norms import refuse_batchwise
+from ..tape.functions import recorded
 from ..tape.recorded_module import RecordedModule
 from ..tape.snapshot import Change, Snapshot
-from ..tape.tape import Tape, random_state, same_random_state
-from ..tape.trees import unflatten
+from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
+from ..tape.trees import tensors_in, unflatten
+from .recovery import Recovery
 
 
 class Watch:
@@ -45,8 +48,8 @@ class Watch:
         }
 
     def _changed(self) -> Iterator[Change]:
-        snapshot = (self._snapshot, self._known.still)
-        return (c for h in snapshot if h is not None for c in h.changed() if c.name != "training")
+        both = (self._snapshot, self._known.still)
+        return (c for s in both if s is not None for c in s.changed() if c.name != "training")
 
     def why_not(self) -> Optional[str]:
         """What the call has changed, or may have changed; None if it has changed nothing."""
@@ -66,6 +69,103 @@ class Watch:
         known.moving = [*{*known.moving, *(c.module for c in self._changed())}]
         moving = {id(m()) for m in known.moving}
         known.still = Snapshot(m for m in self._module().modules() if id(m) not in moving)  # type: ignore[union-attr]
+
+
+def evaluate(
+    recorder: Any, record: RecordedModule, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict
+) -> Any:
+    """Calls a module without gradients. Repeats the call in pieces if it runs out of memory."""
+    sizes, limits = recorder.evaluation, record.evaluation
+    try:
+        taped = recorded(args, kwargs)
+        if not taped:
+            with apart():
+                watch, state = Watch(record, tensors_in((args, kwargs))), random_state()
+                preemptive = sizes.too_large(limits, args, kwargs)
+    except Exception as e:
+        record.unreadable(e)
+    if record.why_not:
+        return recorder.unrecorded(record.why_not, call, args, kwargs)
+    if taped:
+        if any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
+            return call(*args, **kwargs)
+        with recorder.inside(taped):  # some modules are faster with plain tensors, and round otherwise
+            return call(*args, **kwargs)
+    failed: Optional[BaseException] = sizes.failure if preemptive else None
+    if not preemptive:
+        try:
+            result = call(*args, **kwargs)
+        except BaseException as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        if failed is None:
+            try:
+                watch.passed()
+            except Exception as e:
+                record.unreadable(e)
+            return result
+        release_frames(failed)
+        set_random_state(state)
+        sizes.failed(limits, args, kwargs, failed)
+
+    def pieces(_: Optional[Refused]) -> Any:
+        try:
+            changed = watch.why_not()
+            if changed:
+                raise Refused(f"{type(module).__name__} had changed {changed} when it failed")
+            clean(failed)
+            result, count, batch = recorder.guarded(lambda: _evaluated(recorder, module, call, args, kwargs, failed))
+        except Refused:
+            sizes.refused()
+            raise
+        sizes.confirm(count)
+        if not preemptive:
+            recorder.report.survived(failed, Survival.pieces(batch, count))
+        return result
+
+    def again(why: Optional[Refused]) -> Any:
+        """Makes the call once more, after cleaning up."""
+        if watch.why_not() is not None:
+            raise Refused("the call has changed something")
+        clean(failed)
+        set_random_state(state)
+        error: Optional[BaseException] = None
+        try:
+            result = call(*args, **kwargs)
+        except Exception as e:
+            error = e
+        if error is not None:
+            raise Refused("the call does not fit as a whole")
+        recorder.report.survived(failed, Survival("call", why))
+        return result
+
+    if not preemptive:
+        return recorder.recover(failed, [pieces, again], training=False)
+    try:
+        return pieces(None)
+    except Refused:
+        pass
+    return call(*args, **kwargs)  # nothing has failed yet
+
+
+def _evaluated(
+    recovery: Recovery, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Any
+) -> tuple[Any, int, int]:
+    """The result of a call, computed in pieces; their number, and the number of rows."""
+    refuse_batchwise([module])
+    tape = Tape()
+    tape.step.fails(failure)
+    entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
+    plan = Plan(tape, entry)
+    leaves, tree = recovery.tried(tape, [module], lambda: plan.result(entry))
+    entry.slots = [i if isinstance(leaf, Slot) else None for i, leaf in enumerate(leaves)]
+    tape.entries.append(entry)
+    plan.accept()
+    if plan.left or plan.keeps:
+        raise Refused("a call changes an attribute")
+    leaves = [recovery.unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
+    return (*in_pieces(tape, plan, leaves, tree, recovery.evaluation), plan.batch)  # type: ignore[attr-defined]
 
 
 def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:

@@ -38,6 +38,14 @@ from .backward import state_of
 IGNORED = [-100]  # the label that PyTorch's losses ignore by default
 
 
+_CHANGES = "a call to the model changes its buffers or attributes"
+
+
+def refuse_changes(records: Sequence[RecordedModule]) -> None:
+    if any(r.changes_buffers() or r.moving for r in records):
+        raise Refused(_CHANGES)
+
+
 class Run(NamedTuple):
     """What the function computes for some rows."""
 
@@ -73,20 +81,18 @@ class Explicit:
             raise
 
     def _guarded(self, args: tuple, kwargs: dict) -> Any:
-        recorder = self._recorder
+        recorder, sizes = self._recorder, self._sizes
         if recorder.mine().busy or not recorder.here() or not torch.is_grad_enabled() or recorded(args, kwargs):
             return self._function(*args, **kwargs)
         records = [record_of(m) or RecordedModule(recorder, m) for m in self._models]
-        if not all([recorder.claims(f, trains=True) for f in records]):
+        if not all([recorder.claims(r, trains=True) for r in records]):
             return self._function(*args, **kwargs)
-        for f in records:
-            f.before(versions_of(f.params).count(-1))
+        for r in records:
+            r.before(versions_of(r.params).count(-1))
         state, before = random_state(), [state_of(p) for p in self._params]
-        failed: Optional[BaseException] = (
-            self._sizes.failure if self._sizes.too_large(self._limits, args, kwargs) else None
-        )
-        preemptive = failed is not None
-        if failed is None:
+        preemptive = sizes.too_large(self._limits, args, kwargs)
+        failed: Optional[BaseException] = sizes.failure if preemptive else None
+        if not preemptive:
             try:
                 result = self._called(args, kwargs)
             except BaseException as e:
@@ -94,32 +100,45 @@ class Explicit:
                     raise
                 failed = e
             if failed is None:
-                for f in records:
-                    f.after()
-                if recorder.check is not None:
-                    recorder.check.function(recorder, lambda: self.compared(records, args, kwargs), self._models)
-                return result
+                return self._succeeded(records, args, kwargs, result)
             release_frames(failed)
-            self._sizes.failed(self._limits, args, kwargs, failed)
+            sizes.failed(self._limits, args, kwargs, failed)
         set_random_state(state)
-        try:
-            if not all([f.put_back() for f in records]) or any(f.changes_buffers() or f.moving for f in records):
-                raise Refused("a call to the model changes its buffers or attributes")
-            clean(failed)
-            result, count = recorder._guarded(lambda: self._in_pieces(args, kwargs, before))
-        except Refused as why:
-            self._sizes.refused()
-            if preemptive:  # nothing has failed yet
-                return self._called(args, kwargs)
-            recorder._refused(failed, why)
-        self._sizes.confirm(count)
-        recorder.report.sizes = self._sizes
+
+        def pieces(_: Optional[Refused]) -> Any:
+            try:
+                if not all([r.put_back() for r in records]):
+                    raise Refused(_CHANGES)
+                refuse_changes(records)
+                clean(failed)
+                result, count = recorder.guarded(lambda: self._in_pieces(args, kwargs, before))
+            except Refused:
+                sizes.refused()
+                raise
+            sizes.confirm(count)
+            recorder.report.sizes = sizes
+            if not preemptive:
+                recorder.report.survived(failed, Survival.pieces(rows_of(args, kwargs), count))
+            return result
+
         if not preemptive:
-            recorder.report.survived(failed, Survival.pieces(rows_of(args, kwargs), count))
+            return recorder.recover(failed, [pieces])
+        try:
+            return pieces(None)
+        except Refused:
+            pass
+        return self._called(args, kwargs)  # nothing has failed yet
+
+    def _succeeded(self, records: Sequence[RecordedModule], args: tuple, kwargs: dict, result: Any) -> Any:
+        for r in records:
+            r.after()
+        check = self._recorder.check
+        if check is not None:
+            check.function(self._recorder, lambda: self.compared(records, args, kwargs), self._models)
         return result
 
     def _called(self, args: tuple, kwargs: dict) -> Any:
-        with self._recorder._inside(()):
+        with self._recorder.inside(()):
             return self._function(*args, **kwargs)
 
     def _in_pieces(self, args: tuple, kwargs: dict, before: list) -> tuple[Any, int]:
@@ -188,8 +207,7 @@ class Explicit:
         """Computes each parameter's gradient for the whole batch and in two pieces, for headroom
         check. Returns the gradients for the whole batch, the sums over the pieces, the number of
         rows, the number of pieces, and whether anything was computed in half precision."""
-        if any(f.changes_buffers() or f.moving for f in records):
-            raise Refused("a call to the model changes its buffers or attributes")
+        refuse_changes(records)
         batch = self._batch_of(args, kwargs)
         with self._gradients_kept():
             rule, _, _ = Trial(self, args, kwargs, batch).proven(pieces_of(batch, in_two(batch)(0)))

@@ -25,7 +25,6 @@ from ..proof.recheck import confirm
 from ..proof.rerun import modules_of, needed, run, unchanged
 from ..proof.rows import Plan, Slot
 from ..proof.terms import Terms
-from ..sandbox.norms import Statistics, batchwise
 from ..sandbox.sandbox import rehearsal
 from ..tape.graph import KEEP, sequence, walk, within
 from ..tape.snapshot import Snapshot, attributes, submodules
@@ -42,7 +41,7 @@ def gone(tape: Tape) -> torch.Tensor:
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
-    place.deferred, place.failure = True, bare(tape.failure)
+    place.deferred, place.failure = True, bare(tape.step.failure)
     return empty
 
 
@@ -73,7 +72,7 @@ def unseen(tape: Tape, plan: Plan) -> Iterator[None]:
     """A context for a replay. On exit, it undoes whatever the pieces left on modules, so that the script does not
     see it."""
     begin = sequence()
-    snapshot = Snapshot(submodules(modules_of(tape)), plan.deep) if plan.leaves or tape.complete else None
+    snapshot = Snapshot(submodules(modules_of(tape)), plan.deep) if plan.leaves or tape.step.complete else None
     try:
         yield
     finally:
@@ -92,7 +91,7 @@ class HandBack(torch.autograd.Function):
     def forward(
         ctx: Any, value: torch.Tensor, tape: Tape, sums: list, scale: float, *inputs: torch.Tensor
     ) -> torch.Tensor:
-        ctx.tape, ctx.sums, ctx.scale, ctx.failure = weakref.ref(tape), sums, scale, bare(tape.failure)
+        ctx.tape, ctx.sums, ctx.scale, ctx.failure = weakref.ref(tape), sums, scale, bare(tape.step.failure)
         return value.detach().clone()
 
     @staticmethod
@@ -101,10 +100,9 @@ class HandBack(torch.autograd.Function):
             # The sums have been freed already, or a second derivative is wanted, for which nothing is known here.
             raise ctx.failure
         tape = ctx.tape()
-        retain = tape is not None and tape.retain
+        retain = tape is not None and tape.step.retain
         if tape is not None:
-            tape.done = True
-            tape.failure = ctx.failure  # the traceback of the original exception holds the step's arguments
+            tape.step.handed_back(ctx.failure)
         with set_aside():
             return HandBack._scaled(ctx, retain, grad)
 
@@ -273,7 +271,7 @@ class Deferred:
         """Whether a slot's tensor has a graph that is still whole, once the gradients of a scalar have been handed
         back."""
         graph = self._graph(slot)
-        return bool(graph) and (self.tape.retain or not graph & self._used)
+        return bool(graph) and (self.tape.step.retain or not graph & self._used)
 
     def maker(self, slot: int) -> Entry:
         """The entry that has made a slot's tensor."""
@@ -381,10 +379,10 @@ class Deferred:
             return found
         confirm(self.tape, self.plan, entries)
         # The cached blocks have the sizes of the whole batch, and would make pieces fail that otherwise fit.
-        if not self.tape.preemptive:
+        if not self.tape.step.preemptive:
             clean(thorough=False)
         after = random_state()
-        begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.complete else after)
+        begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.step.complete else after)
         set_random_state(self._begun)
         kept = self._kept()
         cuda = any(self.plan.slots[s].device.type == "cuda" for s in counts)
@@ -403,17 +401,15 @@ class Deferred:
             raise (why or refused).more(str(why or refused)) from None
         finally:
             # Otherwise the replay has drawn what the script's own calls would have drawn.
-            if self.tape.complete or begun is not None:
+            if self.tape.step.complete or begun is not None:
                 set_random_state(after)
         if plan is not None:
             self.sizes.confirm(count)
         else:
             self.sizes.refused()
-        if not self.tape.preemptive:
-            survival = (
-                Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count, self.tape.approximate)
-            )
-            self.report.survived(self.tape.failure, survival)
+        if not self.tape.step.preemptive:
+            survival = Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count)
+            self.report.survived(self.tape.step.failure, survival)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
         self._values.update({s: value for s, value in ((s, k.whole()) for s, k in kept.items()) if value is not None})
@@ -447,7 +443,7 @@ class Deferred:
             len(tops) == len(others) == 1
             and wanted <= others[0]
             and math.prod(self.plan.slots[tops[0]].shape) == 1
-            and not self.tape.done
+            and not self.tape.step.done
         ):
             with suppress(Refused):  # the values of the terms alone may still be known
                 self.scalar(tops[0])
@@ -526,7 +522,7 @@ class Deferred:
     def _kept(self) -> dict[int, Kept]:
         """Memory, by slot, for the values of the results that the script holds. The pieces fill it, since the
         script may ask for these values once the weights have changed."""
-        release_frames(self.tape.failure)
+        release_frames(self.tape.step.failure)
         rows = [s for s in self._held() if self.plan.slots[s].dim is not None and s not in self._values]
         return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in rows) if kept.value is not None}
 
@@ -561,7 +557,7 @@ class Deferred:
                 kept = Kept(plan.slots[slot])
                 if kept.value is None:
                     raise Refused("there is not enough memory for the values of a result")
-                with unseen(tape, plan), Statistics(batchwise(modules_of(tape)), []):
+                with unseen(tape, plan):
                     by_pieces(
                         plan.batch,
                         lambda failed: failed // 2 if failed else self.sizes.first(plan.batch),

@@ -15,12 +15,10 @@ import torch
 
 from ..failure import Refused, clean, is_out_of_memory
 from ..proof.proof import SMALL, SOME, Inputs, Proof, halves, parted, proven
-from ..proof.rerun import modules_of, needed, run, unchanged
+from ..proof.rerun import needed, run, unchanged
 from ..proof.rows import Plan, Rows
 from ..proof.weights import Rule, agrees, weight
-from ..sandbox.norms import ALLOWANCE, HINT, Statistics, allowed, batchwise, independent
 from ..sandbox.sandbox import HALF, NoRandomness
-from ..tape.recorded_module import record_of
 from ..tape.tape import Tape, random_state, same_random_state, set_random_state
 
 FINE = 16  # pieces that are finer than this part of a batch take longer than giving up what could be kept for later
@@ -157,18 +155,9 @@ def gradients(
     rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # rules that are still to be checked
 
     def work(rows: Optional[Rows]) -> Any:
-        if norms is not None:
-            norms.put_back()
-        try:
-            return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
-        except ValueError:
-            if norms is not None and rows is not None and rows.count == 1:
-                raise Refused("BatchNorm cannot compute statistics over a piece of one row") from None
-            raise
+        return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
 
     def add(rows: Optional[Rows], got: Any) -> None:
-        if norms is not None:
-            norms.add(1.0 if rows is None else rows.count / rows.batch)
         if got is not None:
             rules.clear()
             piece_values, grads, leaves, kept = got
@@ -187,16 +176,14 @@ def gradients(
         return kept
 
     batch = None if plan is None else plan.batch
-    norms = statistics(tape, entries) if tape.approximate else None
-    with norms or nullcontext():
-        try:
-            return values, inputs, sums, by_pieces(batch, size, work, add, forget)
-        except Refuted:
-            Proof.known.clear()
-        proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
-        rules.update(proven(proof, list(targets), pieces))
-        targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}
+    try:
         return values, inputs, sums, by_pieces(batch, size, work, add, forget)
+    except Refuted:
+        Proof.known.clear()
+    proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
+    rules.update(proven(proof, list(targets), pieces))
+    targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}
+    return values, inputs, sums, by_pieces(batch, size, work, add, forget)
 
 
 class Refuted(Refused):
@@ -218,7 +205,7 @@ def _piece(
     weights = {}
     for slot, (_, rule) in targets.items():
         weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))
-    if not any(weights.values()) and not keep and not tape.approximate:
+    if not any(weights.values()) and not keep:
         return None  # none of these rows has a weight: the mean would be NaN
     leaves = inputs.leaves(rows)
     hooks = on_host() if offload else nullcontext()
@@ -290,7 +277,7 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
         return torch.stack([v for some in (rows, *parts) for v in values(outputs, some)])
 
     parts, state = halves(rows), random_state()
-    with torch.no_grad(), independent(modules_of(tape)) if tape.approximate else nullcontext():
+    with torch.no_grad():
         found = losses()
         if not same_random_state(state, random_state()):
             set_random_state(state)
@@ -331,40 +318,3 @@ def on_host() -> Any:
         return kept.to(device, non_blocking=True)
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-
-
-def approximable(modules: Sequence[torch.nn.Module]) -> bool:
-    """Whether, judging by the modules' buffers, statistics over the batch are the only reason why
-    their calls cannot be run in pieces."""
-    layers = batchwise(modules)
-    return bool(layers) and not any(f is not None and f.changes_buffers(beside=layers) for f in map(record_of, modules))
-
-
-def refuse_unless_approximable(modules: Sequence[torch.nn.Module], why: Refused) -> None:
-    """Raises ``why`` unless the calls of these modules may be run in pieces that have statistics of
-    their own."""
-    if not approximable(modules):
-        raise why.more(str(why))
-    if not allowed():
-        said = why.more(f"{why}; {HINT}")
-        said.allowance = ALLOWANCE
-        raise said
-
-
-def statistics(tape: Tape, entries: Sequence[int]) -> Statistics:
-    """The :class:`Statistics` of a tape's layers, for running these entries in pieces. The running
-    statistics are updated only for calls that the script did not complete, and only once for each
-    layer: the calls that the script did complete have already updated theirs with the whole
-    batch."""
-    modules = [tape.entries[i].module for i in entries if tape.entries[i].module is not None]
-    deferred = [
-        tape.entries[i].module
-        for i in entries
-        if tape.entries[i].module is not None and tape.entries[i].between == (0, 0)
-    ]
-    made = batchwise([e.module for e in tape.entries if e.module is not None and e.between != (0, 0)])
-    new = [layer for layer in batchwise(deferred) if layer not in tape.counted]  # type: ignore[arg-type]
-    if any(layer in made for layer in new):
-        raise Refused("a BatchNorm layer has been used both before the failure and after it")
-    tape.counted.update(new)
-    return Statistics(batchwise(modules), new)  # type: ignore[arg-type]

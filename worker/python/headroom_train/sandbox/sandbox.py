@@ -22,7 +22,6 @@ from ..tape.graph import REENTRANT, leaves, walk
 from ..tape.recorded_module import ANYWHERE, CALLED, NEVER
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import OwnMode, random_state, set_random_state
-from .norms import independent
 
 _FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
 HALF = {torch.float16, torch.bfloat16}
@@ -346,5 +345,5 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """A context for running modules on a few rows: nothing of the run remains, and work that is specific
     to a number of rows, such as compiling, is avoided."""
     modules = list(modules)
-    with undone(modules), independent(modules), eager(), ready_attention(), unwarned():
+    with undone(modules), eager(), ready_attention(), unwarned():
         yield

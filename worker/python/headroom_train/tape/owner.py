@@ -34,9 +34,7 @@ class Thread:
     def in_step(self) -> bool:
         """Whether somebody still needs what was recorded on this thread, or something is being recorded."""
         tape = self.tape
-        return (
-            self.busy or len(self.deferred) > 0 or tape is not None and not (tape.closed or tape.done) and tape.alive()
-        )
+        return self.busy or len(self.deferred) > 0 or tape is not None and not tape.step.over and tape.alive()
 
 
 class _Life:

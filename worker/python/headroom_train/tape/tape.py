@@ -26,6 +26,7 @@ from ..failure import bare, unframed
 from ..hooks.genuine import asked, is_inference, numel, unseen_copy
 from .graph import drop
 from .snapshot import parameters
+from .step import Step
 from .trees import LEAVES, Tree, flatten, plain, unflatten
 
 SHORT = 4  # a tape with fewer entries is not shortened
@@ -133,6 +134,7 @@ class Tape:
     """The calls of one step. Used only on the thread that trains."""
 
     def __init__(self) -> None:
+        self.step = Step()
         self.entries: list[Entry] = []
         self.outside: list[torch.Tensor] = []
         self.versions: list[int] = []  # of the outside tensors when they were recorded
@@ -141,23 +143,14 @@ class Tape:
         self._held = 0  # how many of the live tensors the user still holds, of those that have a graph or no values
         # Values of results with one element that require a gradient, by slot.
         self.scalars: dict[int, torch.Tensor] = {}
-        self.sampled: Any = None  # what the script held when something failed: see recheck.note
         self.count = 0  # the number of slots
         self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
-        self.failure: Optional[BaseException] = None  # the user's exception, once something has failed
         self.random = random_state()
         self._long = SHORT  # how many entries there may be before those are looked for that can be forgotten
         # On which it is recorded: see owner.Thread; None once that has ended.
         self.thread: Callable[[], Any] = lambda: None
-        self.closed = False
-        self.done = False  # its gradients have been handed back
-        self.complete = False  # every module's call had finished when something failed
         # Sequence numbers of the graphs of tries and replays, which must not be used.
         self.spans: list[tuple[int, int]] = []
-        self.preemptive = False  # its calls run in pieces straight away, and nothing has failed
-        self.approximate = False  # its pieces have BatchNorm statistics of their own, as the user has allowed
-        self.counted: set[torch.nn.Module] = set()  # BatchNorm layers whose running statistics a replay has updated
-        self.retain = False  # the gradients that were handed back are to be used again
         self.deferred: Any = None  # what is known about its deferred tensors
 
     # Recording.
@@ -286,7 +279,7 @@ class Tape:
             drop(
                 [t.grad_fn for t in tensors],
                 [t.grad_fn for t in self.outside if t.grad_fn is not None],
-                bare(self.failure),
+                bare(self.step.failure),
             )
 
     def refuse(self, why: str) -> None:
@@ -313,7 +306,7 @@ class Tape:
         failed."""
         if len(self.entries) < self._long:
             return
-        if self.deferred is None and self.failure is None and not any(e.inplace or e.fresh for e in self.entries):
+        if self.deferred is None and not self.step.failed and not any(e.inplace or e.fresh for e in self.entries):
             self._forget({place_of(t).slot for t in taped if place_of(t).tape is self})  # type: ignore[union-attr]
         self._long = 2 * len(self.entries) + SHORT
 
@@ -340,13 +333,13 @@ class Tape:
         self.random = next((e.random for e in self.entries if e.random is not None), None) or random_state()
 
     def _release(self) -> None:
-        self.closed = True
+        self.step.closes()
         self.entries, self.outside, self.live, self.deferred = [], [], [], None
-        self.scalars, self.sampled, self._known = {}, None, {}
+        self.scalars, self._known = {}, {}
 
     def close(self) -> None:
         """Makes the user's tensors plain again, except deferred ones, which keep the tape alive."""
-        if self.closed:
+        if self.step.closed:
             return
         there = [(t, place_of(t)) for t in (ref() for ref in self.live) if t is not None]
         found = [(t, place) for t, place in there if place is not None]

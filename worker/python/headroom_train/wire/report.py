@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 import torch
 
-from ..failure import APPROXIMATE, OURS, Mixed, Refused, Survival, is_out_of_memory
+from ..failure import OURS, Mixed, Refused, Survival, is_out_of_memory
 from ..memory import may_ask, unreserved
 from ..replay.sizes import Sizes
 from .growth import Growth
@@ -82,18 +82,15 @@ class Report:
     def survived(self, failure: BaseException, how: Survival) -> None:
         """Report that a failure was survived. Where a loss is computed from several scalars, each of them
         survives the failure; only the first one is reported, unless there was a new failure meanwhile."""
-        why = APPROXIMATE if how.approximate else str(how.why or "")
-        self.told = [
-            *self.told[-15:],
-            {"where": _where(failure), "how": str(how._replace(why=None, approximate=False)), "why": why},
-        ]
+        why = str(how.why or "")
+        self.told = [*self.told[-15:], {"where": _where(failure), "how": str(how._replace(why=None)), "why": why}]
         reported, self._open = getattr(failure, "_headroom_reported", False) and not self._open, False
         if reported:
             return
         failure._headroom_reported = True  # type: ignore[attr-defined]
         wire = self.wire()
         if wire is not None:
-            done = {"way": how.way, "rows": how.rows, "pieces": how.number, "approximate": how.approximate, "why": why}
+            done = {"way": how.way, "rows": how.rows, "pieces": how.number, "why": why}
             wire.survived(step=self._steps + 1, **done, **evidence(failure))
         else:
             say(f"out of memory, survived: {how}; {short(failure)}")
@@ -106,7 +103,7 @@ class Report:
         self.told = [*self.told[-15:], {"where": _where(failure), "why": str(why), "code": why.code}]
         wire = self.wire()
         if wire is not None:
-            reason = {"code": why.code, "allow": why.allowance, "mixed": training and isinstance(why, Mixed)}
+            reason = {"code": why.code, "mixed": training and isinstance(why, Mixed)}
             wire.refused(str(why), step=self._steps + 1, **reason, **(evidence(failure) if failure is not None else {}))
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")

@@ -1,0 +1,162 @@
+"""A module's call that has run out of memory, or is expected to, and how to make it all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..failure import Elsewhere, NoMemory, Refused, Survival, Writes, clean, is_out_of_memory, patiently, release_frames
+from ..hooks.genuine import in_place
+from ..proof.recheck import note, unsaved
+from ..proof.rerun import modules_of
+from ..replay.deferred import Deferred, disown
+from ..replay.pieces import on_host
+from ..sandbox.norms import batchwise, refuse_batchwise
+from ..tape.graph import sequence
+from ..tape.recorded_module import RecordedModule
+from ..tape.snapshot import Snapshot
+from ..tape.tape import Entry, Tape, place_of, random_state, set_random_state
+from ..tape.trees import flatten
+from .recovery import Recovery, Way
+
+
+class FailedCall:
+    """A module's call that has failed. ``again`` makes it once more, and is None if it must not be made again.
+    ``taped`` are the recorded tensors among its arguments."""
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        tape: Tape,
+        record: RecordedModule,
+        entry: Entry,
+        failure: BaseException,
+        again: Optional[Callable],
+        taped: Sequence[torch.Tensor],
+    ) -> None:
+        self._recovery, self._tape, self._record, self._entry = recovery, tape, record, entry
+        self._failure, self._again, self._taped = failure, again, taped
+        release_frames(failure)
+        tape.step.fails(failure)
+
+    def ways(self) -> Sequence[Way]:
+        hosted = [self.hosted] if any(p.is_cuda for p in self._record.params) else []
+        return [self.pieces, self.whole, *hosted]
+
+    def pieces(self, _: Optional[Refused]) -> Any:
+        """Returns results without values: they are computed afterwards, in pieces."""
+        state = random_state()
+        try:
+            return self._in_pieces()
+        except Refused:
+            if self._entry.snapshot is not None:  # the call may have been repeated for what it leaves behind
+                self._entry.snapshot.put_back()
+            set_random_state(state)
+            raise
+
+    def _in_pieces(self) -> Any:
+        recovery, tape, record, entry = self._recovery, self._tape, self._record, self._entry
+        module: Any = entry.module
+        recovery.may(tape)
+        recovery.guarded(lambda: note(tape))
+        disown(tape, [*modules_of(tape), module])
+        deferred = recovery.deferred_of(tape, entry)
+        if record.changes_buffers() or batchwise([module]):
+            recovery.guarded(lambda: self._sealed(deferred))
+            refuse_batchwise([module])
+            raise Refused(f"{type(module).__name__} changes its buffers")
+        leaves, tree = recovery.guarded(lambda: recovery.result(tape, deferred, entry))
+        if deferred.plan.keeps:
+            entry.snapshot = entry.snapshot or Snapshot(module.modules(), deep=True)
+        if deferred.plan.keeps or any(isinstance(leaf, (int, float)) for leaf in leaves):
+            leaves = recovery.guarded(lambda: self._made_once(leaves))
+        return recovery.guarded(lambda: recovery.postponed(tape, deferred, entry, leaves, tree))
+
+    def _sealed(self, deferred: Deferred) -> None:
+        """Raises :class:`Writes` if the call must not be repeated on the whole batch, or if there is not enough memory
+        to find out."""
+        if not self._record.tried:
+            try:
+                self._recovery.result(self._tape, deferred, self._entry)
+            except (Writes, Elsewhere):
+                raise
+            except NoMemory as why:
+                raise Writes(str(why)) from None
+            except Refused:
+                pass
+            self._record.tried = True
+
+    def _made_once(self, leaves: Sequence) -> list:
+        """Repeats, on the whole batch, a call that will be run in pieces. The script needs what the call leaves behind,
+        such as a count or a number for a log, and the numbers among its results, which a few rows do not show. Nothing
+        is saved for a backward pass. Returns the leaves of the call's result, with these numbers."""
+        tape, entry, keeps = self._tape, self._entry, self._tape.deferred.plan.keeps
+        does = f"changes {keeps}" if keeps else "returns a number"
+        refused = (
+            f"a call to {entry.call_name()} {does}, and there is not enough memory to repeat the call for the whole "
+            "batch"
+        )
+        if not self._may_repeat():
+            raise Refused(refused)
+        state, begin = random_state(), sequence()
+
+        def made() -> list:
+            if entry.snapshot is not None:
+                entry.snapshot.put_back()
+            set_random_state(state)
+            try:
+                with self._recovery.inside(self._taped), unsaved(), in_place():
+                    whole = flatten(self._again())[0]  # type: ignore[misc]
+            finally:
+                tape.spans.append((begin, sequence()))
+            if len(whole) != len(leaves):
+                raise Refused(f"{entry.call_name()} returns a different number of results for another batch")
+            return [w if isinstance(leaf, (int, float)) else leaf for leaf, w in zip(leaves, whole)]
+
+        return patiently(made, refused)
+
+    def _may_repeat(self) -> bool:
+        places = map(place_of, self._taped)
+        return self._again is not None and not any(p.deferred for p in places if p is not None)
+
+    def whole(self, why: Optional[Refused]) -> Any:
+        """Makes the call on the same rows, after cleaning up: this is for calls that cannot be cut."""
+        return self._repeated(why, "call", nullcontext)
+
+    def hosted(self, why: Optional[Refused]) -> Any:
+        """Makes the call on the same rows, with the tensors that autograd saves on the host."""
+        return self._repeated(why, "host", on_host)
+
+    def _repeated(self, why: Optional[Refused], way: str, context: Callable[[], Any]) -> Any:
+        if not self._may_repeat():
+            raise Refused("the call must not be repeated")
+        recovery, tape, record, entry = self._recovery, self._tape, self._record, self._entry
+        tape.step.repeated()
+        clean(self._failure)
+        record.before(entry.versions.count(-1))  # type: ignore[union-attr]
+        entry.nth = record.calls
+        state, begin = random_state(), sequence()
+        failed: Optional[BaseException] = None
+        try:
+            with recovery.inside(self._taped), context():
+                result = self._again()  # type: ignore[misc]
+        except Exception as e:
+            failed = e
+        if failed is None:
+            entry.between = (begin, sequence())
+            entry.snapshot = record.after()
+            recovery.sizes.refused()
+            if way == "host":
+                record.hosted = recovery.sizes.cost()
+            recovery.report.survived(self._failure, Survival(way, why))
+            tape.add(entry, result)
+            return result
+        tape.spans.append((begin, sequence()))
+        clean(failed)
+        set_random_state(state)
+        if not is_out_of_memory(failed) or not record.put_back():
+            self._again = None
+        raise Refused("the call does not fit as a whole")

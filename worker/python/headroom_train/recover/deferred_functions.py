@@ -1,0 +1,235 @@
+"""Functions that the script calls on results whose values are not in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..failure import Refused, clean, is_out_of_memory
+from ..hooks.genuine import in_place, numel
+from ..proof.rows import Slot
+from ..replay.deferred import LEFT, Deferred, foreign, make, postpone
+from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor, recorded
+from ..tape.tape import Entry, Tape, place_of
+from ..tape.trees import mapped, tensors_in
+from .recovery import Recovery
+
+_SAME_FOR_OTHER_ROWS = "the loss is the same for other rows, so it is not known how it depends on them"
+
+
+def changes_deferred(name: str, args: tuple) -> bool:
+    """Whether a function changes a tensor whose values are not in memory."""
+    place = place_of(args[0]) if changes(name) and args and isinstance(args[0], torch.Tensor) else None
+    return place is not None and place.deferred
+
+
+def needs_gradient(t: torch.Tensor) -> bool:
+    """Whether what a function makes of a deferred tensor may still be differentiated: its graph has not been used by a
+    backward pass."""
+    place: Any = place_of(t)
+    if not torch.is_grad_enabled():
+        return False
+    return not place.deferred or place.slot == LEFT or place.tape.deferred.differentiable(place.slot)
+
+
+def changed(recovery: Recovery, tape: Tape, deferred: Deferred, entry: Entry, target: torch.Tensor) -> None:
+    """Records an in-place operation on a result whose values are not in memory, or are about to be released."""
+    recovery.result(tape, deferred, entry)
+    tape.add(entry, target)
+    deferred.plan.accept()
+    postpone(tape)
+
+
+class DeferredFunction:
+    """One call of a function on recorded tensors of which some have no values. Some functions are recorded, and what
+    they return has no values either; for others, values are computed."""
+
+    def __init__(self, recovery: Recovery, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> None:
+        self._recovery, self._tape, self._deferred = recovery, tape, tape.deferred
+        self._func, self._name, self._args, self._kwargs = func, name, args, kwargs
+        self._changes = changes_deferred(name, args)
+
+    def call(self) -> Any:
+        name, recovery, tape = self._name, self._recovery, self._tape
+        if name == "__get__" and not gives_tensor(self._func, self._args):
+            return self._plainly()
+        if name in ("__set__", "data_ptr") or name in OPAQUE or self._kwargs.get("out") is not None:
+            why = Refused(f"{name} is used on a result whose values are not in memory")
+            recovery.refused(tape.step.failure, why)
+        if name == "backward" and self._kwargs.get("retain_graph"):
+            tape.step.retain = True
+        failure = tape.step.failure
+        try:
+            if self._only_asks():
+                return recovery.guarded(self._asked)
+            recovery.may(tape)
+            if foreign(tape, tensors_in((self._args, self._kwargs))):
+                raise Refused("the loss uses a tensor that a module computed but did not return")
+            if name in ASKS:
+                return recovery.guarded(self._asked)
+            recovery.guarded(self._unite)
+            self._replace(self._real)
+            if self._is_derived():
+                result = recovery.guarded(self._derived)
+                if result is not None:
+                    return result
+            self._replace(self._resolved)
+            if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
+                return recovery.guarded(self._result)
+        except Refused as why:
+            recovery.refused(failure, why)
+        return self._with_values()
+
+    def _recorded(self) -> Sequence[torch.Tensor]:
+        return recorded(self._args, self._kwargs)
+
+    def _plainly(self) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._func(*self._args, **self._kwargs)
+
+    def _replace(self, by: Callable[[Any], Any]) -> None:
+        self._args, self._kwargs = self._recovery.guarded(lambda: (mapped(by, self._args), mapped(by, self._kwargs)))
+
+    def _only_asks(self) -> bool:
+        """Whether the step is over, and what the function returns cannot be differentiated any more."""
+        return self._tape.step.done and not self._changes and not any(map(needs_gradient, self._recorded()))
+
+    def _unite(self) -> None:
+        """Makes a number of the batch real if it is about to be changed, and shares memory with others."""
+        target = place_of(self._args[0]) if self._changes else None
+        plan = self._deferred.plan
+        if target is None or target.tape is not self._tape:
+            return
+        if plan.is_shared(target.slot) and plan.slots[target.slot].dim is None:
+            self._deferred.unite(target.slot)
+
+    def _real(self, t: Any) -> Any:
+        """The scalar that has been handed back in place of ``t``, or its values if it belongs to another step."""
+        place = place_of(t) if isinstance(t, torch.Tensor) else None
+        if place is None or not place.deferred:
+            return t
+        whole = self._tape.step.done and self._deferred.plan.slots[place.slot].dim is None
+        if place.tape is not self._tape or whole and not needs_gradient(t):
+            return place.tape.deferred.value(place.slot)
+        found = self._deferred.real(place.slot)
+        return t if found is None else found
+
+    def _resolved(self, t: Any) -> Any:
+        """What takes the place of ``t`` if the function needs it now: a scalar with its gradients, or values."""
+        place = place_of(t) if isinstance(t, torch.Tensor) else None
+        if place is None or not place.deferred:
+            return t
+        if self._deferred.plan.is_scalar(place.slot):
+            return self._deferred.scalar(place.slot)
+        known = self._deferred.plan.slots[place.slot]
+        # A tensor of the script's own, such as a sum for a log, is changed.
+        outward = changes(self._name) and not self._changes
+        wanted = (self._tape.step.done or outward and known.dim is None) and not known.requires_grad
+        return self._deferred.value(place.slot) if wanted else t
+
+    def _is_derived(self) -> bool:
+        """Whether what a function returns belongs to the batch as a whole and may be differentiated: its deferred
+        arguments are scalars, or other numbers of the batch. It can then be computed once something asks for it."""
+        plan = self._deferred.plan
+        slots = [place_of(t).slot for t in self._recorded()]  # type: ignore[union-attr]
+        if self._name in ("backward", "grad", "__setitem__") or not slots or torch.is_inference_mode_enabled():
+            return False
+        if changes(self._name):  # what it changes must be a number that nothing else refers to
+            target = place_of(self._args[0])
+            if not torch.is_grad_enabled() or numel(self._args[0]) != 1:
+                return False
+            if plan.is_shared(target.slot) if target is not None else not self._tape.may_begin(self._args[0]):
+                return False
+        return all(plan.slots[s].dim is None for s in slots) and any(plan.is_scalar(s) for s in slots)
+
+    def _derived(self) -> Any:
+        """Records a function for which :meth:`_is_derived` is true. Returns its deferred result, or None if the
+        function cannot be computed later."""
+        tape, deferred, args = self._tape, self._deferred, self._args
+
+        def kept(t: Any) -> Any:  # the script may change it before it is used
+            return t.clone() if type(t) is torch.Tensor and not t.requires_grad else t
+
+        entry = Entry(self._func, None, tape.encode(mapped(kept, args)), tape.encode(mapped(kept, self._kwargs)))
+        entry.fresh = changes(self._name)
+        try:
+            leaves, tree = self._recovery.result(tape, deferred, entry)
+        except Exception as e:  # if it is the script's own mistake, the script's own call makes it as well
+            if is_out_of_memory(e):
+                raise
+            return None
+        if not all(isinstance(leaf, Slot) for leaf in leaves):
+            return None
+        if not entry.fresh:
+            return self._recovery.postponed(tape, deferred, entry, leaves, tree)
+        [known] = leaves
+        if not self._begins(known):
+            return None
+        tape.add(entry, args[0], deferred=True)
+        deferred.plan.accept()
+        return args[0]
+
+    def _begins(self, known: Slot) -> bool:
+        """Makes the number to which a deferred one is added a deferred one as well; false if that is impossible."""
+        target = self._args[0]
+        alike = (known.shape, known.dtype) == (target.shape, target.dtype)
+        if place_of(target) is None and known.requires_grad and alike:
+            with torch.enable_grad():
+                target.add_(make(known))  # from now on its values are not in memory, and it has a graph
+            return True
+        return known.requires_grad == target.requires_grad
+
+    def _with_values(self) -> Any:
+        """Calls the function, whose arguments have their values now. If it runs out of memory, it is called once more,
+        unless it changes something."""
+        once = self._name in ("backward", "grad") or changes(self._name)
+        for _ in range(1 if once else 2):
+            failed: Optional[BaseException] = None
+            try:
+                return self._plainly()
+            except BaseException as e:
+                if not is_out_of_memory(e):
+                    raise
+                failed = e
+            clean(failed)
+        why = Refused("an operation after the loss runs out of memory too")
+        self._recovery.refused(self._tape.step.failure, why)
+
+    def _result(self) -> Any:
+        """Records the function on results without values, or computes the values where it cannot be recorded."""
+        tape, deferred, args = self._tape, self._deferred, self._args
+        if self._name == "backward":
+            fixed = deferred.plan.slots[place_of(args[0]).slot].fixed  # type: ignore[union-attr]
+            raise Refused(_SAME_FOR_OTHER_ROWS if fixed else "backward is called on a result that is not a scalar")
+        entry = Entry(self._func, None, tape.encode(args), tape.encode(self._kwargs))
+        if changes(self._name):
+            if not changes_deferred(self._name, args):
+                raise Refused(
+                    "a tensor from outside the step is updated in place from a result whose values are not in memory"
+                )
+            entry.inplace = True
+            changed(self._recovery, tape, deferred, entry, args[0])
+            return args[0] if self._name != "__setitem__" else None
+        try:
+            leaves, tree = self._recovery.result(tape, deferred, entry)
+        except Refused:
+            slots = (deferred.plan.slots[place_of(t).slot] for t in self._recorded())  # type: ignore[union-attr]
+            if any(known.requires_grad for known in slots):
+                raise
+            return self._asked()  # an accuracy, for example
+        if not any(isinstance(leaf, Slot) for leaf in leaves):
+            return self._asked()
+        return self._recovery.postponed(tape, deferred, entry, leaves, tree)
+
+    def _asked(self) -> Any:
+        """What the function returns for the values of the whole batch."""
+
+        def valued(t: Any) -> Any:
+            place = place_of(t) if isinstance(t, torch.Tensor) else None
+            return place.tape.deferred.value(place.slot) if place is not None and place.deferred else t
+
+        args, kwargs = mapped(valued, self._args), mapped(valued, self._kwargs)
+        with torch._C.DisableTorchFunctionSubclass(), in_place():
+            return self._func(*args, **kwargs)

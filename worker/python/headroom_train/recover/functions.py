@@ -1,0 +1,334 @@
+"""Functions that the script calls on results of recorded modules: they are recorded, and may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, wraps
+from types import FrameType
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..callsite import relay
+from ..failure import Refused, Survival, clean, is_out_of_memory, release_frames, unframed
+from ..hooks.changes import Change
+from ..hooks.genuine import apart, clone, is_backward, numel
+from ..proof.recheck import note
+from ..proof.rerun import modules_of
+from ..replay.deferred import disown
+from ..sandbox.norms import refuse_batchwise
+from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes, recorded
+from ..tape.graph import KEEP
+from ..tape.tape import Entry, Place, Recorded, Tape, place_of, plain_class
+from ..tape.trees import flatten, mapped, tensors_in
+from .deferred_functions import DeferredFunction, changed
+from .recovery import Recovery, Way
+
+
+def called(func: Callable, args: tuple, kwargs: dict) -> Any:
+    """Calls a function."""
+    return func(*args, **kwargs)
+
+
+def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """The versions of tensors, which show whether the tensors have been written to."""
+    with apart():
+        return [t._version for t in tensors]
+
+
+class Functions:
+    """Records the functions that are called on recorded tensors, and responds when one of them runs out of memory.
+    ``backward`` is called in place of a function that computes gradients."""
+
+    def __init__(self, recovery: Recovery, backward: Callable) -> None:
+        self._recovery, self._backward = recovery, backward
+
+    def opaque(self, call: Callable) -> Callable:
+        """Wraps a compiled function so that each call of it is one entry of the tape. The function
+        never sees our class of tensors."""
+
+        @wraps(call)
+        def plainly(*args: Any, **kwargs: Any) -> Any:
+            with plain_class(recorded(args, kwargs)):
+                return call(*args, **kwargs)
+
+        plainly.opaque = True  # type: ignore[attr-defined]
+
+        @wraps(call)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            thread = self._recovery.mine()
+            if torch.compiler.is_compiling() or thread.busy:
+                return call(*args, **kwargs)
+            if not recorded(args, kwargs):
+                # A module that it calls after a graph break would return our class, which would be compiled as well.
+                thread.busy = True
+                try:
+                    return call(*args, **kwargs)
+                finally:
+                    thread.busy = False
+            try:
+                return self.function(plainly, args, kwargs)
+            except BaseException as e:
+                unframed(e)
+                raise
+
+        return compiled
+
+    def watch_functions(self) -> None:
+        """Makes sure that a custom autograd function applied to recorded tensors is recorded as one call, with its
+        own backward: functions called inside its forward are not part of the script's graph."""
+        original = vars(torch.autograd.Function)["apply"]
+
+        def applied(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            return original.__get__(None, kind)(*args, **kwargs)
+
+        @lru_cache(maxsize=256)
+        def opaque(kind: Any) -> Callable:
+            def whole(*args: Any, **kwargs: Any) -> Any:
+                given = tensors_in((args, kwargs))
+                versions = numbers(given)
+                result = applied(kind, *args, **kwargs)
+                if versions != numbers(given) or any(r is t for r in flatten(result)[0] for t in given):
+                    why = f"{kind.__name__} changes its argument"
+                    if self._recovery.mine().busy:
+                        raise Refused(why)
+                    for place in filter(None, (t.__dict__.get("_headroom") for t in given)):
+                        place.tape.refuse(why)
+                return result
+
+            whole.__name__ = kind.__name__
+            return self.opaque(whole)
+
+        @wraps(original.__func__)
+        def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if self._recovery.mine().busy or not recorded(args, kwargs):
+                    return applied(kind, *args, **kwargs)
+                return opaque(kind)(*args, **kwargs)
+            except BaseException as e:
+                unframed(e)
+                raise
+
+        Change(torch.autograd.Function, "apply", classmethod(apply))
+
+    def function(self, func: Callable, args: tuple, kwargs: dict, frame: Optional[FrameType] = None) -> Any:
+        """Records a function that is called on recorded tensors. ``frame`` called ``__torch_function__``, if that was
+        called."""
+        name = getattr(func, "__name__", "")
+        if name in METADATA or name == "__get__" and func in GETTERS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        call = called if frame is None else relay(frame)
+        recovery, taped = self._recovery, recorded(args, kwargs)
+        places: list[Place] = [place_of(t) for t in taped]  # type: ignore[misc]
+        deferred, thread = next((p for p in places if p.deferred), None), recovery.mine()
+        if thread.busy or not recovery.here() or any(p.tape.thread() is not thread for p in places):
+            if deferred is not None:
+                args, kwargs = self._valued(args, kwargs, taped)
+            with torch._C.DisableTorchFunctionSubclass():
+                return call(func, args, kwargs)
+        if name in PRINTS and places and not places[0].deferred:
+            with plain_class(args[:1]):
+                return call(func, args, kwargs)
+        recovery.left_behind(places)
+        if not places:
+            with torch._C.DisableTorchFunctionSubclass():
+                return call(func, args, kwargs)
+        tape = (deferred or places[0]).tape
+        if deferred is not None and tape.step.failed:
+            return DeferredFunction(recovery, tape, func, name, args, kwargs).call()
+        if name in ("backward", "grad") and is_backward(func):
+            return self._backward(tape, func, name, args, kwargs, call)
+        return self._recorded(tape, func, name, args, kwargs, call)
+
+    def _recorded(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
+        """Calls a function, and records that."""
+        failed: Optional[BaseException] = None
+        begun = begins(tape, name, args)
+        with torch._C.DisableTorchFunctionSubclass():
+            try:
+                result = call(func, args, kwargs)
+            except BaseException as e:
+                if not is_out_of_memory(e):
+                    raise
+                failed = e
+        if failed is not None:
+            try:
+                return self._recovery.recover(failed, self._ways(tape, func, name, args, kwargs, failed))
+            finally:
+                failed = None  # its traceback holds this frame, and with it the arguments
+        try:
+            with apart():
+                note_call(tape, func, name, args, kwargs, result, begun)
+        except Exception as e:  # the call itself succeeded, and its result is the user's
+            tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
+        return result
+
+    def shared(self, func: Callable, args: tuple, kwargs: dict, frame: FrameType) -> Any:
+        """Calls a function on recorded tensors and on objects of a class that has its own ``__torch_function__``. That
+        class decides what is computed, as it does for plain tensors, and its results are not on the tape."""
+        taped = recorded(args, kwargs)
+        if any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
+            others = (
+                type(t).__name__
+                for t in tensors_in((args, kwargs))
+                if type(t) not in (torch.Tensor, Recorded, torch.nn.Parameter)
+            )
+            other = next(others, "another class")
+            args, kwargs = self._valued(
+                args,
+                kwargs,
+                taped,
+                f"{other} decides what is computed of a result of the model, and its values are not in memory",
+            )
+            taped = recorded(args, kwargs)
+        versions = numbers(taped)
+        with plain_class(taped):
+            result = relay(frame)(func, args, kwargs)
+        if versions != numbers(taped):
+            place_of(taped[0]).tape.refuse(  # type: ignore[union-attr]
+                f"{getattr(func, '__name__', 'a function')} of another class changes a result of the model"
+            )
+        return result
+
+    def _valued(
+        self,
+        args: tuple,
+        kwargs: dict,
+        taped: Sequence[torch.Tensor],
+        refused: str = "a module uses a stored tensor whose values are not in memory",
+    ) -> tuple[tuple, dict]:
+        """Returns the arguments of a function that is called with deferred tensors and not recorded. Deferred tensors
+        of finished steps that require no gradient are replaced by their values. If any other tensor is deferred, raises
+        its failure; ``refused`` is the reason that is reported."""
+        self._recovery.left_behind([place_of(t) for t in taped])  # type: ignore[misc]
+        args, kwargs = mapped(self._recovery.old, args), mapped(self._recovery.old, kwargs)
+        for t in recorded(args, kwargs):
+            if place_of(t).deferred:  # type: ignore[union-attr]
+                self._recovery.refused(place_of(t).tape.step.failure, Refused(self._recovery.observe or refused))  # type: ignore[union-attr]
+        return args, kwargs
+
+    def _ways(
+        self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException
+    ) -> Sequence[Way]:
+        """How to go on after a function has failed."""
+        recovery, given = self._recovery, recorded(args, kwargs)
+        release_frames(failure)
+        recovery.sizes.failed_after(failure)
+
+        def again(why: Optional[Refused]) -> Any:
+            """Makes the call once more, after cleaning up."""
+            if changes(name) or any(place_of(t).deferred for t in given):  # type: ignore[union-attr]
+                raise Refused("the call must not be repeated")
+            clean(failure)
+            failed: Optional[BaseException] = None
+            with torch._C.DisableTorchFunctionSubclass():
+                try:
+                    result = func(*args, **kwargs)
+                except Exception as e:
+                    release_frames(e)
+                    failed = e
+            if failed is not None:
+                raise Refused(str(failed))
+            if why is not None:
+                recovery.sizes.refused()
+            recovery.report.survived(failure, Survival("call", why))
+            note_call(tape, func, name, args, kwargs, result)
+            return result
+
+        def pieces(_: Optional[Refused]) -> Any:
+            """Makes results without values of what the script holds, and of what the function returns."""
+            tape.step.fails(failure)
+            try:
+                return self._deferred(tape, func, name, args, kwargs)
+            except Refused:
+                tape.step.repeated()
+                raise
+
+        # Neither arithmetic on scalars nor counting a handful of labels contains anything that could be cut.
+        if not changes(name) and all(numel(t) == 1 or numel(t) <= KEEP and not t.requires_grad for t in given):
+            return [again] if all(numel(t) == 1 for t in given) else [again, pieces]
+        return [pieces, again]
+
+    def _deferred(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+        """Records a function that has failed; what it returns has no values. Raises :class:`Refused` if the step cannot
+        be run in pieces."""
+        recovery = self._recovery
+        recovery.may(tape)
+        if changes(name) and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
+            raise Refused(f"{name} may have changed its argument when it failed")
+        recovery.guarded(lambda: note(tape))
+        refuse_batchwise(modules_of(tape))
+        deferred = recovery.deferred_of(tape, tape.entries[0])
+        tape.step.complete = True
+        disown(tape, modules_of(tape))
+        entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
+        entry.inplace = changes(name)
+        if entry.inplace:
+            recovery.guarded(lambda: changed(recovery, tape, deferred, entry, args[0]))
+            return None if name == "__setitem__" else args[0]
+
+        def postponed() -> Any:
+            return recovery.postponed(tape, deferred, entry, *recovery.result(tape, deferred, entry))
+
+        return recovery.guarded(postponed)
+
+
+def begins(tape: Tape, name: str, args: tuple) -> Optional[torch.Tensor]:
+    """A copy of the number to which a function is about to add a result of the tape, if a sum begins with it; else
+    None."""
+    if not changes(name) or name == "__setitem__" or not args or not isinstance(args[0], torch.Tensor):
+        return None
+    if not torch.is_grad_enabled():
+        return None
+    try:
+        with apart():
+            return clone(args[0]) if type(args[0]) is torch.Tensor and tape.may_begin(args[0]) else None
+    except Exception:  # the error is our own, not the script's; the step is then refused later
+        return None
+
+
+def note_call(
+    tape: Tape,
+    func: Callable,
+    name: str,
+    args: tuple,
+    kwargs: dict,
+    result: Any,
+    begun: Optional[torch.Tensor] = None,
+) -> None:
+    """Puts a function that has been called on recorded tensors on their tape. ``begun`` is what :func:`begins` returned
+    before the call."""
+    if name in OPAQUE or kwargs.get("out") is not None:
+        if name not in ("data_ptr", "untyped_storage", "storage"):
+            tape.refuse(f"{name} is used on a result of the model")
+    elif changes(name):
+        _note_change(tape, func, args, kwargs, result, begun)
+    elif _has_tensors(result):
+        tape.add(Entry(func, None, tape.encode(args), tape.encode(kwargs)), result)
+
+
+def _has_tensors(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(isinstance(t, torch.Tensor) for t in result)
+    return isinstance(result, torch.Tensor)
+
+
+def _note_change(
+    tape: Tape, func: Callable, args: tuple, kwargs: dict, result: Any, begun: Optional[torch.Tensor]
+) -> None:
+    if begun is not None and result is args[0] and result.requires_grad:
+        entry = Entry(func, None, tape.encode((begun, *args[1:])), tape.encode(kwargs))
+        entry.fresh = True
+        tape.add(entry, result)
+        return
+    first = place_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+    if first is None or first.tape is not tape:
+        # A tensor from outside the tape is changed, which a replay does not repeat.
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            tape.refuse("a tensor from outside the step is changed in place and becomes part of the step's graph")
+        return
+    entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
+    entry.fresh = numel(args[0]) == 1
+    entry.inplace = not entry.fresh
+    tape.add(entry, args[0])

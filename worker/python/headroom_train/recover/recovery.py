@@ -1,0 +1,218 @@
+"""What all ways of going on after a failure have in common."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, NoReturn, Optional
+
+import torch
+
+from ..failure import Refused, bare, is_out_of_memory, patiently, release_frames
+from ..hooks.genuine import replaced, set_aside
+from ..proof.rerun import modules_of
+from ..proof.rows import Other, Plan, Slot
+from ..replay.deferred import LEFT, Deferred, gone, make, postpone
+from ..replay.sizes import Sizes
+from ..sandbox.sandbox import rehearsal
+from ..tape.graph import sequence
+from ..tape.owner import Owner
+from ..tape.snapshot import Unavailable
+from ..tape.tape import Entry, Place, Tape, place_of, plain_class
+from ..tape.trees import unflatten
+
+# One way of going on after a failure. It is called with the reason why the ways before it did not hold, None for the
+# first, and returns what the script gets. It raises Refused if it does not hold, and has then changed nothing.
+Way = Callable[[Optional[Refused]], Any]
+
+
+def explained() -> None:
+    """Appends the traceback of the exception that is being handled to the file that HEADROOM_DEBUG names, if any."""
+    if os.environ.get("HEADROOM_DEBUG"):
+        with open(os.environ["HEADROOM_DEBUG"], "a") as f:
+            traceback.print_exc(file=f)
+
+
+class Recovery:
+    """What one process knows about failures, and what it does about them. Used on the thread whose calls are
+    recorded."""
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        self.owner = Owner()
+        self.mine = self.owner.mine
+        self.sizes = Sizes()
+        # The reason why nothing is replayed; None if failures are recovered from.
+        self.observe: Optional[str] = None
+
+    def here(self) -> bool:
+        """Whether a call made now may be recorded."""
+        if torch.compiler.is_compiling() or self.observe is not None:
+            return False
+        if torch._C._current_graph_task_id() != -1:  # a backward pass is recomputing activations
+            return False
+        if torch._C._get_tracing_state() is not None:  # torch.jit.trace
+            return False
+        return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+    def recover(self, failure: Optional[BaseException], ways: Sequence[Way], training: bool = True) -> Any:
+        """Goes on by the first of the ways that holds, and returns what that returns. If none does, reports the reason
+        that the first one gave, and raises the failure. No further way is tried once one has found that nothing of the
+        step may be repeated."""
+        why: Optional[Refused] = None
+        for way in ways:
+            try:
+                return way(why)
+            except Refused as refused:
+                why = why or bare(refused)  # its own traceback would keep this frame, and what the frame holds
+                if refused.final:
+                    break
+        self.refused(failure, why or Refused("there is no other way to make the call"), training)
+
+    def guarded(self, work: Callable) -> Any:
+        """Runs work that is headroom's rather than the script's: nothing in it is recorded, and any exception
+        becomes a refusal."""
+        thread = self.mine()
+        was, thread.busy = thread.busy, True
+        try:
+            if not self.owner.alone() and replaced():
+                raise Refused("another thread, too, calls the functions of PyTorch that the script has replaced")
+            with set_aside():
+                return work()
+        except Refused as why:
+            if why.__cause__ is not None:
+                explained()
+                release_frames(why.__cause__)
+                why.__cause__ = None
+            raise
+        except Exception as e:
+            explained()
+            release_frames(e)
+            raise Refused(
+                "there is not enough memory for values that the step needs at once"
+                if is_out_of_memory(e)
+                else f"{type(e).__name__}: {e}"
+            ) from None
+        finally:
+            thread.busy = was
+
+    def refused(self, failure: Optional[BaseException], why: BaseException, training: bool = True) -> NoReturn:
+        self.sizes.refused()
+        self.mine().tape = None  # whatever the user's own handler runs next is a new step
+        self.report.refused(failure, why if isinstance(why, Refused) else Refused(str(why)), training)
+        raise failure from None  # type: ignore[misc]  # something has failed
+
+    def may(self, tape: Tape) -> None:
+        """Raises Refused if this tape must not be replayed."""
+        if tape.why_not:
+            raise Refused(tape.why_not)
+
+    @contextmanager
+    def inside(self, taped: Sequence[torch.Tensor]) -> Iterator[None]:
+        """A context for a module's call on recorded tensors: nothing in it is recorded."""
+        thread = self.mine()
+        thread.busy = True
+        try:
+            with plain_class(taped):
+                yield
+        finally:
+            thread.busy = False
+
+    def left_behind(self, places: Sequence[Place]) -> None:
+        for place in places:
+            if place.slot == LEFT:
+                self.refused(
+                    place.failure, Refused("the script uses a tensor that a module computed but did not return")
+                )
+            if place.deferred and not place.tape.step.done and place.tape.thread() is not self.mine():
+                self.refused(
+                    place.tape.step.failure,
+                    Refused("a result whose values are not in memory is used in another thread"),
+                )
+
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The values of a deferred tensor."""
+        tape = place_of(tensor).tape  # type: ignore[union-attr]
+        try:
+            return self.guarded(lambda: tape.deferred.value(place_of(tensor).slot))  # type: ignore[union-attr]
+        except Refused as why:
+            self.refused(tape.step.failure, why)
+
+    def old(self, t: Any) -> Any:
+        """The values of ``t`` if it is a deferred tensor of a finished step and requires no gradient; else ``t``
+        itself."""
+        place = place_of(t) if isinstance(t, torch.Tensor) else None
+        return (
+            t
+            if place is None or not place.deferred or not place.tape.step.done or t.requires_grad
+            else self.value_of(t)
+        )
+
+    def deferred_of(self, tape: Tape, first: Entry) -> Deferred:
+        """Returns the tape's :class:`Deferred`, and makes it if there is none. If the tape has no entries yet,
+        ``first`` is the entry that will be its first."""
+        if tape.deferred is None:
+            tape.deferred = Deferred(
+                tape,
+                self.guarded(lambda: Plan(tape, tape.entries[0] if tape.entries else first)),
+                self.sizes,
+                self.report,
+            )
+        return tape.deferred
+
+    @staticmethod
+    def tried(tape: Tape, modules: Sequence, trial: Callable) -> Any:
+        """Runs a trial on a few rows. If there is not enough memory, releases the values of the
+        failed try and runs the trial once more."""
+
+        def rehearsed() -> Any:
+            with rehearsal(modules):
+                return trial()
+
+        return patiently(rehearsed, "there is not enough memory for a trial on a few rows", lambda: postpone(tape))
+
+    def result(self, tape: Tape, deferred: Deferred, entry: Entry) -> tuple[list, Any]:
+        """The leaves and the tree of a call's result. There is no trial if the same call was tried
+        before."""
+        plan = deferred.plan
+        if len(plan.cuts) == len(tape.entries) and plan.known(entry):
+            return plan.result(entry)
+        begin = sequence()
+        modules = (
+            {id(m): m for m in [*modules_of(tape), entry.module] if m is not None}
+            if entry.module is not None or plan.behind(entry)
+            else {}
+        )
+
+        def tried() -> tuple[list, Any]:
+            plan.extend()
+            return plan.result(entry)
+
+        found = self.tried(tape, list(modules.values()), tried)
+        tape.spans.append((begin, sequence()))
+        return found
+
+    def postponed(self, tape: Tape, deferred: Deferred, entry: Entry, leaves: Sequence, tree: Any) -> Any:
+        result = unflatten([self._made(entry, tape.step.failure, leaf) for leaf in leaves], tree)
+        self.mine().deferred.add(tape)
+        postpone(tape)
+        tape.add(entry, result, deferred=True)
+        deferred.plan.accept()
+        if entry.module is not None:
+            for change in deferred.plan.left:
+                change.replace(gone(tape))
+        return result
+
+    def _made(self, entry: Entry, failure: Optional[BaseException], leaf: Any) -> Any:
+        if isinstance(leaf, Slot):
+            return patiently(lambda: make(leaf), "there is not enough memory for a single element")
+        return self.unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf
+
+    def unavailable(self, entry: Entry, failure: Optional[BaseException], leaf: Other) -> Unavailable:
+        why = (
+            f"the script uses a {leaf.name} object that a call to {entry.call_name()} returns, and such an "
+            "object cannot be joined from pieces"
+        )
+        return Unavailable(lambda: self.refused(failure, Refused(why)))
