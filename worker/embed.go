@@ -18,7 +18,7 @@ import (
 // The patterns name files, because embedding a whole folder would leave out the
 // files whose names begin with _.
 //
-//go:embed python/_headroom_hook.py python/inject/sitecustomize.py python/headroom_train/*.py python/headroom_train/*/*.py
+//go:embed python/_headroom_hook.py python/inject/sitecustomize.py python/headroom_train/*.py python/headroom_train/*/*.py python/headroom_train/spill/*.so
 var files embed.FS
 
 // folderName is the prefix of the names of a user's private folders, which lie in the

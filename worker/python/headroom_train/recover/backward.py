@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -70,7 +71,7 @@ class Backward:
         before = [state_of(p) for p in params] if usual else []
         failed: Optional[BaseException] = None
         try:
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch._C.DisableTorchFunctionSubclass(), self._withheld(tape, usual):
                 result = call(func, args, kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
@@ -89,6 +90,12 @@ class Backward:
         recorder.leave(tape)
         failing = FailedBackward(recorder, tape, args, kwargs, failed, params, before, usual)
         return recorder.recover(failed, failing.ways())
+
+    def _withheld(self, tape: Tape, usual: bool) -> Any:
+        """As :meth:`Recovery.withheld`, for a backward pass."""
+        if not usual or tape.why_not:
+            return nullcontext()
+        return self._recorder.withheld([*filter(None, map(record_of, modules_of(tape)))])
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
         """Checks, once per kind of tape, that the loss depends on every module only through the module's
@@ -197,7 +204,8 @@ class FailedBackward:
         self._cleaned = False
 
     def ways(self) -> Sequence[Way]:
-        return [self.pieces, self.whole]
+        on_gpu = [self.spilled] if any(t.is_cuda for t in self._params) else []
+        return [self.pieces, self.whole, *on_gpu]
 
     def _ready(self) -> None:
         """Raises :class:`Unrepeatable` if nothing may be run again. Otherwise lets go of the failed pass."""
@@ -223,23 +231,37 @@ class FailedBackward:
             tape, loss, sizes = self._tape, self._loss(), self._recovery.sizes
             plan, targets, extra = planned(tape, loss, self._given, sizes)
             confirm(tape, plan, needed(tape, [loss]))
-            done = self._run(plan, targets, False)
+            with sizes.withheld():
+                done = self._run(plan, targets, False)
             if same_random_state(tape.random, random_state()):
                 self._compare(done.values, half_in(tape, self._modules))
             self._give(done, extra)
             sizes.confirm(done.pieces)
             self._recovery.report.survived(self._failure, Survival.pieces(plan.batch, done.pieces))
 
-        self._recovery.guarded(work)
+        try:
+            self._recovery.guarded(work)
+        except Refused:
+            for r in self._records:
+                r.uncut = True
+            raise
         self._end()
 
     def whole(self, why: Optional[Refused]) -> None:
-        """Runs the whole step again, on a GPU with the tensors that autograd saves on the host. It is judged by its
-        loss."""
+        """Runs the whole step again, on a GPU with the tensors that autograd saves on the host."""
+        self._as_a_whole(why, "batch", any(t.is_cuda for t in self._params))
+
+    def spilled(self, why: Optional[Refused]) -> None:
+        """Runs the whole step again, with memory of the host for what does not fit."""
+        self._recovery.open_spill()
+        self._as_a_whole(why, "spill", False)
+
+    def _as_a_whole(self, why: Optional[Refused], way: str, offload: bool) -> None:
+        """Runs the whole step again. It is judged by its loss."""
 
         def work() -> None:
             self._ready()
-            tape, sizes, offload = self._tape, self._recovery.sizes, any(t.is_cuda for t in self._params)
+            tape, sizes = self._tape, self._recovery.sizes
             if isinstance(why, Elsewhere) or any(r.writes for r in self._records) or self._moves():
                 raise Refused("a module's calls change its attributes or frozen parameters")
             refuse_unrepeatable(tape)
@@ -256,7 +278,7 @@ class FailedBackward:
             sizes.refused()
             for r in self._records if offload else ():
                 r.hosted = sizes.cost()
-            self._recovery.report.survived(self._failure, Survival("batch", why))
+            self._recovery.report.survived(self._failure, Survival(way, why))
 
         self._recovery.guarded(work)
         self._end()

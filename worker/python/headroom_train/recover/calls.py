@@ -43,8 +43,8 @@ class FailedCall:
         tape.step.fails(failure)
 
     def ways(self) -> Sequence[Way]:
-        hosted = [self.hosted] if any(p.is_cuda for p in self._record.params) else []
-        return [self.pieces, self.whole, *hosted]
+        on_gpu = [self.hosted, self.spilled] if any(p.is_cuda for p in self._record.params) else []
+        return [self.pieces, self.whole, *on_gpu]
 
     def pieces(self, _: Optional[Refused]) -> Any:
         """Returns results without values: they are computed afterwards, in pieces."""
@@ -52,6 +52,7 @@ class FailedCall:
         try:
             return self._in_pieces()
         except Refused:
+            self._record.uncut = True
             if self._entry.snapshot is not None:  # the call may have been repeated for what it leaves behind
                 self._entry.snapshot.put_back()
             set_random_state(state)
@@ -129,6 +130,11 @@ class FailedCall:
     def hosted(self, why: Optional[Refused]) -> Any:
         """Makes the call on the same rows, with the tensors that autograd saves on the host."""
         return self._repeated(why, "host", on_host)
+
+    def spilled(self, why: Optional[Refused]) -> Any:
+        """Makes the call on the same rows, with memory of the host for what does not fit."""
+        self._recovery.open_spill()
+        return self._repeated(why, "spill", nullcontext)
 
     def _repeated(self, why: Optional[Refused], way: str, context: Callable[[], Any]) -> Any:
         if not self._may_repeat():

@@ -94,7 +94,8 @@ def evaluate(
     failed: Optional[BaseException] = sizes.failure if preemptive else None
     if not preemptive:
         try:
-            result = call(*args, **kwargs)
+            with recorder.withheld([limits]):
+                result = call(*args, **kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
                 raise
@@ -118,13 +119,14 @@ def evaluate(
             result, count, batch = recorder.guarded(lambda: _evaluated(recorder, module, call, args, kwargs, failed))
         except Refused:
             sizes.refused()
+            limits.uncut = True
             raise
         sizes.confirm(count)
         if not preemptive:
             recorder.report.survived(failed, Survival.pieces(batch, count))
         return result
 
-    def again(why: Optional[Refused]) -> Any:
+    def again(why: Optional[Refused], way: str = "call") -> Any:
         """Makes the call once more, after cleaning up."""
         if watch.why_not() is not None:
             raise Refused("the call has changed something")
@@ -137,11 +139,16 @@ def evaluate(
             error = e
         if error is not None:
             raise Refused("the call does not fit as a whole")
-        recorder.report.survived(failed, Survival("call", why))
+        recorder.report.survived(failed, Survival(way, why))
         return result
 
+    def spilled(why: Optional[Refused]) -> Any:
+        """Makes the call once more, with memory of the host for what does not fit."""
+        recorder.open_spill()
+        return again(why, "spill")
+
     if not preemptive:
-        return recorder.recover(failed, [pieces, again], training=False)
+        return recorder.recover(failed, [pieces, again, spilled], training=False)
     try:
         return pieces(None)
     except Refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache, wraps
 from types import FrameType
 from typing import Any, Callable, Optional
@@ -19,10 +20,13 @@ from ..replay.deferred import disown
 from ..sandbox.norms import refuse_batchwise
 from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes, recorded
 from ..tape.graph import KEEP
+from ..tape.recorded_module import record_of
 from ..tape.tape import Entry, Place, Recorded, Tape, place_of, plain_class
 from ..tape.trees import flatten, mapped, tensors_in
 from .deferred_functions import DeferredFunction, changed
 from .recovery import Recovery, Way
+
+LARGE = 1 << 24  # elements of a tensor whose functions may fail for want of memory rather than use the host's
 
 
 def called(func: Callable, args: tuple, kwargs: dict) -> Any:
@@ -147,7 +151,8 @@ class Functions:
         begun = begins(tape, name, args)
         with torch._C.DisableTorchFunctionSubclass():
             try:
-                result = call(func, args, kwargs)
+                with self._withheld(tape, args):
+                    result = call(func, args, kwargs)
             except BaseException as e:
                 if not is_out_of_memory(e):
                     raise
@@ -163,6 +168,13 @@ class Functions:
         except Exception as e:  # the call itself succeeded, and its result is the user's
             tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
         return result
+
+    def _withheld(self, tape: Tape, args: tuple) -> Any:
+        """As :meth:`Recovery.withheld`, for a function. To find out what could be withheld takes a millisecond, so
+        small tensors are left out."""
+        if not self._recovery.spill.open or not any(isinstance(t, torch.Tensor) and numel(t) >= LARGE for t in args):
+            return nullcontext()
+        return self._recovery.withheld([*filter(None, map(record_of, modules_of(tape)))])
 
     def shared(self, func: Callable, args: tuple, kwargs: dict, frame: FrameType) -> Any:
         """Calls a function on recorded tensors and on objects of a class that has its own ``__torch_function__``. That
@@ -216,7 +228,7 @@ class Functions:
         release_frames(failure)
         recovery.sizes.failed_after(failure)
 
-        def again(why: Optional[Refused]) -> Any:
+        def again(why: Optional[Refused], way: str = "call") -> Any:
             """Makes the call once more, after cleaning up."""
             if changes(name) or any(place_of(t).deferred for t in given):  # type: ignore[union-attr]
                 raise Refused("the call must not be repeated")
@@ -232,9 +244,14 @@ class Functions:
                 raise Refused(str(failed))
             if why is not None:
                 recovery.sizes.refused()
-            recovery.report.survived(failure, Survival("call", why))
+            recovery.report.survived(failure, Survival(way, why))
             note_call(tape, func, name, args, kwargs, result)
             return result
+
+        def spilled(why: Optional[Refused]) -> Any:
+            """Makes the call once more, with memory of the host for what does not fit."""
+            recovery.open_spill()
+            return again(why, "spill")
 
         def pieces(_: Optional[Refused]) -> Any:
             """Makes results without values of what the script holds, and of what the function returns."""
@@ -247,8 +264,8 @@ class Functions:
 
         # Neither arithmetic on scalars nor counting a handful of labels contains anything that could be cut.
         if not changes(name) and all(numel(t) == 1 or numel(t) <= KEEP and not t.requires_grad for t in given):
-            return [again] if all(numel(t) == 1 for t in given) else [again, pieces]
-        return [pieces, again]
+            return [again, spilled] if all(numel(t) == 1 for t in given) else [again, pieces, spilled]
+        return [pieces, again, spilled]
 
     def _deferred(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         """Records a function that has failed; what it returns has no values. Raises :class:`Refused` if the step cannot

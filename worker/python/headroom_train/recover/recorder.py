@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Callable, Optional
 
 import torch
@@ -71,6 +71,7 @@ class Recorder(Recovery):
             raise Refused("the optimizer's step is inside the function: call it after the function returns")
         self._settle()
         self._close()
+        self.spill.look()
         self.report.phases.backward_ends()
         return not self.idle.now
 
@@ -81,6 +82,7 @@ class Recorder(Recovery):
         if self.sizes.failure is not None or self.evaluation.failure is not None:
             self.idle.failed()
         self.idle.step()
+        self.spill.step(self.report.steps)
 
     def _settle(self) -> None:
         """Called before weights change: what the script still holds of steps that ran out of memory, and no replay has
@@ -157,7 +159,7 @@ class Recorder(Recovery):
         entry.random = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
         try:
-            with self.inside(taped), self.sizes.hosting(record) or nullcontext():
+            with self.inside(taped), self.sizes.hosting(record) or self.withheld([record]):
                 result = call(*args, **kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):

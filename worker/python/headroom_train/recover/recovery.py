@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
@@ -17,8 +17,10 @@ from ..proof.rows import Other, Plan, Slot
 from ..replay.deferred import LEFT, Deferred, gone, make, postpone
 from ..replay.sizes import Sizes
 from ..sandbox.sandbox import rehearsal
+from ..spill.spill import Spill
 from ..tape.graph import sequence
 from ..tape.owner import Owner
+from ..tape.recorded_module import Limits
 from ..tape.snapshot import Unavailable
 from ..tape.tape import Entry, Place, Tape, place_of, plain_class
 from ..tape.trees import unflatten
@@ -43,7 +45,9 @@ class Recovery:
         self.report = report
         self.owner = Owner()
         self.mine = self.owner.mine
+        self.spill = Spill(lambda text: report.remark(text, "warning"))
         self.sizes = Sizes()
+        self.sizes.spill = self.spill
         # The reason why nothing is replayed; None if failures are recovered from.
         self.observe: Optional[str] = None
 
@@ -62,6 +66,7 @@ class Recovery:
         that the first one gave, and raises the failure. No further way is tried once one has found that nothing of the
         step may be repeated."""
         why: Optional[Refused] = None
+        self.spill.release_ballast(failure)
         for way in ways:
             try:
                 return way(why)
@@ -70,6 +75,17 @@ class Recovery:
                 if refused.final:
                     break
         self.refused(failure, why or Refused("there is no other way to make the call"), training)
+
+    def open_spill(self) -> None:
+        """Raises :class:`Refused` if memory of the host cannot be used for what does not fit."""
+        if not self.spill.opened():
+            raise Refused(f"memory of the host cannot be used: {self.spill.why_not or 'no GPU is in use'}")
+
+    def withheld(self, limits: Sequence[Limits]) -> Any:
+        """A context for a call that fails if the GPU's memory is not enough for it, although there is memory of the
+        host: the call can then be run in pieces, as far as is known."""
+        wanted = self.spill.open and not any(known.uncut or known.hosted is not None for known in limits)
+        return self.spill.withheld() if wanted else nullcontext()
 
     def guarded(self, work: Callable) -> Any:
         """Runs work that is headroom's rather than the script's: nothing in it is recorded, and any exception

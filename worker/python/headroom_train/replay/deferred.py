@@ -12,7 +12,7 @@ import math
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import Any, Callable, Optional
 
@@ -383,26 +383,13 @@ class Deferred:
             clean(thorough=False)
         after = random_state()
         begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.step.complete else after)
-        set_random_state(self._begun)
-        kept = self._kept()
-        cuda = any(self.plan.slots[s].device.type == "cuda" for s in counts)
         try:
-            with unseen(self.tape, self.plan):
-                values, inputs, sums, count = gradients(
-                    self.tape,
-                    plan,
-                    {s: (g, rules[s]) for s, g in counts.items()},
-                    self.sizes.next,
-                    scale,
-                    offload=plan is None and cuda,
-                    keep=kept,
-                )
-        except Refused as refused:
-            raise (why or refused).more(str(why or refused)) from None
+            done, kept = self._computed(plan, {s: (g, rules[s]) for s, g in counts.items()}, scale, why)
         finally:
             # Otherwise the replay has drawn what the script's own calls would have drawn.
             if self.tape.step.complete or begun is not None:
                 set_random_state(after)
+        values, inputs, sums, count = done
         if plan is not None:
             self.sizes.confirm(count)
         else:
@@ -420,6 +407,25 @@ class Deferred:
         for t, g in zip(inputs.tensors, sums.all()):
             found.add(t, g)
         return found
+
+    def _computed(
+        self, plan: Optional[Plan], targets: dict, scale: float, why: Optional[Refused]
+    ) -> tuple[tuple, dict]:
+        """What :func:`gradients` returns, and the values that have been kept on the way. Memory of the host is used
+        only once nothing fits without it."""
+        cuda = any(self.plan.slots[s].device.type == "cuda" for s in targets)
+        for last in (False, True):
+            set_random_state(self._begun)  # type: ignore[arg-type]
+            kept = self._kept()
+            try:
+                with unseen(self.tape, self.plan), nullcontext() if last else self.sizes.withheld():
+                    offload = plan is None and cuda and not last
+                    return gradients(self.tape, plan, targets, self.sizes.next, scale, offload, kept), kept
+            except Refused as refused:
+                why = why or refused.more(str(refused))
+            if last or not self.sizes.may_spill():
+                break
+        raise why or Refused("the step does not fit")
 
     def _scale(self, counts: dict[int, Any]) -> float:
         """The factor by which the sum of the terms is multiplied before it is differentiated, so that the largest of

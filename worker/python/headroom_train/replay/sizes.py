@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import nullcontext
 from typing import Any, Callable, Optional
 
 import torch
 
 from ..failure import OutOfMemoryError, bare
 from ..hooks.genuine import dim, numel
+from ..spill.spill import Spill
 from .pieces import on_host
 
 PATIENCE = 64  # batches that are cut straight away before a whole one is tried again
@@ -25,6 +27,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self._failure: Optional[BaseException] = None  # the newest failure
+        self.spill: Optional[Spill] = None  # memory of the host; None if there can be none
         # Returns how many rows at once an earlier attempt settled on; 0 if none did.
         self.learned: Optional[Callable[[], int]] = None
         # Is told of each failure, and of how many rows.
@@ -83,6 +86,14 @@ class Sizes:
             self.learned = None
             self._failure = OutOfMemoryError(f"CUDA out of memory. An earlier attempt ran at most {rows} rows at once.")
             record.limit, self._fits = cost, rows * self._per_row
+
+    def withheld(self) -> Any:
+        """A context for pieces: they become smaller rather than use memory of the host."""
+        return self.spill.withheld() if self.spill is not None else nullcontext()
+
+    def may_spill(self) -> bool:
+        """Whether memory of the host can be used for pieces that cannot become smaller. Makes that possible."""
+        return self.spill is not None and self.spill.opened()
 
     def cost(self) -> int:
         """The cost of the newest call."""

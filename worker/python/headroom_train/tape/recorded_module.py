@@ -36,6 +36,7 @@ class Limits:
     def __init__(self) -> None:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
         self.hosted: Optional[int] = None  # the smallest cost of a call that fits only with saved tensors on the host
+        self.uncut = False  # a call that failed could not be run in pieces
 
 
 class Evaluation(Limits):

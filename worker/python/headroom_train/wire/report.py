@@ -74,6 +74,11 @@ class Report:
             # Many exceptions' messages contain no amounts.
             wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that have ended."""
+        return self._steps
+
     def limit(self) -> int:
         """How many rows to run at once from the start, learned in an earlier attempt; 0 if nothing was learned."""
         wire = self.wire()

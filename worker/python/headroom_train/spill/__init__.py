@@ -1,0 +1,1 @@
+"""Memory of the host for allocations that fail on a GPU."""

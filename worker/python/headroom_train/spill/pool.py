@@ -1,0 +1,239 @@
+"""A pool of host memory from which PyTorch's allocator serves what does not fit on a GPU.
+
+Since PyTorch 2.8, a pool may be used for any allocation that has failed in all other ways, before the exception is
+raised. Kernels reach the pool's memory at the same kind of address: it is managed memory of CUDA that stays on the
+host. So the same kernels run in the same order on the same numbers, and only the time differs. PyTorch uses no memory
+for a pool until it takes a block from it, and the host none until a page is touched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Optional
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..failure import is_out_of_memory
+from ..hooks.changes import Change
+from ..hooks.genuine import set_aside
+
+STEP = 2 << 20  # PyTorch makes segments in multiples of this
+SMALL = 1 << 20  # requests up to this size come from blocks of their own, two in a segment of 2 MiB
+SMALLS = 128  # segments for small requests
+BALLAST = 192 << 20  # bytes of the GPU kept free for libraries, which allocate past PyTorch
+
+# From cuda.h.
+_ATTACH_GLOBAL = 1
+_PREFERRED_LOCATION, _ACCESSED_BY, _ON_HOST = 3, 5, -1
+_CONCURRENT_MANAGED_ACCESS = 89
+
+# Of PyTorch's memory statistics.
+_PARTS = ("all", "large_pool", "small_pool")
+_PEAKS = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes")
+
+
+class Unavailable(Exception):
+    """Raised where there can be no pool. The message says why."""
+
+
+class Pool:
+    """One GPU's pool. It is never given back: PyTorch may use its blocks until the process ends."""
+
+    def __init__(self, bytes: int, device: int) -> None:
+        self.bytes = bytes // STEP * STEP
+        if self.bytes < (SMALLS + 64) * STEP:
+            raise Unavailable("there is not enough memory on the host")
+        library, driver = _library(), _driver(device)
+        self._area = self._made(driver, device)
+        library.headroom_area(self._area, ctypes.c_ulong(self.bytes))
+        alloc, free = (ctypes.cast(f, ctypes.c_void_p).value for f in (library.headroom_alloc, library.headroom_free))
+        self._driver, self._device = driver, device
+        self._allocator = torch._C._cuda_customAllocator(alloc or 0, free or 0)
+        with torch.cuda.device(device), unseen():
+            self._pool = torch.cuda.MemPool(self._allocator, use_on_oom=True)
+            self._ballast = self._kept()
+            self._statistics = Statistics(device)
+            self._fill()
+            self._statistics.hide(self.bytes)
+
+    def _made(self, driver: Any, device: int) -> ctypes.c_void_p:
+        area, size = ctypes.c_void_p(), ctypes.c_size_t(self.bytes)
+        if driver.cuMemAllocManaged(ctypes.byref(area), size, _ATTACH_GLOBAL):
+            raise Unavailable("the driver does not give managed memory")
+        driver.cuMemAdvise(area, size, _PREFERRED_LOCATION, _ON_HOST)
+        driver.cuMemAdvise(area, size, _ACCESSED_BY, device)
+        return area
+
+    def _fill(self) -> None:
+        """Makes the pool's blocks, by allocating all of it once."""
+        try:
+            with torch.cuda.use_mem_pool(self._pool, self._device):
+                few = [self._tensor(SMALL) for _ in range(2 * SMALLS)]
+                large = self._tensor(self.bytes - SMALLS * STEP)
+                del few, large
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+            raise Unavailable("the process may not use more memory (set_per_process_memory_fraction)") from None
+
+    def _tensor(self, bytes: int) -> torch.Tensor:
+        return torch.empty(bytes, dtype=torch.uint8, device=self._device)
+
+    def _kept(self) -> Optional[ctypes.c_void_p]:
+        """Memory of the GPU that PyTorch cannot take, if there is any."""
+        kept = ctypes.c_void_p()
+        free, _ = torch.cuda.mem_get_info(self._device)
+        if free < 4 * BALLAST or self._driver.cuMemAlloc_v2(ctypes.byref(kept), ctypes.c_size_t(BALLAST)):
+            return None
+        return kept
+
+    def release_ballast(self) -> bool:
+        """Gives libraries the memory that was kept for them. Returns whether there was any."""
+        kept, self._ballast = self._ballast, None
+        return kept is not None and not self._driver.cuMemFree_v2(kept)
+
+    def free(self) -> int:
+        """Bytes of the largest block that is not in use."""
+        return max((b["size"] for b in self._blocks() if b["state"] == "inactive"), default=0)
+
+    def used(self) -> int:
+        """Bytes in use."""
+        return sum(b["size"] for b in self._blocks() if b["state"] != "inactive")
+
+    def _blocks(self) -> list[dict[str, Any]]:
+        return [b for segment in torch.cuda.memory_snapshot(self._pool.id) for b in segment["blocks"]]
+
+    def hold(self) -> Any:
+        """Takes the largest free block out of the pool for as long as the result is kept."""
+        free = self.free()
+        if free < 64 * STEP:
+            return None
+        try:
+            with torch.cuda.use_mem_pool(self._pool, self._device), unseen():
+                return self._tensor(free)
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+            return None
+
+
+class Statistics:
+    """Leaves a pool out of what PyTorch tells of a GPU's memory: a script may print that, or decide by it."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._read = torch._C._cuda_memoryStats
+        self._before = self._read(device)
+        self._peaks = {kind: self._before[kind]["all"]["peak"] for kind in _PEAKS}
+
+    def hide(self, bytes: int) -> None:
+        """Called when a pool of so many bytes has been made."""
+        read, reset = self._read, torch._C._cuda_resetPeakMemoryStats
+        after = read(self._device)
+        reset(self._device)
+        added = {
+            part: after["reserved_bytes"][part]["current"] - self._before["reserved_bytes"][part]["current"]
+            for part in _PARTS
+        }
+
+        @wraps(read)
+        def memory_stats(device: int) -> Any:
+            found = read(device)
+            if device != self._device:
+                return found
+            for part, more in added.items():
+                for kind in ("current", "peak", "allocated"):
+                    found["reserved_bytes"][part][kind] -= more
+            for kind, peak in self._peaks.items():
+                found[kind]["all"]["peak"] = max(found[kind]["all"]["peak"], peak)
+            return found
+
+        @wraps(reset)
+        def reset_peak_memory_stats(device: int) -> None:
+            if device == self._device:
+                self._peaks.clear()
+            reset(device)
+
+        Change(torch._C, "_cuda_memoryStats", memory_stats)
+        Change(torch._C, "_cuda_resetPeakMemoryStats", reset_peak_memory_stats)
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """A context in which the script's modes do not see what is called, nor does what it has put in place of PyTorch's
+    own functions run."""
+    with set_aside(), torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+def _library() -> Any:
+    """The allocator's functions (area.c)."""
+    machine = platform.machine()
+    path = os.path.join(os.path.dirname(__file__), f"area-{machine}.so")
+    if not os.path.exists(path):
+        raise Unavailable(f"headroom has no allocator for this machine ({machine})")
+    try:
+        return ctypes.CDLL(path)
+    except OSError as e:
+        raise Unavailable(f"the allocator cannot be loaded: {e}") from None
+
+
+def _driver(device: int) -> Any:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as e:
+        raise Unavailable(f"the driver cannot be loaded: {e}") from None
+    value = ctypes.c_int()
+    if driver.cuDeviceGetAttribute(ctypes.byref(value), _CONCURRENT_MANAGED_ACCESS, device) or not value.value:
+        raise Unavailable("the GPU cannot use managed memory that stays on the host")
+    return driver
+
+
+def supported() -> None:
+    """Raises :class:`Unavailable` if this PyTorch cannot use a pool when memory runs out."""
+    if torch.version.hip is not None:
+        raise Unavailable("this PyTorch is built for ROCm")
+    version = tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2])
+    if version < (2, 8):
+        raise Unavailable(f"PyTorch {torch.__version__} cannot use it: only 2.8 and later can")
+
+
+def host_memory() -> int:
+    """Bytes of memory that the host has free for this process: what the kernel calls available, within the limits of
+    the process's control groups (version 2)."""
+    with open("/proc/meminfo") as f:
+        found = {line.split(":")[0]: int(line.split()[1]) << 10 for line in f if line.split()[-1] == "kB"}
+    free = found.get("MemAvailable", 0)
+    try:
+        with open("/proc/self/cgroup") as f:
+            group = next(line.split("::", 1)[1].strip() for line in f if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return free
+    folder = os.path.join("/sys/fs/cgroup", group.lstrip("/"))
+    while folder.startswith("/sys/fs/cgroup"):
+        free = min(free, _left(folder, free))
+        folder = os.path.dirname(folder)
+    return free
+
+
+def _left(folder: str, most: int) -> int:
+    """Bytes that a control group may still use, at most ``most``. Memory of files that the kernel can drop counts as
+    free."""
+    try:
+        numbers = []
+        for name in ("memory.max", "memory.current"):
+            with open(os.path.join(folder, name)) as f:
+                numbers.append(f.read().strip())
+        if numbers[0] == "max":
+            return most
+        with open(os.path.join(folder, "memory.stat")) as f:
+            files = next((int(line.split()[1]) for line in f if line.startswith("inactive_file ")), 0)
+        return max(0, int(numbers[0]) - int(numbers[1]) + files)
+    except (OSError, ValueError):
+        return most

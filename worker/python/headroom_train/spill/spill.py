@@ -1,0 +1,162 @@
+"""When memory of the host takes what does not fit on a GPU, and what is said about it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..failure import OutOfMemoryError
+from ..memory import may_ask
+from .pool import Pool, Unavailable, host_memory, supported, unseen
+
+SHARE = 0.25  # a pool is made once steps have used this share of the memory that the process may use
+EVERY = 0.2  # seconds between two looks at the memory
+SAID = 900.0  # seconds between two reports that are alike
+WHOLE = 31  # the newest steps without spilling whose durations are kept
+LEAST = 3  # as many of them as it takes to compare a duration with
+
+
+def wanted(setting: str, free: int) -> int:
+    """How many bytes of the host may be used. ``setting`` is what the user has set: ``off``, a number of bytes, or
+    nothing, which means half of the ``free`` bytes of the host."""
+    if setting == "off":
+        return 0
+    return min(int(setting), free) if setting else free // 2
+
+
+class Pace:
+    """Compares the durations of steps that used memory of the host with those of steps that did not."""
+
+    def __init__(self) -> None:
+        self._whole: list[float] = []
+        self.spilled = 0  # steps that used memory of the host
+        self.lost = 0.0  # seconds that they took longer, as far as that is known
+
+    def step(self, seconds: float, spilled: bool) -> Optional[float]:
+        """Notes a step. Returns how many times as long as usual it took, if it spilled and that is known."""
+        if not spilled:
+            self._whole = [*self._whole[1 - WHOLE :], seconds]
+            return None
+        self.spilled += 1
+        if len(self._whole) < LEAST:
+            return None
+        usual = median(self._whole)
+        self.lost += max(0.0, seconds - usual)
+        return seconds / usual if usual > 0 else None
+
+
+class Spill:
+    """Owns the pools of a process. ``say`` receives what the user is told: a sentence.
+
+    There is no pool until memory is scarce or has run out, so a script that never runs short sees nothing of this. From
+    then on PyTorch uses the pool wherever an allocation would fail. Where a failure is wanted, because the step can go
+    faster in pieces, :meth:`withheld` keeps the pool out of reach."""
+
+    def __init__(self, say: Callable[[str], Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._pools: dict[int, Pool] = {}
+        self.why_not: Optional[str] = None  # the reason why there is no pool; None if there is one, or may be
+        self.pace = Pace()
+        self._next = 0.0
+        self._begun: Optional[float] = None  # when the newest step ended
+        self._told: Optional[float] = None
+        self._most = 0
+
+    def opened(self) -> bool:
+        """Makes a pool for the current GPU, unless there is one. Returns whether there is one now."""
+        if not may_ask() or self.why_not is not None:
+            return False
+        device = torch.cuda.current_device()
+        if device not in self._pools:
+            try:
+                supported()
+                self._pools[device] = Pool(wanted(os.environ.get("HEADROOM_SPILL", ""), host_memory()), device)
+            except Unavailable as e:
+                self.why_not = str(e)
+                return False
+            except Exception as e:  # memory of the host is a last resort: without it the step fails as it would have
+                self.why_not = f"{type(e).__name__}: {e}"
+                return False
+            _warm(device)
+        return True
+
+    @property
+    def open(self) -> bool:
+        return bool(self._pools)
+
+    def release_ballast(self, failure: Optional[BaseException]) -> None:
+        """Gives libraries the memory that is kept for them, if one of them has failed."""
+        if self._pools and failure is not None and not isinstance(failure, OutOfMemoryError):
+            for pool in self._pools.values():
+                pool.release_ballast()
+
+    @contextmanager
+    def withheld(self) -> Iterator[None]:
+        """A context in which the pools' free memory is out of PyTorch's reach."""
+        held = [pool.hold() for pool in self._pools.values()]
+        try:
+            yield
+        finally:
+            held.clear()
+
+    def used(self) -> int:
+        """Bytes of the host in use."""
+        return sum(pool.used() for pool in self._pools.values())
+
+    def look(self) -> None:
+        """Makes a pool if memory is scarce."""
+        now = self._clock()
+        if not self._pools and self.why_not is None and now >= self._next:
+            self._next = now + EVERY
+            if scarce():
+                self.opened()
+
+    def step(self, number: int) -> None:
+        """Called after each optimizer step."""
+        now = self._clock()
+        begun, self._begun = self._begun, now
+        if not self._pools:
+            self.look()
+            return
+        used = self.used()
+        self._most = max(self._most, used)
+        factor = self.pace.step(now - begun, used > 0) if begun is not None else None
+        if used and (self._told is None or now - self._told >= SAID) and (factor is not None or self.pace.spilled >= 2):
+            self._told = now
+            slower = f" and takes {factor:.1f} times as long" if factor is not None else ""
+            self._say(
+                f"step {number} uses {used / 2**30:.1f} GiB of the host's memory{slower}: the GPU's is not enough"
+            )
+
+    def ends(self) -> None:
+        """Called when the process ends."""
+        if self.pace.spilled:
+            lost = f", which took {self.pace.lost:.0f} s" if self.pace.lost >= 1 else ""
+            self._say(f"{self.pace.spilled} steps used up to {self._most / 2**30:.1f} GiB of the host's memory{lost}")
+
+
+def scarce() -> bool:
+    """Whether steps have used a good part of the memory of the current GPU that this process may use."""
+    if not may_ask():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    peak = torch.cuda.max_memory_reserved()
+    return peak > SHARE * min(total, free + torch.cuda.memory_reserved())
+
+
+def _warm(device: int) -> None:
+    """Makes what libraries need on a GPU while there is room: cuBLAS has a handle for each thread, and backward runs in
+    a thread of its own."""
+    try:
+        with unseen(), torch.cuda.device(device), torch.enable_grad():
+            a = torch.ones(8, 8, device=device, requires_grad=True)
+            (a @ a).sum().backward()
+    except RuntimeError:
+        gc.collect()
