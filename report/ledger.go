@@ -342,8 +342,9 @@ func (b *bookkeeper) answer(e runs.Entry) {
 	if row.Reason == "" {
 		row.Reason = e.Text
 	}
-	// The reason repeats the verdict, which is shown next to it.
-	row.Reason = strings.TrimSuffix(row.Reason, ": "+row.Why)
+	if b.failure && d.Brief != "" { // the row already says what went wrong
+		row.Reason = d.Brief
+	}
 	if d.Remedy == recovery.Stop {
 		row.Tone, b.stopped = Bad, d.Reason
 	}

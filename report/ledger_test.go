@@ -44,10 +44,21 @@ func TestLedgerOfANight(t *testing.T) {
 `)
 }
 
+// TestLedgerSaysTheVerdictOnce checks that a row with the verdict does not repeat it in the
+// decision's reason. Earlier versions recorded no shorter reason.
 func TestLedgerSaysTheVerdictOnce(t *testing.T) {
-	row := New(night().Input).Ledger[0]
-	if row.Why != "micro-batch 64 needs at least 25 GiB of 24 GiB" || row.Reason != "empty the cache and run step 1 again with micro-batch 64" {
+	const why, brief = "micro-batch 64 needs at least 25 GiB of 24 GiB", "empty the cache and run step 1 again with micro-batch 64"
+	d := night()
+	if row := New(d.Input).Ledger[0]; row.Why != why || row.Reason != brief {
 		t.Errorf("why %q, reason %q", row.Why, row.Reason)
+	}
+	for _, e := range d.Entries {
+		if e.Decision != nil {
+			e.Decision.Brief = ""
+		}
+	}
+	if row := New(d.Input).Ledger[0]; row.Why != why || row.Reason != brief+": "+why {
+		t.Errorf("of an earlier version: why %q, reason %q", row.Why, row.Reason)
 	}
 }
 
@@ -205,10 +216,10 @@ func TestLedgerSaysTheSameOnce(t *testing.T) {
 	d.begin()
 	why := "micro-batch 64 needs at least 25 GiB of 24 GiB"
 	v := d.oom(0, memory.Batch, why)
-	d.decide(recovery.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64: "+why)
+	d.briefly(recovery.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64")
 	d.oom(0, memory.Batch, why)
 	d.Entries[len(d.Entries)-1].Repeated = true
-	d.decide(recovery.Search, 63, v, "search for the largest micro-batch below 64 that fits: "+why)
+	d.briefly(recovery.Search, 63, v, "search for the largest micro-batch below 64 that fits")
 	d.entry(runs.Entry{Kind: runs.KindSearch, Search: &search.Result{Fits: 28, Recommended: 22}, Text: "the search found 28"})
 	d.decide(recovery.Shrink, 22, v, "micro-batch 64 → 22: 28 fits in 24 GiB")
 	rows := New(d.Input).Ledger

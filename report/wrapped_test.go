@@ -110,8 +110,8 @@ func TestWrappedBatch(t *testing.T) {
 		}, "kept, accumulation made up for a smaller micro-batch"},
 		"it could not be relaunched": {func(d *diary) {
 			smaller(d)
-			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "it needs to be known", Hint: "pass --trust"}})
-			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it needs to be known"})
+			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "it needs to be known"}})
+			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it needs to be known", Unproven: []string{"it is so", "it stays so"}})
 		}, "as the command sets it, no plan was changed"},
 		"nothing fitted, with a worker": {func(d *diary) {
 			d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command", InStep: 1})
@@ -157,7 +157,7 @@ func TestWrappedBatch(t *testing.T) {
 		if advised := slices.Contains(r.Advice, "micro-batch 32 would have fitted from the start: pass it to the command, with accumulation 2 to keep the effective batch"); advised != (name == "relaunched") {
 			t.Errorf("%s: advised %q", name, r.Advice)
 		}
-		if name == "it could not be relaunched" && (!r.Failures.Fatal || r.Advice[0] != "run the command again: pass --trust") {
+		if name == "it could not be relaunched" && (!r.Failures.Fatal || r.Advice[0] != "run headroom resume --trust train-run if it is so, and it stays so") {
 			t.Errorf("%+v, advised %q", r.Failures, r.Advice)
 		}
 	}
