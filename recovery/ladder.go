@@ -242,16 +242,12 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 }
 
 // to returns a decision that changes the plan to the largest possible micro-batch of at most n or,
-// if that is smaller than the policy allows, to the smallest one allowed. The text of the parameter
-// because, which may be empty, precedes the shortage in the decision's reason.
+// if that is smaller than the policy allows, to the smallest one allowed. because, which may be
+// empty, is a reason other than the lack of memory.
 func (l ladder) to(r Remedy, n int, because string) Decision {
 	old, plan := l.history.Running(), l.history.Plan
 	plan.Micro = plan.within(n, l.policy.Least())
-	need := fmt.Sprintf("%s needed %s", l.step(), l.failure().Shortage())
-	if because != "" {
-		need = because + ", " + need
-	}
-	return Decision{Remedy: r, Plan: plan, Verdict: &l.verdict, Reason: changeReason(old, plan, need)}
+	return Decision{Remedy: r, Plan: plan, Verdict: &l.verdict, Reason: changeReason(old, plan, because)}
 }
 
 func (l ladder) stop(what, hint string) Decision {
@@ -264,9 +260,14 @@ func (l ladder) stop(what, hint string) Decision {
 	return d
 }
 
-// decide returns a decision that leaves the plan as it is. Its reason is brief, and then the verdict.
+// decide returns a decision that leaves the plan as it is. Its reason is brief, and then the verdict,
+// unless that says no more than the failure, of which everybody is told first.
 func (l ladder) decide(r Remedy, brief string) Decision {
-	return Decision{Remedy: r, Plan: l.history.Plan, Verdict: &l.verdict, Brief: brief, Reason: brief + ": " + l.verdict.Why}
+	d := Decision{Remedy: r, Plan: l.history.Plan, Verdict: &l.verdict, Brief: brief, Reason: brief}
+	if r == Stop || l.verdict.Cause != memory.Batch {
+		d.Reason += ": " + l.verdict.Why
+	}
+	return d
 }
 
 func (l ladder) failure() *memory.OutOfMemoryError { return &l.evidence.Failure }
@@ -289,8 +290,11 @@ func (l ladder) step() string {
 	return "the training"
 }
 
-// changeReason returns the sentence that gives the reason for a change of plan.
+// changeReason returns the sentence that gives the reason for a change of plan. why may be empty.
 func changeReason(old, plan Plan, why string) string {
-	return fmt.Sprintf("micro-batch %d → %d: %s; accumulation %d → %d keeps the effective batch at %d",
+	if why != "" {
+		why = ": " + why
+	}
+	return fmt.Sprintf("micro-batch %d → %d%s; accumulation %d → %d keeps the effective batch at %d",
 		old.Largest(), plan.Largest(), why, old.Accumulation(), plan.Accumulation(), plan.Effective)
 }

@@ -137,7 +137,7 @@ func TestPicturesMarkFailures(t *testing.T) {
 		if n := strings.Count(text, `<g class="mark">`); n != 2 {
 			t.Errorf("picture %s has %d marks, want 2: four failures in two places", p.Name, n)
 		}
-		if !strings.Contains(text, "<title>3. step 81: foreign: 4 GiB asked for and 700 MiB free") || !strings.Contains(text, "failed: batch") {
+		if !strings.Contains(text, "<title>3. step 81: foreign: 4 GiB asked for at micro-batch 22 in forward, 700 MiB free") || !strings.Contains(text, "failed: batch") {
 			t.Errorf("picture %s does not say what failed", p.Name)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 // survivedInside returns what the worker of a wrapped command reports about a failure.
 func survivedInside() runs.Entry {
-	verdict := memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 14 GiB of 12 GiB"}
+	verdict := memory.Verdict{Cause: memory.Batch, Why: "1 GiB asked for at micro-batch 40 in forward, 700 MiB free"}
 	return runs.Entry{
 		Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward, Micro: 40}, Verdict: &verdict, Seconds: 2,
 		InPlace: &runs.InPlace{Way: runs.WayPieces, Rows: 40, Pieces: 4}, Where: "train.py:31",
