@@ -145,23 +145,19 @@ func memoryAlt(r *Report) string {
 // capacity, and returns its name. The function in converts an amount to that unit, or to
 // NaN if the amount is not known.
 func amountsOf(capacity memory.Bytes) (in func(memory.Bytes) float64, name string) {
-	unit, name := memoryUnit(capacity)
+	unit, name := memory.KiB, "KiB"
+	switch {
+	case capacity >= 2*memory.GiB:
+		unit, name = memory.GiB, "GiB"
+	case capacity >= 2*memory.MiB:
+		unit, name = memory.MiB, "MiB"
+	}
 	return func(b memory.Bytes) float64 {
 		if b <= 0 {
 			return math.NaN()
 		}
 		return float64(b) / float64(unit)
 	}, name
-}
-
-func memoryUnit(capacity memory.Bytes) (memory.Bytes, string) {
-	switch {
-	case capacity >= 2*memory.GiB:
-		return memory.GiB, "GiB"
-	case capacity >= 2*memory.MiB:
-		return memory.MiB, "MiB"
-	}
-	return memory.KiB, "KiB"
 }
 
 func microChart(r *Report) chart.Chart {
