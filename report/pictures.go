@@ -13,13 +13,8 @@ import (
 	"headroom/runs"
 )
 
-// Pictures returns the pictures of the report, in their order on the page. For a run that
-// headroom trained itself, the first four are always there, and say so if they have
-// nothing to show. For a wrapped command, pictures show what was seen of it, and there
-// may be none.
-func (r *Report) Pictures() []chart.Picture { return slices.Clone(r.draw()) }
-
-// stepCharts returns the charts of a run whose optimizer steps are recorded one by one.
+// stepCharts returns the charts of a run whose optimizer steps are recorded one by one. The
+// first four are always there, and say so if they have nothing to show.
 func stepCharts(r *Report) []chart.Chart {
 	charts := []chart.Chart{memoryChart(r), microChart(r), throughputChart(r), lossChart(r)}
 	if c, varies := rateChart(r); varies {

@@ -218,7 +218,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 		t.Errorf("%q", questions)
 	}
 	var names []string
-	for _, p := range r.Pictures() {
+	for _, p := range r.draw() {
 		names = append(names, p.Name)
 		if text := svg(t, p); !strings.Contains(text, "minutes since the first step") || !strings.Contains(text, `class="mark"`) || strings.Contains(p.Alt, "nothing") {
 			t.Errorf("%s: %s\n%s", p.Name, p.Alt, text)
@@ -243,7 +243,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 		d.Seen[i].Memory, d.Seen[i].Pieces = memory.Stats{}, 0
 	}
 	r = New(d.Input)
-	if pictures := r.Pictures(); len(pictures) != 1 || pictures[0].Name != "throughput" {
+	if pictures := r.draw(); len(pictures) != 1 || pictures[0].Name != "throughput" {
 		t.Errorf("%+v", pictures)
 	}
 	if _, known := questions["Memory"]; !known || slices.ContainsFunc(r.Cards(), func(c Card) bool { return c.Question == "Memory" }) {
