@@ -1,5 +1,5 @@
 # make build | run | test | check | bench | clean
-# make torch | test-torch TORCH=VERSION | kernels | gpu-bundle | gpu-test | gpu-bench
+# make torch | browser | test-torch TORCH=VERSION | kernels | gpu-bundle | gpu-test | gpu-bench
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +20,7 @@ export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
 # cmd/headroom/man.go generates the manual page instead.
 TAGS := -tags cuda,urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch test-torch kernels gpu-bundle gpu-test gpu-bench
+.PHONY: build run test check bench clean torch test-torch kernels gpu-bundle gpu-test gpu-bench browser
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -29,12 +29,19 @@ build:
 run: build
 	bin/headroom run --again configs/presets/gpt.yaml
 
-# Every test, with the race detector and nothing shortened. Fetches modules
-# first, so that a slow network does not look like a slow test. Tests that wrap real
-# frameworks need the environment of make torch; without it they are skipped.
+# PyTorch and the frameworks that tests wrap, 5 GB: one environment for each set of
+# pinned requirements, outside the checkout, so that clones share it. TORCH_ENV= does
+# without it.
+REQUIREMENTS := wrap/testdata/torch/requirements.txt
+KEPT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headroom
+TORCH_ENV := $(KEPT)/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
+
+# Every test, with the race detector and nothing shortened. Fetches first what the tests
+# need, so that a slow network does not look like a slow test. Tests for whose needs that
+# was not possible are skipped, loudly.
 # The output of failing tests comes last, so that it is not lost among the rest.
-test: export HEADROOM_PYTHON ?= $(wildcard $(TORCH_ENV)/bin/python)
-test:
+test: export HEADROOM_PYTHON ?= $(if $(TORCH_ENV),$(TORCH_ENV)/bin/python)
+test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) browser
 	@mkdir -p $(CACHE)
 	@go mod download
 	@status=0; go test -race $(TAGS) -timeout 80m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
@@ -52,16 +59,20 @@ test:
 		echo "make test: FAILED"; exit 1; \
 	fi
 
-# PyTorch and the frameworks that tests wrap, 5 GB: one environment for each set of
-# pinned requirements, outside the checkout, so that clones share it.
-REQUIREMENTS := wrap/testdata/torch/requirements.txt
-KEPT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/headroom
-TORCH_ENV := $(KEPT)/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
 torch: $(TORCH_ENV)/ready
-$(TORCH_ENV)/ready: $(REQUIREMENTS)
+$(TORCH_ENV)/ready:
+	@echo "make torch: PyTorch, once, 5 GB into $(TORCH_ENV); make test TORCH_ENV= does without it"
 	python3 -m venv $(TORCH_ENV)
 	$(TORCH_ENV)/bin/python -m pip install -q --disable-pip-version-check -r $(REQUIREMENTS)
 	touch $@
+
+# A test opens the report in a real browser.
+browser:
+	@for name in chromium chromium-browser google-chrome chrome headless-shell; do ! command -v $$name >/dev/null || exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "make test: installing chromium"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || echo "make test: chromium could not be installed"; \
+	fi
 
 # The worker's tests with another PyTorch: make test-torch TORCH=2.4.1
 OTHER = $(KEPT)/torch-$(TORCH)
@@ -77,7 +88,7 @@ RUFF_VERSION := 0.17.6
 MYPY_VERSION := 1.18.2
 PYTHON_LINT  := $(KEPT)/ruff-$(RUFF_VERSION)-mypy-$(MYPY_VERSION)
 
-check: $(LINT) $(PYTHON_LINT)/ready
+check: $(LINT) $(PYTHON_LINT)/ready $(if $(filter 1,$(HEADROOM_REQUIRE_TORCH)),$(if $(TORCH_ENV),torch))
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt: run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet $(TAGS) ./...
 	go vet ./...

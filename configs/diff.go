@@ -1,15 +1,9 @@
 package configs
 
-import "fmt"
-
 // Difference is a key whose value must not change within a run, but did.
 type Difference struct {
 	Key      string
 	Old, New string // as written in a file
-}
-
-func (d Difference) String() string {
-	return fmt.Sprintf("%s is %s in the run and %s now", d.Key, d.Old, d.New)
 }
 
 // Diff returns the differences that keep a run from being continued: the keys marked

@@ -25,19 +25,19 @@ func TestDiff(t *testing.T) {
 		{"the same", nil, nil, nil},
 		{"what may change", nil, []string{"train.steps=300", "batch.micro=4", "device.capacity=1GiB", "memory.headroom=1%", "output.dir=x", "name=y", "data.path=z", "train.keep=9", "batch.min_micro=2"}, nil},
 		{"what may not", nil, []string{"seed=2", "model.width=128", "batch.effective=64", "optimizer.lr=1e-4", "data.limit=1MiB"}, []string{
-			"seed is 1 in the run and 2 now", "model.width is 64 in the run and 128 now", "data.limit is all in the run and 1MiB now",
-			"batch.effective is 32 in the run and 64 now", "optimizer.lr is 0.001 in the run and 0.0001 now",
+			"seed: 1 → 2", "model.width: 64 → 128", "data.limit: all → 1MiB",
+			"batch.effective: 32 → 64", "optimizer.lr: 0.001 → 0.0001",
 		}},
-		{"another kind, named once", nil, []string{"optimizer.kind=sgd"}, []string{"optimizer.kind is adamw in the run and sgd now"}},
+		{"another kind, named once", nil, []string{"optimizer.kind=sgd"}, []string{"optimizer.kind: adamw → sgd"}},
 		{"left open", []string{"schedule.steps=100", "data.fingerprint=f"}, []string{"train.steps=400"}, nil},
 		{"not left open", []string{"schedule.steps=100", "data.fingerprint=f"}, []string{"schedule.steps=400", "data.fingerprint=g"}, []string{
-			"data.fingerprint is f in the run and g now", "schedule.steps is 100 in the run and 400 now",
+			"data.fingerprint: f → g", "schedule.steps: 100 → 400",
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
 			for _, d := range Diff(load(t, test.old...), load(t, test.now...)) {
-				got = append(got, fmt.Sprint(d))
+				got = append(got, fmt.Sprintf("%s: %s → %s", d.Key, d.Old, d.New))
 			}
 			if !slices.Equal(got, test.want) {
 				t.Errorf("%q\nwant %q", got, test.want)

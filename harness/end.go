@@ -12,6 +12,13 @@ import (
 // ErrInterrupted is returned after a clean, resumable stop.
 var ErrInterrupted = errors.New("interrupted; the same command continues from here")
 
+// Unproven is an error of a body that could have gone on if the user had vouched for conditions
+// that headroom cannot verify.
+type Unproven interface {
+	error
+	Unproven() []string // the conditions, in words
+}
+
 // errFinished means that the run had already finished and nothing was left to do.
 var errFinished = errors.New("already finished")
 
@@ -75,7 +82,16 @@ func (s *Session) ending(err error) (runs.Entry, runs.State) {
 		return runs.Entry{Kind: runs.KindFailed, Text: fmt.Sprintf("gave up in step %d; what would help: %s", gaveUp.Step, gaveUp.Decision.Hint),
 			Verdict: gaveUp.Decision.Verdict, Decision: &gaveUp.Decision}, runs.StateFailed
 	}
-	return runs.Entry{Kind: runs.KindFailed, Text: err.Error()}, runs.StateFailed
+	entry := runs.Entry{Kind: runs.KindFailed, Text: err.Error()}
+	var infinite *NotFiniteError
+	var unproven Unproven
+	switch {
+	case errors.As(err, &infinite):
+		entry.NotFinite = infinite.What
+	case errors.As(err, &unproven):
+		entry.Unproven = unproven.Unproven()
+	}
+	return entry, runs.StateFailed
 }
 
 // interruptedText says where the next process continues. If the job does not

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -46,8 +47,12 @@ func (s *Session) scrubbed(e runs.Entry) runs.Entry {
 	e.Text = s.o.Scrub(e.Text)
 	if e.Decision != nil {
 		d := *e.Decision
-		d.Reason, d.Hint = s.o.Scrub(d.Reason), s.o.Scrub(d.Hint)
+		d.Reason, d.Brief, d.Hint = s.o.Scrub(d.Reason), s.o.Scrub(d.Brief), s.o.Scrub(d.Hint)
 		e.Decision = &d
+	}
+	e.Unproven = slices.Clone(e.Unproven)
+	for i, text := range e.Unproven {
+		e.Unproven[i] = s.o.Scrub(text)
 	}
 	return e
 }

@@ -242,7 +242,11 @@ func TestNotMemoryIsNeverRetried(t *testing.T) {
 				t.Fatalf("result %+v after %d tries: %v", result, tries, err)
 			}
 			test.check(t, err)
-			if last := j.entries[len(j.entries)-1]; last.Kind != runs.KindFailed || last.Text != err.Error() {
+			value := ""
+			if n := (*NotFiniteError)(nil); errors.As(err, &n) {
+				value = n.What
+			}
+			if last := j.entries[len(j.entries)-1]; last.Kind != runs.KindFailed || last.Text != err.Error() || last.NotFinite != value {
 				t.Errorf("last entry %+v", last)
 			}
 			if status, err := runs.ReadStatus(j.dir); err != nil || status.State != runs.StateFailed || status.Step != 2 {

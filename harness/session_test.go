@@ -1,10 +1,13 @@
 package harness
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -110,5 +113,35 @@ func TestTheBodyMayUseTheJournalWhenItIsAsked(t *testing.T) {
 	}
 	if err := s.Save(saved, 1, true); err != nil {
 		t.Error(err)
+	}
+}
+
+// unprovenError is an error of a body that needs conditions vouched for.
+type unprovenError []string
+
+func (unprovenError) Error() string { return "it cannot be proven" }
+
+func (e unprovenError) Unproven() []string { return e }
+
+// TestSecretsAreNotRecorded checks that no text of an entry keeps a secret, and that the facts of
+// the caller's error stay as they are.
+func TestSecretsAreNotRecorded(t *testing.T) {
+	var entries []runs.Entry
+	s := sessionFor(t, SessionOptions{
+		Plan:    recovery.Plan{Effective: 64, World: 1, Micro: 64},
+		Scrub:   func(text string) string { return strings.ReplaceAll(text, "SECRET", "***") },
+		OnEntry: func(e runs.Entry) { entries = append(entries, e) },
+	})
+	s.Note(runs.Entry{Kind: runs.KindDecision, Text: "SECRET", Decision: &recovery.Decision{Reason: "a SECRET", Brief: "b SECRET", Hint: "c SECRET"}})
+	failed := unprovenError{"d SECRET", "e"}
+	if _, err := s.End(fmt.Errorf("attempt 2: %w", failed)); !errors.As(err, &failed) || failed[0] != "d SECRET" {
+		t.Errorf("%v", err)
+	}
+	decided, end := entries[len(entries)-2], entries[len(entries)-1]
+	if d := *decided.Decision; decided.Text != "***" || d.Reason != "a ***" || d.Brief != "b ***" || d.Hint != "c ***" {
+		t.Errorf("%+v, %+v", decided, d)
+	}
+	if end.Kind != runs.KindFailed || !slices.Equal(end.Unproven, []string{"d ***", "e"}) {
+		t.Errorf("%+v", end)
 	}
 }

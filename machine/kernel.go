@@ -32,30 +32,12 @@ func killsOf(root fs.FS) Kills {
 	return Kills{Group: groupKills(root), System: counter(read(root, "proc/vmstat"))}
 }
 
-// groupKills returns the counter of the control group that this process is in, with
-// cgroup v1 or v2. If that group has no counter, it returns that of the nearest group
-// above it that has one, or 0. In a container, /proc/self/cgroup may show the path on the
-// host. The search then ends at the root of the hierarchy, which is the container's group.
+// groupKills returns the counter of the control group that this process is in. If that
+// group has no counter, it returns that of the nearest group above it that has one, or 0.
 func groupKills(root fs.FS) int64 {
-	for line := range strings.Lines(read(root, "proc/self/cgroup")) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		mount, name := version2.mount, "memory.events"
-		if parts[1] != "" {
-			mount, name = version1.mount, "memory.oom_control"
-			if !strings.Contains(parts[1], "memory") {
-				continue
-			}
-		}
-		for group := path.Join("/", parts[2]); ; group = path.Dir(group) {
-			if text := read(root, path.Join(mount, group, name)); text != "" {
-				return counter(text)
-			}
-			if group == "/" {
-				break
-			}
+	for h, group := range groups(root) {
+		if text := read(root, path.Join(group, h.kills)); text != "" {
+			return counter(text)
 		}
 	}
 	return 0

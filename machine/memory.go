@@ -2,6 +2,7 @@ package machine
 
 import (
 	"io/fs"
+	"iter"
 	"os"
 	"path"
 	"strconv"
@@ -71,39 +72,48 @@ func fields(text string) map[string]memory.Bytes {
 
 // hierarchy says where a version of the cgroup interface is mounted, and under which names
 // it keeps the figures of a group.
-type hierarchy struct{ mount, limit, used, inactive, active string }
+type hierarchy struct{ mount, limit, used, inactive, active, kills string }
 
 var (
-	version1 = hierarchy{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"}
-	version2 = hierarchy{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "active_file"}
+	version1 = hierarchy{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file", "memory.oom_control"}
+	version2 = hierarchy{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file", "active_file", "memory.events"}
 )
 
-// cgroup returns the limit and the usage of one control group: of this process's group
-// and all groups above it, the one with the least memory left. It understands cgroup v1
-// and v2. Both results are 0 if none of the groups has a limit. In a container,
-// /proc/self/cgroup may show the path on the host. Then only the root of the hierarchy is
-// found, which is the container's group.
-func cgroup(root fs.FS) (limit, used memory.Bytes) {
-	for line := range strings.Lines(read(root, "proc/self/cgroup")) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		h := version2
-		if parts[1] != "" {
-			h = version1
-			if !strings.Contains(parts[1], "memory") {
+// groups yields the folders of the control groups that this process is in, each after those
+// below it, with cgroup v1 or v2. In a container, /proc/self/cgroup may show the path on the
+// host. Then only the root of the hierarchy is found, which is the container's group.
+func groups(root fs.FS) iter.Seq2[hierarchy, string] {
+	return func(yield func(hierarchy, string) bool) {
+		for line := range strings.Lines(read(root, "proc/self/cgroup")) {
+			parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+			if len(parts) != 3 {
 				continue
 			}
+			h := version2
+			if parts[1] != "" {
+				h = version1
+				if !strings.Contains(parts[1], "memory") {
+					continue
+				}
+			}
+			for group := path.Join("/", parts[2]); ; group = path.Dir(group) {
+				if !yield(h, path.Join(h.mount, group)) {
+					return
+				}
+				if group == "/" {
+					break
+				}
+			}
 		}
-		for group := path.Join("/", parts[2]); ; group = path.Dir(group) {
-			l, u := h.read(root, path.Join(h.mount, group))
-			if l > 0 && (limit == 0 || l-u < limit-used) {
-				limit, used = l, u
-			}
-			if group == "/" {
-				break
-			}
+	}
+}
+
+// cgroup returns the limit and the usage of the control group of this process that has the
+// least memory left. Both are 0 if none has a limit.
+func cgroup(root fs.FS) (limit, used memory.Bytes) {
+	for h, group := range groups(root) {
+		if l, u := h.read(root, group); l > 0 && (limit == 0 || l-u < limit-used) {
+			limit, used = l, u
 		}
 	}
 	return limit, used

@@ -121,11 +121,11 @@ func foreign(e Evidence) (Verdict, bool) {
 	s, requested := e.Failure.Stats, e.Failure.Requested
 	held := heldByOthers(s)
 	large := func(n Bytes) bool { return float64(n) >= ForeignShare*float64(s.Capacity) }
-	why := fmt.Sprintf("%s, while other processes hold %v of %v", e.Failure.left(), held, s.Capacity)
+	why := fmt.Sprintf("%s, while other processes hold %v of %v", e.Failure.Lack(), held, s.Capacity)
 	grown := held - heldByOthers(e.Baseline)
 	switch {
 	case e.Baseline.Capacity > 0 && grown > 0 && (requested > 0 && requested <= s.Free+grown || requested <= 0 && large(grown)):
-		why = fmt.Sprintf("%s, and other processes have taken %v since the attempt began (they now hold %v of %v)", e.Failure.left(), grown, held, s.Capacity)
+		why = fmt.Sprintf("%s, and other processes have taken %v since the attempt began (they now hold %v of %v)", e.Failure.Lack(), grown, held, s.Capacity)
 	case requested <= 0 || !large(held) || requested > s.Free+held:
 		return Verdict{}, false
 	}
@@ -136,7 +136,7 @@ func foreign(e Evidence) (Verdict, bool) {
 }
 
 func resume(e Evidence) (Verdict, bool) {
-	return Verdict{Resume, fmt.Sprintf("training had got past this point with a micro-batch at least this large, but resuming from a checkpoint needs %s", e.Failure.Shortage())}, e.Resuming
+	return Verdict{Resume, e.Failure.Lack() + "; before it resumed from a checkpoint, training had got past this point with a micro-batch at least this large"}, e.Resuming
 }
 
 // heldByOthers returns how much of the capacity this process cannot hold because
@@ -187,18 +187,18 @@ func spike(e Evidence) (Verdict, bool) {
 func model(e Evidence) (Verdict, bool) {
 	f := e.Failure
 	if !f.Phase.SizedByMicro() {
-		return Verdict{Model, fmt.Sprintf("%s needs %s, whatever the micro-batch", f.Phase, f.Shortage())}, true
+		return Verdict{Model, fmt.Sprintf("%s; it needs %s, whatever the micro-batch", f.Lack(), f.Shortage())}, true
 	}
 	smallest := f.Micro > 0 && f.Micro <= max(1, e.MinMicro)
-	return Verdict{Model, fmt.Sprintf("micro-batch %d, the smallest allowed, needs %s", f.Micro, f.Shortage())}, smallest
+	return Verdict{Model, fmt.Sprintf("%s; micro-batch %d, the smallest allowed, needs %s", f.Lack(), f.Micro, f.Shortage())}, smallest
 }
 
 func batch(e Evidence) Verdict {
 	f := e.Failure
 	if f.Micro == 0 {
-		return Verdict{Unknown, fmt.Sprintf("%s; it is not known which micro-batch this was in, if any", f.left())}
+		return Verdict{Unknown, f.Lack() + "; it is not known which micro-batch this was in, if any"}
 	}
-	return Verdict{Batch, fmt.Sprintf("micro-batch %d needs %s", f.Micro, f.Shortage())}
+	return Verdict{Batch, f.Lack()}
 }
 
 // medianSlope returns the Theil–Sen estimate: the median of the slopes between all

@@ -46,7 +46,7 @@ func TestDiagnose(t *testing.T) {
 		says     []string
 	}{
 		{"too large a micro-batch", Evidence{Failure: failure(full, 2*GiB), Baseline: alone},
-			Batch, []string{"micro-batch 32", "25 GiB of 24 GiB"}},
+			Batch, []string{"2 GiB asked for at micro-batch 32 in forward, 0 B free"}},
 		{"others without a baseline", Evidence{Failure: failure(squeezed, 2*GiB)},
 			Foreign, []string{"other processes hold 10 GiB of 24 GiB"}},
 		{"another process took it", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone},
@@ -54,7 +54,7 @@ func TestDiagnose(t *testing.T) {
 		{"another process that NVML cannot see", Evidence{Failure: failure(Stats{Capacity: 24 * GiB, Reserved: 14 * GiB, Allocated: 14 * GiB}, 2*GiB), Baseline: alone},
 			Foreign, []string{"other processes have taken 10 GiB"}},
 		{"another process, but it would not have fitted anyway", Evidence{Failure: failure(squeezed, 12*GiB), Baseline: alone},
-			Batch, []string{"26 GiB of 14 GiB"}},
+			Batch, []string{"12 GiB asked for at micro-batch 32 in forward, 0 B free"}},
 		{"a process that was there before", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: squeezed},
 			Foreign, []string{"other processes hold 10 GiB of 24 GiB"}},
 		{"it is named", Evidence{Failure: OutOfMemoryError{Requested: GiB, Micro: 8, Stats: squeezed, Others: "python (pid 7) holds 10 GiB"}, Baseline: alone},
@@ -66,7 +66,7 @@ func TestDiagnose(t *testing.T) {
 		{"in pieces, but more than all of them", Evidence{Failure: failure(pieces, 4*GiB), Baseline: alone},
 			Batch, nil},
 		{"a small request into an ordinary cache", Evidence{Failure: failure(full, 900*MiB), Baseline: alone},
-			Batch, []string{"23.9 GiB of 24 GiB"}},
+			Batch, []string{"900 MiB asked for at micro-batch 32 in forward, 0 B free and 1 GiB reserved but unused, in blocks that are too small"}},
 		{"a leak", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(20, 4*GiB, 100*MiB)},
 			Leak, []string{"1.9 GiB over the last 20 steps", "100 MiB per step"}},
 		{"a leak of which every eighth step is known", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Boundary: rising(20, 4*GiB, 100*MiB), Every: 8},
@@ -88,23 +88,23 @@ func TestDiagnose(t *testing.T) {
 		{"within the noise of its like", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Typical: 24 * GiB, Like: 9},
 			Batch, nil},
 		{"one sample is too large", Evidence{Failure: phase(failure(full, 2*GiB), PhaseBackward, 1)},
-			Model, []string{"micro-batch 1, the smallest allowed", "25 GiB of 24 GiB"}},
+			Model, []string{"2 GiB asked for at micro-batch 1 in backward, ", "micro-batch 1, the smallest allowed", "25 GiB with 24 GiB available"}},
 		{"the smallest allowed is too large", Evidence{Failure: phase(failure(full, 2*GiB), PhaseBackward, 4), MinMicro: 4},
 			Model, []string{"micro-batch 4, the smallest allowed"}},
 		{"optimizer state", Evidence{Failure: phase(failure(full, 2*GiB), PhaseUpdate, 0)},
-			Model, []string{"update needs at least 25 GiB of 24 GiB, whatever the micro-batch"}},
+			Model, []string{"2 GiB asked for in update, ", "; it needs at least 25 GiB with 24 GiB available, whatever the micro-batch"}},
 		{"evaluation", Evidence{Failure: phase(failure(full, 2*GiB), PhaseEval, 32)},
-			Model, []string{"eval needs at least 25 GiB of 24 GiB, whatever the micro-batch"}},
+			Model, []string{"2 GiB asked for at micro-batch 32 in eval, ", "; it needs at least 25 GiB with 24 GiB available, whatever the micro-batch"}},
 		{"loading", Evidence{Failure: phase(failure(full, 2*GiB), PhaseLoad, 0)},
-			Model, []string{"load needs"}},
+			Model, []string{"asked for in load", "it needs"}},
 		{"the machine's memory", Evidence{Failure: failure(full, 2*GiB), Host: true},
 			Host, []string{"2 GiB asked for"}},
 		{"a device that says nothing", Evidence{Failure: OutOfMemoryError{Requested: GiB, Micro: 4}},
 			Unknown, nil},
 		{"a request nobody knows, in memory seen from outside", Evidence{Failure: failure(full, 0), Baseline: alone},
-			Batch, []string{"micro-batch 32 needs more than the 23 GiB already held, of 24 GiB"}},
+			Batch, []string{"an unknown amount asked for at micro-batch 32 in forward, "}},
 		{"such a request of a step that needs more in all", Evidence{Failure: whole(failure(full, 0), 30*GiB), Baseline: alone},
-			Batch, []string{"micro-batch 32 needs at least 30 GiB of 24 GiB"}},
+			Batch, []string{"an unknown amount asked for at micro-batch 32 in forward, "}},
 		{"such a request after others took room", Evidence{Failure: failure(squeezed, 0), Baseline: alone},
 			Foreign, []string{"an unknown amount asked for", "other processes have taken 10 GiB"}},
 		{"such a request where others were there first", Evidence{Failure: failure(squeezed, 0), Baseline: squeezed},
@@ -116,13 +116,13 @@ func TestDiagnose(t *testing.T) {
 		{"such a request beside lower peaks", Evidence{Failure: failure(full, 0), Baseline: alone, Typical: 2 * GiB, Like: 9},
 			Batch, nil},
 		{"such a request at one sample", Evidence{Failure: phase(failure(full, 0), PhaseBackward, 1)},
-			Model, []string{"micro-batch 1, the smallest allowed, needs more than the 23 GiB"}},
+			Model, []string{"micro-batch 1, the smallest allowed, needs more than the 23 GiB already held, with 24 GiB available"}},
 		{"evaluation is no outlier among training steps", Evidence{Failure: phase(failure(full, 2*GiB), PhaseEval, 0), Baseline: alone, Typical: 2 * GiB, Like: 9},
-			Model, []string{"eval needs"}},
+			Model, []string{"asked for in eval", "it needs"}},
 		{"soon after resuming from a checkpoint", Evidence{Failure: failure(full, 2*GiB), Baseline: alone, Resuming: true},
-			Resume, []string{"had got past this point", "needs at least"}},
+			Resume, []string{"had got past this point", "2 GiB asked for at micro-batch 32 in forward, "}},
 		{"loading a checkpoint", Evidence{Failure: phase(failure(full, 2*GiB), PhaseLoad, 0), Baseline: alone, Resuming: true},
-			Resume, []string{"needs at least"}},
+			Resume, []string{"2 GiB asked for in load, "}},
 		{"resuming from a checkpoint after others took room", Evidence{Failure: failure(squeezed, 2*GiB), Baseline: alone, Resuming: true},
 			Foreign, nil},
 		{"outside any micro-batch", Evidence{Failure: phase(failure(full, 2*GiB), PhaseUnknown, 0)},
@@ -169,13 +169,26 @@ func TestBlocksNotKnown(t *testing.T) {
 
 func TestShort(t *testing.T) {
 	for want, c := range map[string][2]Bytes{
-		"25 GiB of 24 GiB": {25 * GiB, 24 * GiB},
-		"24 GiB of 24 GiB, 4 KiB more than is available":                                     {24*GiB + 4*KiB, 24 * GiB},
-		"24 GiB of 24 GiB, and no free block was large enough":                               {24 * GiB, 24 * GiB},
-		"24 GiB of 24 GiB, 4 KiB less than is available, but no free block was large enough": {24*GiB - 4*KiB, 24 * GiB},
-		"23 GiB of 24 GiB, and no free block was large enough":                               {23 * GiB, 24 * GiB},
+		"25 GiB with 24 GiB available":                                     {25 * GiB, 24 * GiB},
+		"24 GiB, 4 KiB more than is available":                             {24*GiB + 4*KiB, 24 * GiB},
+		"24 GiB with 24 GiB available, but no free block was large enough": {24 * GiB, 24 * GiB},
+		"23 GiB with 24 GiB available, but no free block was large enough": {23 * GiB, 24 * GiB},
 	} {
 		if got := Short(c[0], c[1]); got != want {
+			t.Errorf("%v: %q", c, got)
+		}
+	}
+}
+
+// TestLack checks that the difference is added only where rounding would hide it.
+func TestLack(t *testing.T) {
+	for want, c := range map[string][2]Bytes{
+		"2 GiB asked for at micro-batch 8, 1 GiB free":                {2 * GiB, GiB},
+		"2 GiB asked for at micro-batch 8, 2 GiB free, 4 KiB too few": {2 * GiB, 2*GiB - 4*KiB},
+		"an unknown amount asked for at micro-batch 8, 0 B free":      {0, 0},
+	} {
+		e := OutOfMemoryError{Requested: c[0], Micro: 8, Stats: Stats{Capacity: 24 * GiB, Free: c[1], Reserved: 20 * GiB, Allocated: 20 * GiB}}
+		if got := e.Lack(); got != want {
 			t.Errorf("%v: %q", c, got)
 		}
 	}
@@ -231,7 +244,7 @@ func TestAssumed(t *testing.T) {
 		if f.Stats != c.want || !f.Assumed || f.Needed() <= f.Stats.Available() {
 			t.Errorf("%v of %v: %+v", c.held, c.most, f)
 		}
-		if v := Diagnose(Evidence{Failure: f}); v.Cause != Batch || v.Why != "micro-batch 8 needs at least 32 MiB more than is available" {
+		if v := Diagnose(Evidence{Failure: f}); v.Cause != Batch || v.Why != "32 MiB asked for at micro-batch 8 in forward, more than was free" {
 			t.Errorf("%v", v)
 		}
 		if text := f.Error(); text != "out of memory at micro-batch 8 in forward: 32 MiB asked for" {
@@ -241,7 +254,7 @@ func TestAssumed(t *testing.T) {
 			t.Errorf("recorded as %+v", text)
 		}
 		f.Micro = 0
-		if v := Diagnose(Evidence{Failure: f}); v.Why != "32 MiB asked for, more than was free; it is not known which micro-batch this was in, if any" {
+		if v := Diagnose(Evidence{Failure: f}); v.Why != "32 MiB asked for in forward, more than was free; it is not known which micro-batch this was in, if any" {
 			t.Errorf("outside a micro-batch: %v", v)
 		}
 	}

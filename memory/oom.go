@@ -77,34 +77,30 @@ func (e OutOfMemoryError) Measured() OutOfMemoryError {
 // continue: the allocated plus the requested bytes, or Whole if that is more.
 func (e *OutOfMemoryError) Needed() Bytes { return max(e.Whole, e.Stats.Allocated+e.Requested) }
 
-// Shortage describes how much memory was needed and how much there was, such as "at
-// least 25 GiB of 24 GiB". It adds the difference if rounding could hide it. Amounts
-// that are not known are left out.
+// Shortage describes how much memory was needed in all, and how much there was: "at least
+// 25 GiB with 24 GiB available". Amounts that are not known are left out.
 func (e *OutOfMemoryError) Shortage() string {
 	need, there := e.Needed(), e.Stats.Available()
 	switch {
 	case e.Assumed:
 		return fmt.Sprintf("at least %v more than is available", e.Requested)
 	case e.Requested <= 0 && e.Whole <= e.Stats.Allocated:
-		return fmt.Sprintf("more than the %v already held, of %v available", need, there)
+		return fmt.Sprintf("more than the %v already held, with %v available", need, there)
 	}
 	return "at least " + Short(need, there)
 }
 
-// Short describes how much memory was needed and how much there was, such as "25 GiB
-// of 24 GiB". If the two amounts read the same, it adds the difference. If there was
+// Short describes how much memory was needed and how much there was: "25 GiB with 24 GiB
+// available". If the two amounts read the same, it gives the difference. If there was
 // enough memory, it adds that no free block was large enough.
 func Short(need, there Bytes) string {
-	text := fmt.Sprintf("%v of %v", need, there)
-	switch same := need.String() == there.String(); {
-	case need < there && same:
-		text += fmt.Sprintf(", %v less than is available, but no free block was large enough", there-need)
+	switch {
 	case need <= there:
-		text += ", and no free block was large enough"
-	case same:
-		text += fmt.Sprintf(", %v more than is available", need-there)
+		return fmt.Sprintf("%v with %v available, but no free block was large enough", need, there)
+	case need.String() == there.String():
+		return fmt.Sprintf("%v, %v more than is available", need, need-there)
 	}
-	return text
+	return fmt.Sprintf("%v with %v available", need, there)
 }
 
 // asked describes the size of the request in words.
@@ -115,13 +111,22 @@ func (e *OutOfMemoryError) asked() string {
 	return fmt.Sprintf("%v asked for", e.Requested)
 }
 
-// left describes the size of the request and, if it was measured, how much memory was
-// free.
-func (e *OutOfMemoryError) left() string {
+// Lack says how much was asked for, where, and how much was free: "2 MiB asked for at
+// micro-batch 32 in forward, 964 KiB free". It adds what the two amounts do not show.
+func (e *OutOfMemoryError) Lack() string {
+	text := strings.TrimSpace(e.asked() + " " + e.place())
 	if e.Assumed {
-		return e.asked() + ", more than was free"
+		return text + ", more than was free"
 	}
-	return fmt.Sprintf("%s and %v free", e.asked(), e.Stats.Free)
+	s := e.Stats
+	text += fmt.Sprintf(", %v free", s.Free)
+	switch {
+	case e.Requested > 0 && s.Allocated+e.Requested <= s.Available():
+		text += fmt.Sprintf(" and %v reserved but unused, in blocks that are too small", s.Reserved-s.Allocated)
+	case e.Requested > s.Free && e.Requested.String() == s.Free.String():
+		text += fmt.Sprintf(", %v too few", e.Requested-s.Free)
+	}
+	return text
 }
 
 func (e *OutOfMemoryError) Error() string {

@@ -64,6 +64,7 @@ type Decision struct {
 	Verdict *memory.Verdict `json:"verdict,omitempty"`
 	Name    string          `json:"name,omitempty"`   // the way to need less host memory, for EaseHost
 	Reason  string          `json:"reason,omitempty"` // one sentence, with the numbers behind it; empty if there is nothing to say
+	Brief   string          `json:"brief,omitempty"`  // Reason without what went wrong, for readers who know that already; may be empty
 	Hint    string          `json:"hint,omitempty"`   // what the user could do, when stopping
 }
 

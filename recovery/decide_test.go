@@ -553,7 +553,7 @@ func TestStopSaysWhy(t *testing.T) {
 	} {
 		h := NewHistory(Plan{Effective: 64, World: 1, Micro: 8})
 		d := Decide(Policy{Recompute: true, Relaunches: 3, Able: native}, h, Event{OOM: &c.evidence})
-		if d.Remedy != Stop || d.Verdict.Cause != c.cause || !strings.Contains(d.Hint, c.hint) {
+		if d.Remedy != Stop || d.Verdict.Cause != c.cause || !strings.Contains(d.Hint, c.hint) || d.Reason != d.Brief+": "+d.Verdict.Why {
 			t.Errorf("%s: got %+v", c.cause, d)
 		}
 	}

@@ -25,26 +25,23 @@ type DeviceGone struct {
 // the same process, where the device stays unusable. A new process continues from
 // the newest checkpoint, up to goneLimit times in a row.
 func afterGone(h History, g DeviceGone) Decision {
-	why := g.Why
+	reported := ""
 	if len(g.Reported) > 0 {
-		why += "; the driver reported: " + strings.Join(g.Reported, ", ")
+		reported = "; the driver reported: " + strings.Join(g.Reported, ", ")
 	}
-	stop := func(reason, hint string) Decision {
-		return Decision{Remedy: Stop, Plan: h.Plan, Reason: reason + ": " + why,
-			Hint: fmt.Sprintf("%s the same command then continues from step %d", hint, g.From)}
+	decide := func(r Remedy, brief, hint string) Decision {
+		return Decision{Remedy: r, Plan: h.Plan, Brief: brief + reported, Reason: brief + ": " + g.Why + reported, Hint: hint}
 	}
+	continues := fmt.Sprintf("continues from step %d", g.From)
 	switch {
 	case g.Ending:
-		return Decision{Remedy: Stop, Plan: h.Plan,
-			Reason: "the device was lost while the run was being stopped: " + why,
-			Hint:   fmt.Sprintf("the same command continues from step %d", g.From)}
+		return decide(Stop, "the device was lost while the run was being stopped", "the same command "+continues)
 	case g.JournalFails:
-		return stop("the device was lost, and the job is not restarted because the journal, which records such losses, cannot be written",
-			"make room on the journal's disk;")
+		return decide(Stop, "the device was lost, and the job is not restarted because the journal, which records such losses, cannot be written",
+			"make room on the journal's disk; the same command then "+continues)
 	case g.Before < goneLimit:
-		return Decision{Remedy: Exec, Plan: h.Plan,
-			Reason: fmt.Sprintf("continue in a new process from step %d (restart %d of %d without a new checkpoint): %s", g.From, g.Before+1, goneLimit, why)}
+		return decide(Exec, fmt.Sprintf("continue in a new process from step %d (restart %d of %d without a new checkpoint)", g.From, g.Before+1, goneLimit), "")
 	}
-	return stop(fmt.Sprintf("the device was lost %d times without a new checkpoint in between", g.Before+1),
-		"look for Xid errors in dmesg, and for errors and high temperatures in nvidia-smi -q; reset the GPU or restart the machine;")
+	return decide(Stop, fmt.Sprintf("the device was lost %d times without a new checkpoint in between", g.Before+1),
+		"look for Xid errors in dmesg, and for errors and high temperatures in nvidia-smi -q; reset the GPU or restart the machine; the same command then "+continues)
 }

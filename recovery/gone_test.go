@@ -11,7 +11,7 @@ func TestAfterGone(t *testing.T) {
 	for before, want := range []Remedy{Exec, Exec, Exec, Stop, Stop} {
 		g := DeviceGone{Why: "step 9: the GPU is gone", Reported: []string{"Xid 79 on GPU 0", "Xid 48 on GPU 0"}, From: 4, Before: before}
 		d := Decide(Policy{}, h, Event{Gone: &g})
-		if d.Remedy != want || d.Plan != plan || !strings.HasSuffix(d.Reason, ": step 9: the GPU is gone; the driver reported: Xid 79 on GPU 0, Xid 48 on GPU 0") {
+		if d.Remedy != want || d.Plan != plan || !strings.HasSuffix(d.Reason, ": step 9: the GPU is gone; the driver reported: Xid 79 on GPU 0, Xid 48 on GPU 0") || strings.Replace(d.Reason, ": "+g.Why, "", 1) != d.Brief {
 			t.Errorf("after %d: %+v", before, d)
 		}
 		if says := strings.Contains(d.Hint, "from step 4"); says != (want == Stop) {

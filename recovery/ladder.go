@@ -34,7 +34,7 @@ func (l ladder) climb() Decision {
 	case training && l.history.grown > 0:
 		return l.to(Shrink, l.history.grown, "after the micro-batch had been raised again too early")
 	case l.policy.Able.EmptyCache && !l.history.emptied:
-		return l.decide(EmptyCache, fmt.Sprintf("empty the cache and run %s again with micro-batch %d: %s", l.step(), l.micro(), l.verdict.Why))
+		return l.decide(EmptyCache, fmt.Sprintf("empty the cache and run %s again with micro-batch %d", l.step(), l.micro()))
 	case !training:
 		return l.evaluation()
 	}
@@ -95,7 +95,7 @@ func (l ladder) easeHost() Decision {
 		return l.stop("no allowed change is left that would save host memory", "use fewer data-loader workers, less prefetching and no pinned memory; a smaller micro-batch seldom helps")
 	}
 	name := l.policy.Host[l.history.eased]
-	d := l.decide(EaseHost, fmt.Sprintf("%s from now on: %s", name, l.verdict.Why))
+	d := l.decide(EaseHost, name+" from now on")
 	d.Name = name
 	return d
 }
@@ -115,9 +115,10 @@ func (l ladder) evaluation() Decision {
 	if !l.policy.Able.Eval || old <= 1 || l.failure().Phase != memory.PhaseEval {
 		return l.last()
 	}
-	d := l.decide(ShrinkEval, fmt.Sprintf("evaluation batch %d → %d: %s; the training batch does not change", old, old/2, l.verdict.Why))
-	d.Plan.Eval = old / 2
-	return d
+	plan := l.history.Plan
+	plan.Eval = old / 2
+	return Decision{Remedy: ShrinkEval, Plan: plan, Verdict: &l.verdict,
+		Reason: fmt.Sprintf("evaluation batch %d → %d: %s; the training batch does not change", old, plan.Eval, l.verdict.Why)}
 }
 
 // outlier chooses a smaller micro-batch for this step alone. If too many steps have needed that,
@@ -163,7 +164,7 @@ func (l ladder) smaller() Decision {
 	line, n := l.history.line, l.halved()
 	trusted := line.PerSample > 0 && !l.history.guessed
 	if !trusted && l.policy.Able.Probe {
-		d := l.decide(Search, fmt.Sprintf("search for the largest micro-batch below %d that fits: %s", l.micro(), l.verdict.Why))
+		d := l.decide(Search, fmt.Sprintf("search for the largest micro-batch below %d that fits", l.micro()))
 		d.Plan = l.history.Plan.WithMicro(l.history.Plan.Below(l.micro()))
 		return d
 	}
@@ -179,7 +180,7 @@ func (l ladder) smaller() Decision {
 // last decides what to do when the micro-batch cannot become smaller.
 func (l ladder) last() Decision {
 	if l.canRecompute() && l.policy.Recompute && !l.history.recompute {
-		return l.decide(Recompute, fmt.Sprintf("recompute activations in the backward pass: %s", l.verdict.Why))
+		return l.decide(Recompute, "recompute activations in the backward pass")
 	}
 	switch l.verdict.Cause {
 	case memory.Foreign:
@@ -200,7 +201,7 @@ func (l ladder) canRecompute() bool {
 // allows. After that, it stops the run.
 func (l ladder) wait() Decision {
 	if l.history.waits < l.policy.Waits {
-		return l.decide(Wait, fmt.Sprintf("wait for other processes to release memory (wait %d of %d): %s", l.history.waits+1, l.policy.Waits, l.verdict.Why))
+		return l.decide(Wait, fmt.Sprintf("wait for other processes to release memory (wait %d of %d)", l.history.waits+1, l.policy.Waits))
 	}
 	more := "allow more waiting with memory.waits"
 	if l.policy.Waits == 0 {
@@ -237,22 +238,16 @@ func (l ladder) relaunch(why string) (Decision, bool) {
 	if !l.policy.Able.CountSteps {
 		from = "the newest checkpoint" // the process has ended
 	}
-	return l.decide(Relaunch, fmt.Sprintf("relaunch from %s, %s: %s", from, why, l.verdict.Why)), true
+	return l.decide(Relaunch, fmt.Sprintf("relaunch from %s, %s", from, why)), true
 }
 
 // to returns a decision that changes the plan to the largest possible micro-batch of at most n or,
-// if that is smaller than the policy allows, to the smallest one allowed. The text of the parameter
-// because, which may be empty, precedes the shortage in the decision's reason.
+// if that is smaller than the policy allows, to the smallest one allowed. because, which may be
+// empty, is a reason other than the lack of memory.
 func (l ladder) to(r Remedy, n int, because string) Decision {
 	old, plan := l.history.Running(), l.history.Plan
 	plan.Micro = plan.within(n, l.policy.Least())
-	need := fmt.Sprintf("%s needed %s", l.step(), l.failure().Shortage())
-	if because != "" {
-		need = because + ", " + need
-	}
-	d := l.decide(r, changeReason(old, plan, need))
-	d.Plan = plan
-	return d
+	return Decision{Remedy: r, Plan: plan, Verdict: &l.verdict, Reason: changeReason(old, plan, because)}
 }
 
 func (l ladder) stop(what, hint string) Decision {
@@ -260,13 +255,19 @@ func (l ladder) stop(what, hint string) Decision {
 	if l.failure().Phase == memory.PhaseLoad {
 		where = "before the first step"
 	}
-	d := l.decide(Stop, fmt.Sprintf("out of memory %s; %s: %s", where, what, l.verdict.Why))
+	d := l.decide(Stop, fmt.Sprintf("out of memory %s; %s", where, what))
 	d.Hint = hint
 	return d
 }
 
-func (l ladder) decide(r Remedy, reason string) Decision {
-	return Decision{Remedy: r, Plan: l.history.Plan, Verdict: &l.verdict, Reason: reason}
+// decide returns a decision that leaves the plan as it is. Its reason is brief, and then the verdict,
+// unless that says no more than the failure, of which everybody is told first.
+func (l ladder) decide(r Remedy, brief string) Decision {
+	d := Decision{Remedy: r, Plan: l.history.Plan, Verdict: &l.verdict, Brief: brief, Reason: brief}
+	if r == Stop || l.verdict.Cause != memory.Batch {
+		d.Reason += ": " + l.verdict.Why
+	}
+	return d
 }
 
 func (l ladder) failure() *memory.OutOfMemoryError { return &l.evidence.Failure }
@@ -289,8 +290,11 @@ func (l ladder) step() string {
 	return "the training"
 }
 
-// changeReason returns the sentence that gives the reason for a change of plan.
+// changeReason returns the sentence that gives the reason for a change of plan. why may be empty.
 func changeReason(old, plan Plan, why string) string {
-	return fmt.Sprintf("micro-batch %d → %d: %s; accumulation %d → %d keeps the effective batch at %d",
+	if why != "" {
+		why = ": " + why
+	}
+	return fmt.Sprintf("micro-batch %d → %d%s; accumulation %d → %d keeps the effective batch at %d",
 		old.Largest(), plan.Largest(), why, old.Accumulation(), plan.Accumulation(), plan.Effective)
 }

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"headroom/memory"
 	"headroom/recovery"
@@ -64,14 +63,12 @@ func adviseEnd(in Input, r *Report) string {
 	case Interrupted, CutOff:
 		return from
 	case Failed:
-		row, cure := lastHinted(r.Ledger), r.body.cure(r.Outcome.Reason)
+		row, cure := lastHinted(r.Ledger), r.body.cure(in, r)
 		switch {
 		case cure != "":
 			return cure
 		case row.What == deviceLost:
 			return row.Hint
-		case strings.Contains(row.Hint, "--trust"):
-			return "run the command again: " + row.Hint
 		case row.Hint != "":
 			return fmt.Sprintf("make more memory available or the training smaller, then %s. What helps: %s", from, row.Hint)
 		}

@@ -2,8 +2,6 @@ package report
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"headroom/report/chart"
 	"headroom/report/words"
@@ -42,7 +40,7 @@ type body struct {
 	checked         string // what is said of the effective batch at the end of the page; may be empty
 
 	goOn    func(in Input, r *Report) string            // advice: how to continue the run
-	cure    func(reason string) string                  // advice about an end for the given reason; "" if there is none
+	cure    func(in Input, r *Report) string            // advice about a run that failed, from the facts in its last entry; "" if there are none
 	settled func(in Input, r *Report, micro int) string // advice: which micro-batch would have fitted; "" if none is known to
 }
 
@@ -102,8 +100,8 @@ var native = body{
 		}
 		return fmt.Sprintf("start the same command again: it continues from step %s", words.Count(r.Checkpoints.Newest))
 	},
-	cure: func(reason string) string {
-		if notFinite(reason) {
+	cure: func(_ Input, r *Report) string {
+		if r.Outcome.entry.NotFinite != "" {
 			return "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh: it begins from step 0"
 		}
 		return ""
@@ -127,12 +125,6 @@ func stepsOfPlanned(o Outcome, _ *Report) string {
 		return fmt.Sprintf("%s of %s steps", words.Count(o.Steps), words.Count(o.Planned))
 	}
 	return words.Plural(o.Steps, "step")
-}
-
-// notFinite reports whether a run ended because a value such as the loss was NaN
-// or infinite. reason is what the run recorded: the text of harness.NotFiniteError.
-func notFinite(reason string) bool {
-	return slices.ContainsFunc([]string{" is NaN", " is +Inf", " is -Inf"}, func(end string) bool { return strings.HasSuffix(reason, end) })
 }
 
 // stepGauges adds the metrics of the newest step.

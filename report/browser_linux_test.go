@@ -277,8 +277,8 @@ func look(ctx context.Context, t *testing.T, d *diary, name string) {
 
 func (v view) check(t *testing.T, r *Report, l layout) {
 	t.Helper()
-	if len(l.Pictures) != len(r.Pictures()) {
-		t.Errorf("%s: %d pictures, want %d", v.name, len(l.Pictures), len(r.Pictures()))
+	if len(l.Pictures) != len(r.draw()) {
+		t.Errorf("%s: %d pictures, want %d", v.name, len(l.Pictures), len(r.draw()))
 	}
 	for _, p := range l.Pictures {
 		if !(p.Width >= 300 && p.Height >= 100) || math.IsInf(p.Width*p.Height, 0) {

@@ -39,7 +39,16 @@ var command = body{
 		}
 		return "start the command again"
 	},
-	cure:    func(string) string { return "" },
+	cure: func(in Input, r *Report) string {
+		conditions := strings.Join(r.Outcome.entry.Unproven, ", and ")
+		switch {
+		case conditions == "":
+			return ""
+		case in.Resumable:
+			return fmt.Sprintf("run headroom resume --trust %s if %s", r.Name, conditions)
+		}
+		return "run the command again with --trust if " + conditions
+	},
 	settled: settledForCommand,
 }
 

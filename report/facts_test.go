@@ -256,14 +256,16 @@ func TestLeftByOthers(t *testing.T) {
 }
 
 // TestAdviceAfterNaN checks that the report of a native run that ended because of a NaN does
-// not recommend to continue it.
+// not recommend to continue it. Earlier versions recorded only a text.
 func TestAdviceAfterNaN(t *testing.T) {
-	d := newDiary("nan", 10)
-	d.begin()
-	d.walk(4, 0)
-	d.entry(runs.Entry{Kind: runs.KindFailed, Text: "step 5: the loss is NaN"})
-	if got := New(d.Input).Advice[0]; !strings.HasPrefix(got, "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh") {
-		t.Error(got)
+	for value, want := range map[string]string{"loss": "lower optimizer.lr or set optimizer.clip, then start the same command again with --fresh", "": "fix what ended the run, then "} {
+		d := newDiary("nan", 10)
+		d.begin()
+		d.walk(4, 0)
+		d.entry(runs.Entry{Kind: runs.KindFailed, Text: "step 5: the loss is NaN", NotFinite: value})
+		if got := New(d.Input).Advice[0]; !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %s", value, got)
+		}
 	}
 }
 

@@ -101,41 +101,32 @@ const (
 // Folded reports whether the page folds its list of attempts.
 func (r *Report) Folded() bool { return len(r.Attempts) > attemptLimit }
 
-// SomeAttempts returns the attempts that a page has room for. If some are left out, the
-// next attempt after them has Skipped set.
-func (r *Report) SomeAttempts() []ShownAttempt {
-	return shown(r.Attempts, attemptsFirst, len(r.Attempts)-attemptsLast, func(a Attempt, skipped int) ShownAttempt { return ShownAttempt{a, skipped} })
+// Shown is a row, an attempt or a size as a page shows it.
+type Shown[T any] struct {
+	One     T
+	Skipped int // how many were left out before it
 }
 
-// SomeSizes returns the sizes that a page has room for. If some are left out, the next
-// size after them has Skipped set.
-func (r *Report) SomeSizes() []ShownSize {
-	return shown(r.Sizes, sizesLimit/2, len(r.Sizes)-sizesLimit/2, func(z Size, skipped int) ShownSize { return ShownSize{z, skipped} })
+// SomeAttempts returns the attempts that a page has room for.
+func (r *Report) SomeAttempts() []Shown[Attempt] {
+	return shown(r.Attempts, attemptsFirst, len(r.Attempts)-attemptsLast)
 }
 
-// ShownSize is a size as a page shows it.
-type ShownSize struct {
-	Size
-	Skipped int // sizes left out before it
-}
-
-// ShownAttempt is an attempt as a page shows it.
-type ShownAttempt struct {
-	Attempt
-	Skipped int // attempts left out before it
+// SomeSizes returns the sizes that a page has room for.
+func (r *Report) SomeSizes() []Shown[Size] {
+	return shown(r.Sizes, sizesLimit/2, len(r.Sizes)-sizesLimit/2)
 }
 
 // shown returns the items of all with an index below first, followed by those from index
-// newest on. It converts each item by calling as; skipped is the number of items left out
-// just before that item.
-func shown[T, S any](all []T, first, newest int, as func(one T, skipped int) S) (some []S) {
+// newest on.
+func shown[T any](all []T, first, newest int) (some []Shown[T]) {
 	for i, one := range all {
 		skipped := 0
 		if i == newest {
 			skipped = max(0, newest-first)
 		}
 		if i < first || i >= newest {
-			some = append(some, as(one, skipped))
+			some = append(some, Shown[T]{one, skipped})
 		}
 	}
 	return some
@@ -143,18 +134,18 @@ func shown[T, S any](all []T, first, newest int, as func(one T, skipped int) S) 
 
 // Folds holds the rows that a page shows. Older rows are folded; the newest are visible.
 type Folds struct {
-	Older, Newest []ShownRow
+	Older, Newest []Shown[Row]
 	Earlier       int // how many rows come before the newest ones, including rows that are left out
 }
 
 // Folds returns the rows that a page shows. If the ledger is short, none is folded.
 func (r *Report) Folds() Folds {
-	rows := r.Shown()
+	rows := r.SomeRows()
 	if len(rows) <= unfoldedLimit {
 		return Folds{Newest: rows}
 	}
 	n := len(rows) - newestRows
-	return Folds{rows[:n], rows[n:], rows[n].Number - 1}
+	return Folds{rows[:n], rows[n:], rows[n].One.Number - 1}
 }
 
 // Last returns the newest attempt, or nil if there is none.
@@ -181,18 +172,18 @@ func (r *Report) width(wide bool) []chart.Picture {
 	return some
 }
 
-// Shown returns the rows of the ledger that a page has room for: the first few and the
-// newest. If rows are left out, the next row after them has Skipped set.
-func (r *Report) Shown() []ShownRow {
+// SomeRows returns the rows of the ledger that a page has room for: the first few and the
+// newest.
+func (r *Report) SomeRows() []Shown[Row] {
 	first, newest := min(ledgerFirst, len(r.Ledger)), len(r.Ledger)
 	for room := ledgerRoom; newest > first; newest-- {
 		if room -= r.Ledger[newest-1].size(); room < 0 {
 			break
 		}
 	}
-	rows := shown(r.Ledger, first, newest, func(row Row, skipped int) ShownRow { return ShownRow{row, skipped} })
-	if n := len(rows); n > 0 && r.Outcome.State == Failed && rows[n-1].last == recovery.Stop {
-		rows[n-1].Reason, rows[n-1].Hint = "", "" // the top of the page shows both
+	rows := shown(r.Ledger, first, newest)
+	if n := len(rows); n > 0 && r.Outcome.State == Failed && rows[n-1].One.last == recovery.Stop {
+		rows[n-1].One.Reason, rows[n-1].One.Hint = "", "" // the top of the page shows both
 	}
 	return rows
 }
@@ -208,14 +199,8 @@ func (r Row) size() int {
 	return n
 }
 
-// ShownRow is a row of the ledger as a page shows it.
-type ShownRow struct {
-	Row
-	Skipped int // rows left out before it
-}
-
 // Shade returns the colour of the row's badge, which is the same in the pictures.
-func (r ShownRow) Shade() string {
+func (r Row) Shade() string {
 	switch {
 	case r.Failed:
 		return chart.CauseShade(r.Cause)

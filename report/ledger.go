@@ -45,7 +45,6 @@ type Row struct {
 	from          int             // step of the checkpoint that a wrapped command's attempt began from
 	once          bool            // the plan changed for one step only
 	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
-	largest       int             // micro-batch that failed
 	starts        bool            // Result says which attempt started, and later outcomes are added to it
 	approximate   bool            // the gradients are not exactly those of the whole batch, as the user had allowed
 	refused       string          // what a worker said about a failure that it left to the command's own code
@@ -239,7 +238,7 @@ func (b *bookkeeper) outOfMemory(e runs.Entry) {
 	row := Row{Tone: Warn, Failed: true, repeated: e.Repeated, What: "out of memory", Why: e.Text}
 	if e.OOM != nil {
 		measured := e.OOM.Measured()
-		row.Needed, row.largest = measured.Needed(), e.OOM.Micro
+		row.Needed = measured.Needed()
 	}
 	if b.plan == nil { // for a command, no other entry has the first plan
 		b.plan = e.Plan
@@ -342,8 +341,9 @@ func (b *bookkeeper) answer(e runs.Entry) {
 	if row.Reason == "" {
 		row.Reason = e.Text
 	}
-	// The reason repeats the verdict, which is shown next to it.
-	row.Reason = strings.TrimSuffix(row.Reason, ": "+row.Why)
+	if b.failure && d.Brief != "" { // the row already says what went wrong
+		row.Reason = d.Brief
+	}
 	if d.Remedy == recovery.Stop {
 		row.Tone, b.stopped = Bad, d.Reason
 	}

@@ -44,10 +44,22 @@ func TestLedgerOfANight(t *testing.T) {
 `)
 }
 
+// TestLedgerSaysTheVerdictOnce checks that a row with the verdict does not repeat it in the
+// decision's reason. Earlier versions recorded no shorter reason.
 func TestLedgerSaysTheVerdictOnce(t *testing.T) {
-	row := New(night().Input).Ledger[0]
-	if row.Why != "micro-batch 64 needs at least 25 GiB of 24 GiB" || row.Reason != "empty the cache and run step 1 again with micro-batch 64" {
+	const brief = "empty the cache and run step 81 again with micro-batch 22"
+	d := night()
+	row := New(d.Input).Ledger[2]
+	if row.Why == "" || row.Reason != brief {
 		t.Errorf("why %q, reason %q", row.Why, row.Reason)
+	}
+	for _, e := range d.Entries {
+		if e.Decision != nil {
+			e.Decision.Brief = ""
+		}
+	}
+	if old := New(d.Input).Ledger[2]; old.Why != row.Why || old.Reason != brief+": "+row.Why {
+		t.Errorf("of an earlier version: why %q, reason %q", old.Why, old.Reason)
 	}
 }
 
@@ -77,7 +89,7 @@ func TestLedgerOfSurvivedInPlace(t *testing.T) {
 	d := newDiary("inside", 10)
 	d.Command = "python train.py"
 	d.begin()
-	v := &memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 25 GiB of 24 GiB"}
+	v := &memory.Verdict{Cause: memory.Batch, Why: "4 GiB asked for at micro-batch 40 in forward, 700 MiB free"}
 	how := runs.InPlace{Way: runs.WayPieces, Rows: 40, Pieces: 2}
 	d.entry(runs.Entry{Kind: runs.KindSurvived, Verdict: v, InPlace: &how, Seconds: 0.5, InStep: 2, OOM: &memory.OutOfMemoryError{Micro: 40}})
 	d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"})
@@ -184,9 +196,9 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 		d.walk(d.step+1, 0)
 	}
 	r := New(d.Input)
-	shown := r.Shown()
+	shown := r.SomeRows()
 	n := len(shown)
-	if len(r.Ledger) != 1000 || n < 20 || n > 60 || shown[3].Skipped != 1000-n || shown[2].Number != 3 || shown[n-1].Number != 1000 {
+	if len(r.Ledger) != 1000 || n < 20 || n > 60 || shown[3].Skipped != 1000-n || shown[2].One.Number != 3 || shown[n-1].One.Number != 1000 {
 		t.Fatalf("%d rows, %d shown, %d skipped", len(r.Ledger), n, shown[3].Skipped)
 	}
 	left := fmt.Sprintf("ows left out here: %d", 1000-n) // in Markdown, within a sentence
@@ -203,12 +215,12 @@ func TestLedgerIsCutInTheMiddle(t *testing.T) {
 func TestLedgerSaysTheSameOnce(t *testing.T) {
 	d := newDiary("again", 10)
 	d.begin()
-	why := "micro-batch 64 needs at least 25 GiB of 24 GiB"
+	why := "4 GiB asked for at micro-batch 64 in forward, 700 MiB free"
 	v := d.oom(0, memory.Batch, why)
-	d.decide(recovery.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64: "+why)
+	d.briefly(recovery.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64")
 	d.oom(0, memory.Batch, why)
 	d.Entries[len(d.Entries)-1].Repeated = true
-	d.decide(recovery.Search, 63, v, "search for the largest micro-batch below 64 that fits: "+why)
+	d.briefly(recovery.Search, 63, v, "search for the largest micro-batch below 64 that fits")
 	d.entry(runs.Entry{Kind: runs.KindSearch, Search: &search.Result{Fits: 28, Recommended: 22}, Text: "the search found 28"})
 	d.decide(recovery.Shrink, 22, v, "micro-batch 64 → 22: 28 fits in 24 GiB")
 	rows := New(d.Input).Ledger

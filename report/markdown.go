@@ -77,9 +77,10 @@ func (r *Report) markdownLedger(b *bytes.Buffer) {
 		return
 	}
 	b.WriteString("| # | When | Step | What happened | What was done, and why | Plan | Time lost |\n|---:|---|---:|---|---|---|---:|\n")
-	for _, row := range r.Shown() {
-		if row.Skipped > 0 {
-			fmt.Fprintf(b, "| | | | rows left out here: %s; journal.jsonl has them all | | | |\n", words.Count(row.Skipped))
+	for _, shown := range r.SomeRows() {
+		row := shown.One
+		if shown.Skipped > 0 {
+			fmt.Fprintf(b, "| | | | rows left out here: %s; journal.jsonl has them all | | | |\n", words.Count(shown.Skipped))
 		}
 		done := "**" + plain(row.Remedy) + "**"
 		if row.Remedy == "" {
@@ -101,9 +102,10 @@ func (r *Report) markdownSizes(b *bytes.Buffer) {
 		return
 	}
 	b.WriteString("\n## How steps were cut\n\n| Largest micro-batch | Micro-batches per step | Steps | First | Last | Peak memory | Samples per second |\n|---:|---:|---:|---:|---:|---:|---:|\n")
-	for _, s := range r.SomeSizes() {
-		if s.Skipped > 0 {
-			fmt.Fprintf(b, "| sizes left out here: %s | | | | | | |\n", words.Count(s.Skipped))
+	for _, shown := range r.SomeSizes() {
+		s := shown.One
+		if shown.Skipped > 0 {
+			fmt.Fprintf(b, "| sizes left out here: %s | | | | | | |\n", words.Count(shown.Skipped))
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %v | %s |\n", words.Count(s.Micro), words.Count(s.Accumulation), words.Count(s.Steps), words.Count(s.From), words.Count(s.To), s.Peak, s.Rate())
 	}

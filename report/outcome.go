@@ -32,6 +32,8 @@ type Outcome struct {
 	Steps   int    // optimizer steps that were not rolled back; for a wrapped command, the steps that a worker saw
 	Planned int    // steps of the whole run; 0 if not known
 
+	entry runs.Entry // the entry that ended the run; zero if none did
+
 	Begin, End time.Time     // times of the first and last line of the journal
 	Active     time.Duration // time in attempts, without the pauses between them
 }
@@ -44,7 +46,7 @@ func outcome(in Input, r *Report) Outcome {
 	if n := len(in.Entries); n > 0 {
 		o.Begin, o.End = in.Entries[0].Time, in.Entries[n-1].Time
 	}
-	o.State, o.Reason = ending(in)
+	o.State, o.Reason, o.entry = ending(in)
 	o.Reason = clipped(o.Reason, longTextLimit)
 	switch o.State {
 	case Finished:
@@ -66,9 +68,9 @@ func outcome(in Input, r *Report) Outcome {
 	return o
 }
 
-// ending returns the state in which the journal leaves the run, and the reason. An
-// attempt that starts after an end cancels that end.
-func ending(in Input) (State, string) {
+// ending returns the state in which the journal leaves the run, the reason, and the entry that
+// ended the run, if one did. An attempt that starts after an end cancels that end.
+func ending(in Input) (State, string, runs.Entry) {
 	state, reason := CutOff, "the journal stops mid-run: the process was killed or the machine went down"
 	if len(in.Entries) == 0 && len(in.Steps) == 0 {
 		state, reason = Empty, "nothing was recorded"
@@ -79,19 +81,19 @@ func ending(in Input) (State, string) {
 	for i := len(in.Entries) - 1; i >= 0; i-- {
 		switch e := in.Entries[i]; e.Kind {
 		case runs.KindDone:
-			return Finished, e.Text
+			return Finished, e.Text, e
 		case runs.KindFailed:
 			if e.Decision != nil && e.Decision.Reason != "" {
-				return Failed, e.Decision.Reason
+				return Failed, e.Decision.Reason, e
 			}
-			return Failed, e.Text
+			return Failed, e.Text, e
 		case runs.KindInterrupted:
-			return Interrupted, e.Text
+			return Interrupted, e.Text, e
 		case runs.KindAttempt:
-			return state, reason
+			return state, reason, runs.Entry{}
 		}
 	}
-	return state, reason
+	return state, reason, runs.Entry{}
 }
 
 // Attempt is one attempt of a run, from its start to its end.
@@ -119,9 +121,7 @@ func attempts(in Input, seen []runs.ProcessStep) []Attempt {
 		case runs.KindExit:
 			a.Ended = e.Text
 		case runs.KindDone, runs.KindFailed, runs.KindInterrupted:
-			if a.Ended = e.Text; e.Decision != nil { // the advice says what would help
-				a.Ended = strings.TrimSuffix(a.Ended, "; what would help: "+e.Decision.Hint)
-			}
+			a.Ended = lastWords(e)
 		case runs.KindGone:
 			a.Ended = "device lost: " + e.Text
 		case runs.KindDecision:
@@ -134,6 +134,15 @@ func attempts(in Input, seen []runs.ProcessStep) []Attempt {
 		all[i].Ended, all[i].Start = clipped(all[i].Ended, endLimit), startTime(seen, all[i])
 	}
 	return withoutPreamble(all)
+}
+
+// lastWords returns what the last entry of an attempt says, without what would help, which is
+// among the advice.
+func lastWords(e runs.Entry) string {
+	if e.Kind == runs.KindFailed && e.Decision != nil && e.Decision.Verdict != nil {
+		return fmt.Sprintf("gave up in step %d", e.Step+1)
+	}
+	return e.Text
 }
 
 // withoutPreamble adds everything before the first attempt to that attempt, because the

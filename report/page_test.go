@@ -103,10 +103,10 @@ func TestEveryRunHasAPage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := New(d.Input)
 			found := elements(t, html(t, r), false)
-			if found["h1"] != 1 || found["svg"] != len(r.Pictures())+1 || found["svg"] < 5 || found["dt"] != 6 {
+			if found["h1"] != 1 || found["svg"] != len(r.draw())+1 || found["svg"] < 5 || found["dt"] != 6 {
 				t.Errorf("found %v", found)
 			}
-			for _, p := range r.Pictures() {
+			for _, p := range r.draw() {
 				found := elements(t, svg(t, p), true)
 				if found["svg"] != 1 || found["desc"] != 1 || found["text"] < 2 || p.Alt == "" {
 					t.Errorf("picture %s: %v, %q", p.Name, found, p.Alt)
@@ -132,12 +132,12 @@ func TestPageLoadsNothing(t *testing.T) {
 }
 
 func TestPicturesMarkFailures(t *testing.T) {
-	for _, p := range New(night().Input).Pictures() {
+	for _, p := range New(night().Input).draw() {
 		text := svg(t, p)
 		if n := strings.Count(text, `<g class="mark">`); n != 2 {
 			t.Errorf("picture %s has %d marks, want 2: four failures in two places", p.Name, n)
 		}
-		if !strings.Contains(text, "<title>3. step 81: foreign: 4 GiB asked for and 700 MiB free") || !strings.Contains(text, "failed: batch") {
+		if !strings.Contains(text, "<title>3. step 81: foreign: 4 GiB asked for at micro-batch 22 in forward, 700 MiB free") || !strings.Contains(text, "failed: batch") {
 			t.Errorf("picture %s does not say what failed", p.Name)
 		}
 	}
@@ -146,7 +146,7 @@ func TestPicturesMarkFailures(t *testing.T) {
 // TestPicturesShowValues checks that pointing at a picture shows the step and each line's value there.
 func TestPicturesShowValues(t *testing.T) {
 	r := New(night().Input)
-	for _, p := range r.Pictures() {
+	for _, p := range r.draw() {
 		for i, name := range map[string][]string{
 			"memory":     {"peak allocated: 12", "peak reserved: 12", "available to this run: 15 GiB", "capacity: 24 GiB"},
 			"throughput": {"each step: 4", "median of 5 steps: 4"}, "loss": {"each step: "},
@@ -183,7 +183,7 @@ func TestNothingIsInjected(t *testing.T) {
 	if found["script"]+found["img"] > 0 || found["svg"] != honest["svg"] {
 		t.Errorf("elements were injected: %v", found)
 	}
-	for _, p := range r.Pictures() {
+	for _, p := range r.draw() {
 		if found := elements(t, svg(t, p), true); found["script"]+found["img"] > 0 {
 			t.Errorf("elements were injected into picture %s: %v", p.Name, found)
 		}

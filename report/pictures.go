@@ -13,13 +13,8 @@ import (
 	"headroom/runs"
 )
 
-// Pictures returns the pictures of the report, in their order on the page. For a run that
-// headroom trained itself, the first four are always there, and say so if they have
-// nothing to show. For a wrapped command, pictures show what was seen of it, and there
-// may be none.
-func (r *Report) Pictures() []chart.Picture { return slices.Clone(r.draw()) }
-
-// stepCharts returns the charts of a run whose optimizer steps are recorded one by one.
+// stepCharts returns the charts of a run whose optimizer steps are recorded one by one. The
+// first four are always there, and say so if they have nothing to show.
 func stepCharts(r *Report) []chart.Chart {
 	charts := []chart.Chart{memoryChart(r), microChart(r), throughputChart(r), lossChart(r)}
 	if c, varies := rateChart(r); varies {
@@ -145,23 +140,19 @@ func memoryAlt(r *Report) string {
 // capacity, and returns its name. The function in converts an amount to that unit, or to
 // NaN if the amount is not known.
 func amountsOf(capacity memory.Bytes) (in func(memory.Bytes) float64, name string) {
-	unit, name := memoryUnit(capacity)
+	unit, name := memory.KiB, "KiB"
+	switch {
+	case capacity >= 2*memory.GiB:
+		unit, name = memory.GiB, "GiB"
+	case capacity >= 2*memory.MiB:
+		unit, name = memory.MiB, "MiB"
+	}
 	return func(b memory.Bytes) float64 {
 		if b <= 0 {
 			return math.NaN()
 		}
 		return float64(b) / float64(unit)
 	}, name
-}
-
-func memoryUnit(capacity memory.Bytes) (memory.Bytes, string) {
-	switch {
-	case capacity >= 2*memory.GiB:
-		return memory.GiB, "GiB"
-	case capacity >= 2*memory.MiB:
-		return memory.MiB, "MiB"
-	}
-	return memory.KiB, "KiB"
 }
 
 func microChart(r *Report) chart.Chart {

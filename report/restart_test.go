@@ -27,8 +27,8 @@ func restarted(lives int) *diary {
 			break
 		}
 		was := d.plan.Micro
-		v := d.dies(memory.Batch, fmt.Sprintf("micro-batch %d needs 2 MiB more than is available", was))
-		d.decide(recovery.Shrink, was/2, v, fmt.Sprintf("micro-batch %d → %d: the training needed 2 MiB more than is available; accumulation %d → %d keeps the effective batch at %d",
+		v := d.dies(memory.Batch, fmt.Sprintf("2 MiB asked for at micro-batch %d in forward, more than was free", was))
+		d.decide(recovery.Shrink, was/2, v, fmt.Sprintf("micro-batch %d → %d; accumulation %d → %d keeps the effective batch at %d",
 			was, was/2, 1<<life, 2<<life, d.plan.Effective))
 	}
 	return d

@@ -80,6 +80,12 @@ func (d *diary) oom(foreign memory.Bytes, cause memory.Cause, why string) *memor
 	return v
 }
 
+// briefly records a decision whose reason is brief, and then the verdict.
+func (d *diary) briefly(r recovery.Remedy, micro int, v *memory.Verdict, brief string) {
+	d.decide(r, micro, v, brief+": "+v.Why)
+	d.Entries[len(d.Entries)-1].Decision.Brief = brief
+}
+
 func (d *diary) decide(r recovery.Remedy, micro int, v *memory.Verdict, reason string) {
 	plan := d.plan.WithMicro(micro)
 	d.entry(runs.Entry{Kind: runs.KindDecision, Text: reason, Decision: &recovery.Decision{Remedy: r, Plan: plan, Verdict: v, Reason: reason}})
@@ -98,11 +104,11 @@ func (d *diary) checkpoint() {
 func night() *diary {
 	d := newDiary("gpt-owt", 200)
 	d.begin()
-	v := d.oom(0, memory.Batch, "micro-batch 64 needs at least 25 GiB of 24 GiB")
-	d.decide(recovery.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64: micro-batch 64 needs at least 25 GiB of 24 GiB")
+	v := d.oom(0, memory.Batch, "4 GiB asked for at micro-batch 64 in forward, 700 MiB free")
+	d.decide(recovery.EmptyCache, 64, v, "empty the cache and run step 1 again with micro-batch 64")
 	d.entry(runs.Entry{Kind: runs.KindRemedy, Text: "emptying the cache gave back 3.1 GiB", Seconds: 0.1})
-	v = d.oom(0, memory.Batch, "micro-batch 64 needs at least 25 GiB of 24 GiB")
-	d.decide(recovery.Search, 63, v, "search for the largest micro-batch below 64 that fits: micro-batch 64 needs at least 25 GiB of 24 GiB")
+	v = d.oom(0, memory.Batch, "4 GiB asked for at micro-batch 64 in forward, 700 MiB free")
+	d.decide(recovery.Search, 63, v, "search for the largest micro-batch below 64 that fits")
 	for _, p := range []search.Probe{{N: 63}, {N: 31}, {N: 15, Fits: true}, {N: 28, Fits: true}, {N: 27, Fits: true}} {
 		d.entry(runs.Entry{Kind: runs.KindProbe, Probe: &p, Seconds: 1.2, Text: "probe"})
 	}
@@ -118,11 +124,11 @@ func night() *diary {
 }
 
 func (d *diary) squeeze() {
-	why := "4 GiB asked for and 700 MiB free, after other processes took 9 GiB since the attempt began (now 9 GiB of 24 GiB)"
+	why := "4 GiB asked for at micro-batch 22 in forward, 700 MiB free, and other processes have taken 9 GiB since the attempt began (they now hold 9 GiB of 24 GiB)"
 	v := d.oom(9*memory.GiB, memory.Foreign, why)
-	d.decide(recovery.EmptyCache, d.plan.Micro, v, "empty the cache and run step 81 again with micro-batch 22: "+why)
+	d.briefly(recovery.EmptyCache, d.plan.Micro, v, "empty the cache and run step 81 again with micro-batch 22")
 	v = d.oom(9*memory.GiB, memory.Foreign, why)
-	d.decide(recovery.Shrink, 13, v, "micro-batch 22 → 13: step 81 needed at least 16 GiB of 15 GiB; accumulation 3 → 5 keeps the effective batch at 64")
+	d.decide(recovery.Shrink, 13, v, "micro-batch 22 → 13; accumulation 3 → 5 keeps the effective batch at 64")
 }
 
 func (d *diary) walk(to int, foreign memory.Bytes) {

@@ -30,7 +30,7 @@ func lossy(stop bool) *diary {
 		at := d.now.Add(-2 * time.Second)
 		d.entry(runs.Entry{Kind: runs.KindFault, Fault: &runs.Fault{Time: at, Code: 79, Text: "Xid 79 on GPU 0: the GPU has fallen off the bus"}, Text: "Xid 79"})
 		d.entry(runs.Entry{Kind: runs.KindGone, Text: "step 51: the GPU is lost"})
-		decision := recovery.Decision{Remedy: recovery.Relaunch, Plan: d.plan, Reason: "relaunch in a new process from step 50 (1 of 3): step 51: the GPU is lost"}
+		decision := recovery.Decision{Remedy: recovery.Relaunch, Plan: d.plan, Brief: "relaunch in a new process from step 50 (1 of 3)", Reason: "relaunch in a new process from step 50 (1 of 3): step 51: the GPU is lost"}
 		if stop && n == 2 {
 			decision = recovery.Decision{Remedy: recovery.Stop, Plan: d.plan, Reason: "the device was lost 2 times", Hint: "look for Xid errors in dmesg"}
 			d.entry(runs.Entry{Kind: runs.KindFailed, Text: decision.Reason, Decision: &decision})

@@ -17,7 +17,7 @@ import (
 
 // survivedInside returns what the worker of a wrapped command reports about a failure.
 func survivedInside() runs.Entry {
-	verdict := memory.Verdict{Cause: memory.Batch, Why: "micro-batch 40 needs at least 14 GiB of 12 GiB"}
+	verdict := memory.Verdict{Cause: memory.Batch, Why: "1 GiB asked for at micro-batch 40 in forward, 700 MiB free"}
 	return runs.Entry{
 		Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward, Micro: 40}, Verdict: &verdict, Seconds: 2,
 		InPlace: &runs.InPlace{Way: runs.WayPieces, Rows: 40, Pieces: 4}, Where: "train.py:31",
@@ -110,8 +110,8 @@ func TestWrappedBatch(t *testing.T) {
 		}, "kept, accumulation made up for a smaller micro-batch"},
 		"it could not be relaunched": {func(d *diary) {
 			smaller(d)
-			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "it needs to be known", Hint: "pass --trust"}})
-			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it needs to be known"})
+			d.entry(runs.Entry{Kind: runs.KindDecision, Decision: &recovery.Decision{Remedy: recovery.Stop, Reason: "it needs to be known"}})
+			d.entry(runs.Entry{Kind: runs.KindFailed, Text: "it needs to be known", Unproven: []string{"it is so", "it stays so"}})
 		}, "as the command sets it, no plan was changed"},
 		"nothing fitted, with a worker": {func(d *diary) {
 			d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command", InStep: 1})
@@ -157,7 +157,7 @@ func TestWrappedBatch(t *testing.T) {
 		if advised := slices.Contains(r.Advice, "micro-batch 32 would have fitted from the start: pass it to the command, with accumulation 2 to keep the effective batch"); advised != (name == "relaunched") {
 			t.Errorf("%s: advised %q", name, r.Advice)
 		}
-		if name == "it could not be relaunched" && (!r.Failures.Fatal || r.Advice[0] != "run the command again: pass --trust") {
+		if name == "it could not be relaunched" && (!r.Failures.Fatal || r.Advice[0] != "run headroom resume --trust train-run if it is so, and it stays so") {
 			t.Errorf("%+v, advised %q", r.Failures, r.Advice)
 		}
 	}
@@ -218,7 +218,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 		t.Errorf("%q", questions)
 	}
 	var names []string
-	for _, p := range r.Pictures() {
+	for _, p := range r.draw() {
 		names = append(names, p.Name)
 		if text := svg(t, p); !strings.Contains(text, "minutes since the first step") || !strings.Contains(text, `class="mark"`) || strings.Contains(p.Alt, "nothing") {
 			t.Errorf("%s: %s\n%s", p.Name, p.Alt, text)
@@ -243,7 +243,7 @@ func TestWrappedCommandsSteps(t *testing.T) {
 		d.Seen[i].Memory, d.Seen[i].Pieces = memory.Stats{}, 0
 	}
 	r = New(d.Input)
-	if pictures := r.Pictures(); len(pictures) != 1 || pictures[0].Name != "throughput" {
+	if pictures := r.draw(); len(pictures) != 1 || pictures[0].Name != "throughput" {
 		t.Errorf("%+v", pictures)
 	}
 	if _, known := questions["Memory"]; !known || slices.ContainsFunc(r.Cards(), func(c Card) bool { return c.Question == "Memory" }) {

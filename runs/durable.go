@@ -87,14 +87,12 @@ func (f *Folder) settle() error {
 // writeJournal writes the entries that are waiting in memory. If durable is true, it also
 // waits for the disk.
 func (f *Folder) writeJournal(durable bool) error {
-	return f.kept(func() error { return f.journalOnce(durable) })
-}
-
-func (f *Folder) journalOnce(durable bool) error {
-	if durable {
-		if err := f.settle(); err != nil {
-			return errors.Join(err, f.journal.flush(false))
+	return f.kept(func() error {
+		if durable {
+			if err := f.settle(); err != nil {
+				return errors.Join(err, f.journal.flush(false))
+			}
 		}
-	}
-	return f.journal.flush(durable)
+		return f.journal.flush(durable)
+	})
 }

@@ -84,6 +84,12 @@ type Entry struct {
 	// Where is the line of the user's own code, as file:line, at which memory ran out inside a
 	// wrapped command's process.
 	Where string `json:"where,omitempty"`
+	// NotFinite names the value that was NaN or infinite, such as "loss", and Unproven the conditions
+	// under which the training could have continued, if the user had vouched for them. They are facts
+	// about the end of a run, in an entry of [KindFailed].
+	NotFinite string   `json:"not_finite,omitempty"`
+	Unproven  []string `json:"unproven,omitempty"`
+
 	// InPlace says how a failure was survived inside a process, in an entry of [KindSurvived].
 	InPlace *InPlace `json:"in_place,omitempty"`
 	// Refusal says why a failure was left to the command's own code, in an entry of [KindRefused].

@@ -71,12 +71,19 @@ func lockMeant(dir string, file *os.File) error {
 	if !still(path, file) {
 		return &LockedError{Dir: dir}
 	}
-	host, _ := os.Hostname() // a name for people; if there is none, there is still the PID
-	text, err := json.Marshal(LockedError{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second)})
+	text, err := owner("")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
+	return os.WriteFile(path, text, 0o644)
+}
+
+// owner returns what this process writes about itself into the lock file. ended is the state in
+// which the run has ended, or "" (see markEnded).
+func owner(ended State) ([]byte, error) {
+	host, _ := os.Hostname() // a name for people; if there is none, there is still the PID
+	text, err := json.Marshal(LockedError{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second), Ended: ended})
+	return append(text, '\n'), err
 }
 
 // tryLock tries to lock f without waiting, and reports whether it succeeded.
@@ -128,12 +135,10 @@ func (f *Folder) lockAgain() error {
 // It is for a disk so full that status.json cannot be replaced: the lock file is a few bytes in a
 // block that it already has, so it can still be written in place.
 func (f *Folder) markEnded(s State) error {
-	host, _ := os.Hostname() // a name for people
-	text, err := json.Marshal(LockedError{PID: os.Getpid(), Host: host, Started: time.Now().Truncate(time.Second), Ended: s})
+	text, err := owner(s)
 	if err != nil {
 		return err
 	}
-	text = append(text, '\n')
 	if info, err := f.lock.Stat(); err == nil && info.Size() > int64(len(text)) {
 		text = append(text, bytes.Repeat([]byte(" "), int(info.Size())-len(text))...)
 	}

@@ -10,57 +10,51 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // Hidden stands for a secret in everything that is written for people.
 const Hidden = "***"
 
-// patterns recognise secrets by the names that they are given to: names that end in key, token,
-// password, passwd, passphrase or secret, and the HTTP header Authorization. They are compiled when they are first needed, since most starts never do.
-var patterns = sync.OnceValue(func() (p struct{ flag, given, within, userinfo *regexp.Regexp }) {
-	const name = `[\w.+-]*(?:key|token|password|passwd|passphrase|secret)`
-	p.flag = regexp.MustCompile(`(?i)^--?` + name + `$`)
-	p.given = regexp.MustCompile(`(?is)^(` + name + `=)(.+)$`)
-	p.within = regexp.MustCompile(`(?i)(` + name + `["']?\s*[=:]\s*|--` + name + `\s+|authorization["']?\s*[=:]\s*["']?(?:bearer|basic|token)\s+)("[^"]*"|'[^']*'|[^\s;&|,}"']+)`)
-	p.userinfo = regexp.MustCompile(`(://[^/\s:@]+:)([^/\s@]+)(@)`)
-	return p
-})
+// secretName matches the names of secrets: they end in key, token, password, passwd, passphrase or
+// secret. The HTTP header Authorization is another.
+const secretName = `[\w.+-]*(?:key|token|password|passwd|passphrase|secret)`
+
+var (
+	secretFlag     = regexp.MustCompile(`(?i)^--?` + secretName + `$`)
+	secretGiven    = regexp.MustCompile(`(?is)^(` + secretName + `=)(.+)$`)
+	secretWithin   = regexp.MustCompile(`(?i)(` + secretName + `["']?\s*[=:]\s*|--` + secretName + `\s+|authorization["']?\s*[=:]\s*["']?(?:bearer|basic|token)\s+)("[^"]*"|'[^']*'|[^\s;&|,}"']+)`)
+	secretUserinfo = regexp.MustCompile(`(://[^/\s:@]+:)([^/\s@]+)(@)`)
+)
 
 // Masked returns the words of a command with [Hidden] in place of each secret: the value of a
 // flag such as --wandb-key or --api_key=, of a variable or setting such as HF_TOKEN=, the same inside
 // a word that is a script or JSON, and the password in a URL. It also returns the secrets.
 // If there are none, the words themselves are returned.
 func Masked(words []string) (masked, secrets []string) {
-	hint := func(w string) bool { // spares nearly all words the regular expressions
-		w = strings.ToLower(w)
-		return slices.ContainsFunc([]string{"key", "token", "passw", "passphrase", "secret", "authorization", "://"}, func(end string) bool { return strings.Contains(w, end) })
-	}
-	if !slices.ContainsFunc(words, hint) {
-		return words, nil
-	}
-	p := patterns()
 	masked = slices.Clone(words)
 	hide := func(secret string) string {
 		secrets = append(secrets, strings.Trim(secret, `"'`))
 		return Hidden
 	}
 	for i, word := range words {
-		switch given := p.given.FindStringSubmatch(word); {
-		case i > 0 && p.flag.MatchString(words[i-1]) && !strings.HasPrefix(word, "-"):
+		switch given := secretGiven.FindStringSubmatch(word); {
+		case i > 0 && secretFlag.MatchString(words[i-1]) && !strings.HasPrefix(word, "-"):
 			masked[i] = hide(word)
 		case given != nil:
 			masked[i] = given[1] + hide(given[2])
-		case hint(word):
-			masked[i] = p.within.ReplaceAllStringFunc(word, func(found string) string {
-				parts := p.within.FindStringSubmatch(found)
+		default:
+			masked[i] = secretWithin.ReplaceAllStringFunc(word, func(found string) string {
+				parts := secretWithin.FindStringSubmatch(found)
 				return parts[1] + hide(parts[2])
 			})
-			masked[i] = p.userinfo.ReplaceAllStringFunc(masked[i], func(found string) string {
-				parts := p.userinfo.FindStringSubmatch(found)
+			masked[i] = secretUserinfo.ReplaceAllStringFunc(masked[i], func(found string) string {
+				parts := secretUserinfo.FindStringSubmatch(found)
 				return parts[1] + hide(parts[2]) + parts[3]
 			})
 		}
+	}
+	if secrets == nil {
+		return words, nil
 	}
 	return masked, secrets
 }

@@ -85,46 +85,6 @@ func (f *folder) remove() error {
 	return err
 }
 
-// Standby is the folder of a life that is about to begin. It is unpacked while the
-// caller does other things, because unpacking takes about as long as everything else
-// that happens before a command runs.
-type Standby struct {
-	made   chan struct{}
-	folder *folder // nil once a life has taken it
-	err    error
-}
-
-// StandBy returns a [Standby] and makes its folder in the background. The package in the
-// folder reports version as its own. The caller must call Discard.
-func StandBy(version string) *Standby {
-	s := &Standby{made: make(chan struct{})}
-	go func() {
-		defer close(s.made)
-		s.folder, s.err = makeFolder("", version)
-	}()
-	return s
-}
-
-// take waits until the folder is made, and returns it the first time. Later
-// calls, and calls on nil, return nil.
-func (s *Standby) take() (*folder, error) {
-	if s == nil {
-		return nil, nil
-	}
-	<-s.made
-	f, err := s.folder, s.err
-	s.folder, s.err = nil, nil
-	return f, err
-}
-
-// Discard removes the folder if no life has taken it. It may be called on nil, but not
-// while a life is beginning.
-func (s *Standby) Discard() {
-	if f, _ := s.take(); f != nil {
-		_ = f.remove() // a later life removes leftovers
-	}
-}
-
 // sweep removes this user's folders in temp whose process is gone, provided that
 // their lock file is older than the given time.
 func sweep(temp string, before time.Time) {

@@ -115,35 +115,3 @@ func TestLongFolderForTemporaryFiles(t *testing.T) {
 	}
 	ended(t, l)
 }
-
-// TestStandby checks that the first life takes the folder that was made in advance,
-// that the next life makes a folder of its own, and that a folder that no life took is
-// removed.
-func TestStandby(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
-	s := StandBy("1.2.3")
-	for i, fromIt := range []bool{true, false} {
-		<-s.made
-		ahead := s.folder
-		l, err := Begin(Options{Books: &books{}, Version: "4.5.6", Standby: s})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if l.folder == ahead != fromIt || l.folder == nil {
-			t.Errorf("life %d has %v; ahead was %v", i, l.folder, ahead)
-		}
-		ended(t, l)
-	}
-	s.Discard()
-	unused := StandBy("")
-	<-unused.made
-	dir := unused.folder.dir
-	unused.Discard()
-	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s is left: %v", dir, err)
-	}
-	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
-	if l, err := Begin(Options{Books: &books{}, Standby: StandBy("")}); err == nil {
-		t.Errorf("began in %s", l.folder.dir)
-	}
-}

@@ -46,7 +46,6 @@ type Options struct {
 	Mode    Mode
 	Books   Books
 	Version string   // the version that the package reports; "" for its own
-	Standby *Standby // the folder for the first of several lives; if nil, Begin makes one
 	Allow   []string // some of Allowances
 
 	temp string // folder for temporary files; "" is the system's
@@ -110,10 +109,7 @@ const socketMost = 107
 // Begin unpacks the package and opens the socket. In the background it removes folders
 // that killed processes of this user left behind. The caller must end the life.
 func Begin(o Options) (*Life, error) {
-	f, err := o.Standby.take()
-	if f == nil && err == nil {
-		f, err = makeFolder(o.temp, o.Version)
-	}
+	f, err := makeFolder(o.temp, o.Version)
 	if err != nil {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}

@@ -69,14 +69,14 @@ func TestJudgeWithinALimit(t *testing.T) {
 		text                      string
 		peak, room, limit, beside memory.Bytes
 	}{
-		{"its error names the limit", 1, "A=b", "python t.py", 4 * gib, 0, "it needs at least 5 GiB of 3.5 GiB", 5 * gib, 80 * gib, 3*gib + gib/2, gib / 2},
-		{"its error counts more than the settings", 1, fraction, "python t.py", 4 * gib, 0, "it needs at least 5 GiB of 3.5 GiB", 5 * gib, 80 * gib, 3*gib + gib/2, gib / 2},
+		{"its error names the limit", 1, "A=b", "python t.py", 4 * gib, 0, "it needs at least 5 GiB with 3.5 GiB available", 5 * gib, 80 * gib, 3*gib + gib/2, gib / 2},
+		{"its error counts more than the settings", 1, fraction, "python t.py", 4 * gib, 0, "it needs at least 5 GiB with 3.5 GiB available", 5 * gib, 80 * gib, 3*gib + gib/2, gib / 2},
 		{"it fits, and the settings name the limit", 0, fraction, "python t.py", 3 * gib, 0, "fits: peak 3 GiB", 3 * gib, 80 * gib, 4 * gib, 0},
 		{"in the command", 0, "A=b", fraction + " python t.py", 6 * gib, 0, "fits: peak 6 GiB", 6 * gib, 80 * gib, 4 * gib, 0},
 		{"it held more than the settings allow", 0, fraction, "python t.py", 7 * gib, 0, "fits: peak 7 GiB", 7 * gib, 80 * gib, 0, 0},
 		{"all of the GPU", 0, "PYTORCH_ALLOC_CONF=per_process_memory_fraction:1.0", "python t.py", 3 * gib, 0, "fits: peak 3 GiB", 3 * gib, 80 * gib, 0, 0},
 		{"no settings", 0, "A=b", "python t.py", 3 * gib, 0, "fits: peak 3 GiB", 3 * gib, 80 * gib, 0, 0},
-		{"less is pretended", 1, "A=b", "python t.py", 4 * gib, 4 * gib, "it needs at least 5 GiB of 3.5 GiB", 5 * gib, 4 * gib, 0, 0},
+		{"less is pretended", 1, "A=b", "python t.py", 4 * gib, 4 * gib, "it needs at least 5 GiB with 3.5 GiB available", 5 * gib, 4 * gib, 0, 0},
 	} {
 		line := command.Line{Args: strings.Fields(c.args), Env: []string{c.env}, Dir: "/"}
 		launch, err := command.Peel(line)

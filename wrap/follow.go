@@ -108,6 +108,9 @@ func (*InterruptedError) Error() string { return "interrupted" }
 
 func (*InterruptedError) Unwrap() error { return harness.ErrInterrupted }
 
+// Unproven implements [harness.Unproven].
+func (e *UnprovenError) Unproven() []string { return e.Prove }
+
 // resumed returns a hint for a command that failed for a reason other than memory, after
 // headroom had made it resume from a checkpoint and before it wrote a newer one. It
 // returns "" for any other end.

@@ -49,7 +49,6 @@ type inside struct {
 	journal harness.Journal
 	mode    worker.Mode
 	allow   []string
-	ready   *worker.Standby // the worker's folder for the first life; may be nil
 	life    atomic.Pointer[worker.Life]
 	blind   bool // it is not known how many steps the newest life has made
 }
@@ -65,7 +64,7 @@ func (w *wrapped) mode() worker.Mode {
 // begin implements [wrap.Wrapped].Inside. If the worker cannot be set up, the command runs
 // without it.
 func (i *inside) begin(c command.Line) (command.Line, func(exits.Outcome) exits.Outcome) {
-	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.journal, Version: readBuild().Version, Standby: i.ready, Allow: i.allow})
+	life, err := worker.Begin(worker.Options{Mode: i.mode, Books: i.journal, Version: readBuild().Version, Allow: i.allow})
 	i.blind = true
 	if err != nil {
 		return c, func(o exits.Outcome) exits.Outcome { return i.ended(c, o, worker.Ended{Failed: err.Error()}) }

@@ -34,10 +34,10 @@ func nativeScreen(u *ui.UI) {
 	say(runs.KindAttempt, "attempt 1 starts from step 0 of 200")
 	say(runs.KindPlan, "micro-batch 32 × 1, effective 32")
 	say(runs.KindOOM, "step 1: out of memory at micro-batch 32 in forward: 2 MiB asked for, 964 KiB free of 15 MiB, 14 MiB allocated, 14.1 MiB reserved")
-	say(runs.KindDecision, "search for the largest micro-batch below 32 that fits: micro-batch 32 needs at least 16 MiB of 15 MiB")
+	say(runs.KindDecision, "search for the largest micro-batch below 32 that fits")
 	say(runs.KindProbe, "micro-batch 21 fits: peak 14.5 MiB")
 	say(runs.KindProbe, "micro-batch 21 fits: peak 14.5 MiB")
-	say(runs.KindProbe, "micro-batch 22 does not fit: it needs at least 15.1 MiB of 15 MiB")
+	say(runs.KindProbe, "micro-batch 22 does not fit: it needs at least 15.1 MiB with 15 MiB available")
 	say(runs.KindSearch, "micro-batch 21 is the largest that fits (9 probes, 1.2 s)")
 	say(runs.KindDecision, "micro-batch 32 → 16: in 15 MiB, micro-batch 21 is the largest that fits; sizes up to 19 leave at least 8 % of the memory unused; accumulation 1 → 2 keeps the effective batch at 32")
 	say(runs.KindRemedy, "emptied the cache: 12.2 MiB given back in 0.9 ms")
@@ -64,7 +64,7 @@ func wrappedScreen(u *ui.UI) {
 		{Kind: runs.KindRefused, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory at micro-batch 512 in backward: 1 GiB asked for (train.py:38); left to the command's own code: the graph is kept to be used again (retain_graph)"},
 		{Kind: runs.KindExit, Text: "exit status 1 after 3.2 h: out of memory"},
 		{Kind: runs.KindOOM, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory in backward: 1 GiB asked for, 0.2 GiB free of 18.2 GiB", Verdict: &memory.Verdict{Cause: memory.Batch}},
-		{Kind: runs.KindDecision, Text: "micro-batch 512 → 256: the training needed at least 19 GiB of 18.2 GiB; accumulation 1 → 2 keeps the effective batch at 512"},
+		{Kind: runs.KindDecision, Text: "micro-batch 512 → 256; accumulation 1 → 2 keeps the effective batch at 512"},
 	} {
 		w.entry(u)(e)
 	}

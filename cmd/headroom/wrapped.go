@@ -23,7 +23,6 @@ import (
 	"headroom/recovery"
 	"headroom/report"
 	"headroom/runs"
-	"headroom/worker"
 	"headroom/wrap"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/child"
@@ -55,10 +54,6 @@ func wrapAction(u *ui.UI, c *cli.Context, r request) error {
 	if err := w.Command.Startable(); err != nil { // checked first, so that no folder is made for a mistyped command
 		return notStarted(w.Command, err)
 	}
-	if !r.NoWorker { // made while the run's folder is
-		w.ready = worker.StandBy(readBuild().Version)
-		defer w.ready.Discard()
-	}
 	folder, name, err := w.folder(r.Name)
 	if err != nil {
 		return err
@@ -81,7 +76,6 @@ type wrapped struct {
 	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
 	again   bool                     // the attempt ended with the failure in refused, which has been reported
 	never   string                   // the script or module that Python could not open, so that nothing has run; else ""
-	ready   *worker.Standby          // the worker's folder; if nil, it is made when it is needed
 }
 
 // recognised finds out what is known about the command of r. It is not an error if nothing
@@ -337,7 +331,7 @@ func (w *wrapped) run(ctx context.Context, u *ui.UI, folder *runs.Folder, name s
 		}
 	}
 	if !w.request.NoWorker {
-		within := &inside{u: u, journal: journal, mode: w.mode(), ready: w.ready}
+		within := &inside{u: u, journal: journal, mode: w.mode()}
 		within.allow, _ = w.request.allowances()
 		w.Inside, w.RunsOut = within.begin, within.runsOut
 		w.Made = within.stepsMade

@@ -11,16 +11,13 @@ import (
 type Picture struct {
 	Name  string // used in file names: "memory", "micro-batch", "loss", "throughput", "learning-rate"
 	Title string
-	Alt   string // what it shows, in words
-	Wide  bool   // takes the page's full width
+	Alt   string   // what it shows, in words
+	Wide  bool     // takes the page's full width
+	Small *Picture // the same picture for a small screen; nil if this one is small enough
 
 	width, height float64
 	body          string
-	small         *Picture // the same picture for a small screen; nil if this one is small enough
 }
-
-// Small returns the picture for a small screen, or nil if p is small enough.
-func (p Picture) Small() *Picture { return p.small }
 
 // SVG writes the picture as a file of its own. It is light or dark, as its viewer
 // prefers.
@@ -61,7 +58,7 @@ func Draw(charts []Chart) []Picture {
 			small.Name += "-small"
 			c.width, c.height = wideChart, 360
 			p = c.picture(true)
-			p.small = &small
+			p.Small = &small
 		}
 		all = append(all, p)
 	}

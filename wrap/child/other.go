@@ -5,7 +5,9 @@ package child
 import (
 	"errors"
 	"syscall"
+	"time"
 
+	"headroom/runs"
 	"headroom/wrap/command"
 )
 
@@ -40,3 +42,18 @@ func (*Child) Stop() {}
 
 // Owns is never reached, as there is no Child.
 func (*Child) Owns(int) bool { return false }
+
+func (Left) Runs() bool { return false }
+
+func (Left) Holds([]string) string { return "" }
+
+func End([]Left, time.Duration, func(error)) {}
+
+func bootID() string { return "" }
+
+func identified(runs.Process) (Left, bool) { return Left{}, false }
+
+func marked(string, uint64) []Left { return nil }
+
+// Identity is never reached, as there is no Child.
+func (*Child) Identity() runs.Process { return runs.Process{} }
