@@ -55,7 +55,7 @@ func TestASessionLocksItself(t *testing.T) {
 				journal.Stepped(runs.ProcessStep{PID: w, Made: n})
 				journal.KeepPieces(max(1, journal.Pieces()/2))
 				journal.Commands(runs.Process{PID: w}, "")
-				journal.Beat(1)
+				s.beat(1)
 				if made := journal.Made(); made < n || made >= each {
 					t.Errorf("%d steps made, at least %d reported", made, n)
 				}

@@ -11,6 +11,7 @@ import (
 // nothing, such as a worker's connections and the watch over a command. Any goroutine may
 // use it at any time.
 type Journal interface {
+	Number() int
 	Note(runs.Entry)
 	Survived(runs.Entry)
 	Stepped(runs.ProcessStep)
@@ -18,7 +19,7 @@ type Journal interface {
 	Pieces() int
 	KeepPieces(rows int)
 	Commands(p runs.Process, place string)
-	Beat(every time.Duration)
+	Beat() (stop func())
 }
 
 // Decider is the part of a [Session] that says how a run goes on. Only the body's own

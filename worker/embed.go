@@ -85,12 +85,12 @@ func (f *folder) remove() error {
 	return err
 }
 
-// Standby is the folder of a life that is about to begin. It is unpacked while the
+// Standby is the folder of an attempt that is about to begin. It is unpacked while the
 // caller does other things, because unpacking takes about as long as everything else
 // that happens before a command runs.
 type Standby struct {
 	made   chan struct{}
-	folder *folder // nil once a life has taken it
+	folder *folder // nil once an attempt has taken it
 	err    error
 }
 
@@ -117,11 +117,11 @@ func (s *Standby) take() (*folder, error) {
 	return f, err
 }
 
-// Discard removes the folder if no life has taken it. It may be called on nil, but not
-// while a life is beginning.
+// Discard removes the folder if no attempt has taken it. It may be called on nil, but not
+// while an attempt is beginning.
 func (s *Standby) Discard() {
 	if f, _ := s.take(); f != nil {
-		_ = f.remove() // a later life removes leftovers
+		_ = f.remove() // a later attempt removes leftovers
 	}
 }
 

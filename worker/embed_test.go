@@ -38,7 +38,7 @@ func TestEverythingIsEmbedded(t *testing.T) {
 }
 
 // TestFolderIsPrivate checks that no other user can read the package or reach the
-// socket, and that a life leaves nothing behind.
+// socket, and that an attempt leaves nothing behind.
 func TestFolderIsPrivate(t *testing.T) {
 	l := begun(t, &books{}, Armed)
 	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom_train/wire": 0o700, "package/headroom_train/wire/wire.py": 0o600}
@@ -58,7 +58,7 @@ func TestFolderIsPrivate(t *testing.T) {
 	ended(t, l)
 }
 
-// TestFoldersOfTheDeadAreRemoved checks that the next life removes what a killed
+// TestFoldersOfTheDeadAreRemoved checks that the next attempt removes what a killed
 // process left behind, and nothing else.
 func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	temp := t.TempDir()
@@ -85,7 +85,7 @@ func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Begin(Options{Books: &books{}, temp: temp})
+	l, err := Begin(Options{Journal: &books{}, temp: temp})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestLongFolderForTemporaryFiles(t *testing.T) {
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Begin(Options{Books: &books{}, temp: long})
+	l, err := Begin(Options{Journal: &books{}, temp: long})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +116,8 @@ func TestLongFolderForTemporaryFiles(t *testing.T) {
 	ended(t, l)
 }
 
-// TestStandby checks that the first life takes the folder that was made in advance,
-// that the next life makes a folder of its own, and that a folder that no life took is
+// TestStandby checks that the first attempt takes the folder that was made in advance,
+// that the next attempt makes a folder of its own, and that a folder that no attempt took is
 // removed.
 func TestStandby(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
@@ -125,12 +125,12 @@ func TestStandby(t *testing.T) {
 	for i, fromIt := range []bool{true, false} {
 		<-s.made
 		ahead := s.folder
-		l, err := Begin(Options{Books: &books{}, Version: "4.5.6", Standby: s})
+		l, err := Begin(Options{Journal: &books{}, Version: "4.5.6", Standby: s})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if l.folder == ahead != fromIt || l.folder == nil {
-			t.Errorf("life %d has %v; ahead was %v", i, l.folder, ahead)
+			t.Errorf("attempt %d has %v; ahead was %v", i, l.folder, ahead)
 		}
 		ended(t, l)
 	}
@@ -143,7 +143,7 @@ func TestStandby(t *testing.T) {
 		t.Errorf("%s is left: %v", dir, err)
 	}
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
-	if l, err := Begin(Options{Books: &books{}, Standby: StandBy("")}); err == nil {
+	if l, err := Begin(Options{Journal: &books{}, Standby: StandBy("")}); err == nil {
 		t.Errorf("began in %s", l.folder.dir)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"headroom/wrap/exits"
 )
 
-// byUs returns the outcome of a life that headroom ended.
+// byUs returns the outcome of an attempt that headroom ended.
 func byUs(kind exits.Kind, why string) *exits.Outcome {
 	return &exits.Outcome{Kind: kind, Confidence: exits.Certain, Reasons: []string{why}, Rank: -1, Device: -1}
 }
@@ -19,7 +19,7 @@ func byUs(kind exits.Kind, why string) *exits.Outcome {
 // the child if w allows it. own is the outcome if attend ended the child, and nil
 // otherwise.
 func (w *Wrapped) attend(child *child.Child, hang *hangWatch, leak *leakWatch) (own *exits.Outcome) {
-	leaks := w.RunsOut != nil && w.Resumes()
+	leaks := w.Inside != nil && w.resumes()
 	every := hangEvery
 	if leaks {
 		every = leaksEvery
@@ -58,7 +58,7 @@ func (w *Wrapped) attend(child *child.Child, hang *hangWatch, leak *leakWatch) (
 // set, it only reports the hang, and returns nil.
 func (w *Wrapped) hangs(watch *hangWatch, pid int) *exits.Outcome {
 	if !w.Restart {
-		w.Trouble(fmt.Errorf("%s: the command may be hanging; py-spy dump --pid %d shows where it is stuck, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
+		w.trouble(fmt.Errorf("%s: the command may be hanging; py-spy dump --pid %d shows where it is stuck, and --restart-hung would start it again from its newest checkpoint", watch.why(), pid))
 		return nil
 	}
 	return byUs(exits.Hung, watch.why())
@@ -67,18 +67,18 @@ func (w *Wrapped) hangs(watch *hangWatch, pid int) *exits.Outcome {
 // leaks returns the outcome of a leaking command if now is the time to end it, and nil if
 // not. If w.Leave is not set, it only reports the leak, and returns nil.
 func (w *Wrapped) leaks(watch *leakWatch) *exits.Outcome {
-	out := w.RunsOut()
-	if out.At.IsZero() && watch.saved.IsZero() { // do not look for checkpoints, which reads the disk
+	at, grown := w.Inside.RunsOut()
+	if at.IsZero() && watch.saved.IsZero() { // do not look for checkpoints, which reads the disk
 		return nil
 	}
-	if !watch.due(w.complete(), out) {
+	if !watch.due(w.complete(), at) {
 		return nil
 	}
 	if !w.Leave {
-		w.Trouble(fmt.Errorf("%s; --restart-leaking would start the command again just after a checkpoint", watch.why(out)))
+		w.trouble(fmt.Errorf("%s; --restart-leaking would start the command again just after a checkpoint", watch.why(grown)))
 		return nil
 	}
-	return byUs(exits.Leaking, watch.why(out))
+	return byUs(exits.Leaking, watch.why(grown))
 }
 
 const (

@@ -15,7 +15,7 @@ import (
 // lasts, seldom enough to cost nothing.
 const sampleEvery = 500 * time.Millisecond
 
-// gpuTrace records how much GPU memory a command held during one of its lives. It may be
+// gpuTrace records how much GPU memory a command held during one of its attempts. It may be
 // used from one goroutine only.
 type gpuTrace struct {
 	c    command.Line

@@ -40,7 +40,7 @@ func LeftRunning(all []Left) string {
 	return fmt.Sprintf("the command left %d processes running: %s", len(all), LeftText(all))
 }
 
-// Split separates the processes that stand in the way of another life from those that do not.
+// Split separates the processes that stand in the way of another attempt from those that do not.
 // holds says what a process holds, or "". What such a process has started belongs to it.
 func Split(all []Left, holds func(Left) string) (inTheWay, others []Left, why string) {
 	held := map[int]bool{}

@@ -1,6 +1,9 @@
 package child
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"headroom/runs"
@@ -36,4 +39,28 @@ func Living(folder string, s runs.Status) *Left {
 		return nil
 	}
 	return &all[at]
+}
+
+// Rival returns an error if the command of another run than that in dir, whose headroom was killed,
+// still runs and keeps its checkpoints in the folder place; all is the folder of all runs. No claim
+// tells of such a command, since claims end with headroom.
+func Rival(all, dir, place string) error {
+	if place == "" {
+		return nil
+	}
+	folders, _ := os.ReadDir(all) // if it cannot be read, none is known
+	for _, f := range folders {
+		other := filepath.Join(all, f.Name())
+		if other == filepath.Clean(dir) {
+			continue
+		}
+		s, err := runs.ReadStatus(other)
+		if err != nil || s.State != runs.StateStale || s.Place != place {
+			continue
+		}
+		if living := Living(other, s); living != nil {
+			return fmt.Errorf("the command of run %s, whose headroom was killed, still runs and keeps its checkpoints in %s, too: %s", f.Name(), place, LeftText([]Left{*living}))
+		}
+	}
+	return nil
 }
