@@ -43,13 +43,13 @@ func (w *Wrapped) attempt(ctx context.Context, b beginning) (exits.Outcome, comm
 	if err != nil {
 		return exits.Outcome{}, command.Exit{}, err
 	}
-	if w.tried {
+	if w.attempted {
 		for _, why := range w.skipped {
 			w.journal.Note(runs.Entry{Kind: runs.KindWarning, Text: why})
 		}
 	}
 	first := !w.ran
-	w.tried, w.ran, w.base = true, true, baseOf(w.Match, b.From)
+	w.attempted, w.ran, w.base = true, true, baseOf(w.Match, b.From)
 	if len(next.Changes) > 0 {
 		w.journal.Note(runs.Entry{Kind: runs.KindRemedy, Text: "in the command: " + changesText(next.Changes)})
 	}

@@ -16,6 +16,7 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/runs"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
@@ -39,6 +40,28 @@ func TestNothingIsStartedAfterARequest(t *testing.T) {
 		if _, missing := os.Stat(made); errors.Is(err, harness.ErrInterrupted) != stopped || (missing != nil) != stopped {
 			t.Errorf("asked to end: %v; %v, made: %v", stopped, err, missing == nil)
 		}
+	}
+}
+
+// TestRecordedAtTheFirstStart checks that what is known about a command is recorded once, with its
+// first start.
+func TestRecordedAtTheFirstStart(t *testing.T) {
+	w := &Wrapped{Line: command.Line{Args: []string{"true"}, Env: os.Environ()}, Why: errors.New("--watch-only was given")}
+	begun(t, w, "run", func(text string) { t.Error(text) })
+	for range 2 {
+		if _, _, err := w.attempt(context.Background(), beginning{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	journal, err := runs.ReadJournal(w.Folder.Dir())
+	var known []string
+	for _, e := range journal {
+		if e.Kind == runs.KindCommand {
+			known = append(known, e.Text)
+		}
+	}
+	if err != nil || len(known) != 1 || known[0] != "--watch-only was given" {
+		t.Errorf("%q, %v", known, err)
 	}
 }
 

@@ -59,7 +59,7 @@ func (w *Wrapped) Recall() (err error) {
 // recall is [Wrapped.list] for a run that is continued. known is what the run's earlier
 // processes have kept, or nil if they have kept nothing.
 func (w *Wrapped) recall(known *runs.Known) {
-	w.tried = true
+	w.attempted = true
 	if known == nil {
 		return
 	}
@@ -212,7 +212,7 @@ func baseOf(m *rewrite.Match, from *checkpoint) int {
 // the micro-batch that was in force when it was written, if an earlier process of this run recorded
 // that. Otherwise Micro is the micro-batch that the user's command asks for.
 func (w *Wrapped) newest() (*checkpoint, error) {
-	if w.Match == nil || !w.tried && !w.Begun.IsZero() { // nothing has been started, so nothing has been saved
+	if w.Match == nil || !w.attempted && !w.Begun.IsZero() { // nothing has been started, so nothing has been saved
 		return nil, nil
 	}
 	past := w.past()

@@ -38,7 +38,7 @@ func TestListed(t *testing.T) {
 	m := scriptAt(t, dir, "out/step-*")
 	w := begun(t, &Wrapped{Seen: m, Match: m, Line: m.Command, Begun: time.Now()}, "run", func(text string) { t.Error(text) })
 	w.list()
-	w.tried, w.ran = true, true
+	w.attempted, w.ran = true, true
 	newest := func(w *Wrapped, want string) *checkpoint {
 		t.Helper()
 		s, err := w.newest()
@@ -125,7 +125,7 @@ func TestJoined(t *testing.T) {
 	m := scriptAt(t, dir, "s-*.json")
 	w := begun(t, &Wrapped{Seen: m, Match: m, Line: m.Command, Begun: time.Now().Add(-time.Hour)}, "run", func(text string) { t.Error(text) })
 	w.list()
-	w.tried, w.ran, w.decides = true, true, true
+	w.attempted, w.ran, w.decides = true, true, true
 	write("s-1.json")
 	w.joined("another headroom run (x, process 1)")
 	write("s-2.json")

@@ -41,26 +41,26 @@ type Wrapped struct {
 	Inside   Inside // nil if nobody watches from inside
 	Reporter Reporter
 
-	journal harness.Journal
-	place   string                      // where the command keeps its checkpoints, if they have a folder of their own; else ""
-	before  []runs.Entry                // journal of the run's earlier processes
-	mixed   string                      // how the result was seen to depend on which rows are in a batch together, or ""; see MixedError
-	child   atomic.Pointer[child.Child] // of the newest attempt
-	gpus    func() ([]nvml.GPU, error)  // nvml.GPUs, if nil
-	mu      sync.Mutex                  // guards known, listed, listing and doubted
-	known   runs.Known                  // of the checkpoints
-	listed  bool                        // known.Before is complete
-	listing chan []runs.Mark            // receives known.Before when list has found it; nil if it has been received
-	skipped []string                    // why checkpoints that seem newer than the one from which the next attempt resumes are not used
-	tried   bool                        // an attempt of this run has ended, in this process or in an earlier one
-	doubted []runs.Mark                 // the command could not resume from these, for whatever reason
-	ran     bool                        // an attempt has begun in this process
-	base    int                         // the step with which the newest attempt began; -1 if that is not known
-	writers *checkpoints.Writers        // who writes checkpoints, as far as it has been seen
-	seen    []runs.Mark                 // the checkpoints that complete found last
-	aside   []checkpoints.Rename        // of incomplete checkpoints that the next attempt would otherwise choose
-	decides bool                        // the newest attempt ended in a way after which another one may resume from a checkpoint
-	behind  behind                      // what attempts have left running
+	journal   harness.Journal
+	place     string                      // where the command keeps its checkpoints, if they have a folder of their own; else ""
+	before    []runs.Entry                // journal of the run's earlier processes
+	mixed     string                      // how the result was seen to depend on which rows are in a batch together, or ""; see MixedError
+	child     atomic.Pointer[child.Child] // of the newest attempt
+	gpus      func() ([]nvml.GPU, error)  // nvml.GPUs, if nil
+	mu        sync.Mutex                  // guards known, listed, listing and doubted
+	known     runs.Known                  // of the checkpoints
+	listed    bool                        // known.Before is complete
+	listing   chan []runs.Mark            // receives known.Before when list has found it; nil if it has been received
+	skipped   []string                    // why checkpoints that seem newer than the one from which the next attempt resumes are not used
+	attempted bool                        // an attempt of this run has begun, in this process or in an earlier one
+	ran       bool                        // the same, in this process
+	doubted   []runs.Mark                 // the command could not resume from these, for whatever reason
+	base      int                         // the step with which the newest attempt began; -1 if that is not known
+	writers   *checkpoints.Writers        // who writes checkpoints, as far as it has been seen
+	seen      []runs.Mark                 // the checkpoints that complete found last
+	aside     []checkpoints.Rename        // of incomplete checkpoints that the next attempt would otherwise choose
+	decides   bool                        // the newest attempt ended in a way after which another one may resume from a checkpoint
+	behind    behind                      // what attempts have left running
 }
 
 // Inside is what happens inside the processes of a command.
