@@ -8,6 +8,23 @@ import (
 	"headroom/runs"
 )
 
+// Journal is the part of a [Session] for those who see what happens in a run and decide
+// nothing, such as a worker's connections and the watch over a command. Any goroutine may
+// use it at any time.
+type Journal interface {
+	Number() int
+	Note(runs.Entry)
+	Survived(runs.Entry)
+	Stepped(runs.ProcessStep)
+	Made() int
+	Pieces() int
+	KeepPieces(rows int)
+	Commands(p runs.Process, place string)
+	Beat() (stop func())
+}
+
+var _ Journal = (*Session)(nil)
+
 // Survived records an out-of-memory failure from which a worker recovered inside a process. e says
 // what failed and what was done. The failure belongs to no step of this session, and the run's
 // plan does not change.

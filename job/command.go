@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"headroom/harness"
@@ -57,13 +58,8 @@ func (c *Command) Run(ctx context.Context) (harness.Result, int, error) {
 // the command. Each is passed on to it, and none ends headroom before the command has ended. After
 // a signal, the command is not started again.
 func untilEnded(ctx context.Context) (context.Context, context.CancelFunc) {
-	var ends []os.Signal
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(s) {
-			ends = append(ends, s)
-		}
-	}
-	if len(ends) == 0 {
+	ends := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	if len(ends) == 0 { // to NotifyContext that would mean all signals
 		return ctx, func() {}
 	}
 	return signal.NotifyContext(ctx, ends...)

@@ -110,10 +110,12 @@ func Begin(o Options) (*Attempt, error) {
 	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, checked: make(chan struct{})}
 	a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.socket(), Net: "unix"})
 	if err == nil {
-		err = os.Chmod(a.socket(), 0o600)
+		if err = os.Chmod(a.socket(), 0o600); err != nil {
+			err = errors.Join(err, a.listener.Close())
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the worker's socket: %w", errors.Join(err, a.close(), f.remove()))
+		return nil, fmt.Errorf("open the worker's socket: %w", errors.Join(err, f.remove()))
 	}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.all.Go(a.accept)
@@ -157,13 +159,6 @@ func (a *Attempt) socket() string { return filepath.Join(a.folder.dir, "wire") }
 // caller returns the address from which lastCall connects.
 func (a *Attempt) caller() string { return filepath.Join(a.folder.dir, "end") }
 
-func (a *Attempt) close() error {
-	if a.listener == nil {
-		return nil
-	}
-	return a.listener.Close()
-}
-
 // Env returns env with additional variables, by which Python finds the package and the
 // socket. The user's own PYTHONPATH is kept and comes after the package's folder.
 func (a *Attempt) Env(env []string) []string {
@@ -192,7 +187,7 @@ const going = 100 * time.Millisecond
 // that the command has left running goes on without the worker.
 func (a *Attempt) End() (Ended, error) {
 	a.lastCall()
-	err := a.close()
+	err := a.listener.Close()
 	a.mu.Lock()
 	for t := range a.talks {
 		patience := farewell
@@ -206,7 +201,7 @@ func (a *Attempt) End() (Ended, error) {
 	a.all.Wait()
 	a.ended.Python, a.ended.Torch, a.ended.Failed = a.left("python"), a.left("torch"), a.leftText("failed")
 	a.ended.Watches = a.leftText("watches")
-	return a.ended, errors.Join(ignoreClosed(err), a.folder.remove())
+	return a.ended, errors.Join(err, a.folder.remove())
 }
 
 // lastCall connects to the attempt's own socket and waits until accept has reached this
@@ -275,11 +270,4 @@ func (a *Attempt) leftText(name string) string {
 		return ""
 	}
 	return string(text[:min(len(text), textMost)])
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
 }

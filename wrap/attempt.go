@@ -14,7 +14,6 @@ import (
 
 	"headroom/harness"
 	"headroom/machine"
-	"headroom/nvml"
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap/checkpoints"
@@ -29,7 +28,7 @@ func (w *Wrapped) check(b beginning) error {
 	if err := child.Rival(w.Runs, w.Folder.Dir(), w.place); err != nil {
 		return err
 	}
-	_, err := w.prepare(b.Plan, b.From, b.Fallbacks...)
+	_, err := w.prepare(b.Plan, b.From, b.fallbacks()...)
 	return err
 }
 
@@ -88,7 +87,7 @@ func (w *Wrapped) trouble(err error) { w.Reporter.Warn("%v", err) }
 // ready prepares an attempt: when it returns, memory is free and the files of the command to start are
 // written.
 func (w *Wrapped) ready(ctx context.Context, b beginning) (rewrite.Result, error) {
-	next, err := w.prepare(b.Plan, b.From, b.Fallbacks...)
+	next, err := w.prepare(b.Plan, b.From, b.fallbacks()...)
 	if err == nil {
 		err = w.gate(ctx)
 	}
@@ -124,7 +123,7 @@ func (w *Wrapped) named(c command.Line, plan recovery.Plan) command.Line {
 // gate waits until every GPU of the command has at least w.Free of free memory. If ctx
 // is cancelled first, the error wraps [harness.ErrInterrupted].
 func (w *Wrapped) gate(ctx context.Context) error {
-	trace, said := &gpuTrace{c: w.Line, list: w.listGPUs}, false
+	trace, said := &gpuTrace{c: w.Line, list: w.gpus}, false
 	for w.Free > 0 {
 		short := trace.short(w.Free)
 		if len(short) == 0 {
@@ -139,13 +138,6 @@ func (w *Wrapped) gate(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (w *Wrapped) listGPUs() ([]nvml.GPU, error) {
-	if w.gpus != nil {
-		return w.gpus()
-	}
-	return nvml.GPUs()
 }
 
 // gateEvery is how often the gate checks the GPUs.
@@ -175,7 +167,7 @@ func (w *Wrapped) start(ctx context.Context, c command.Line, log io.Writer, firs
 	w.child.Store(child)
 	w.writers.Follow(child.Owns)
 	w.started(child.Identity(), first)
-	trace := &gpuTrace{c: c, list: w.listGPUs, mine: child.Owns, uses: watch.onGPU}
+	trace := &gpuTrace{c: c, list: w.gpus, mine: child.Owns, uses: watch.onGPU}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	seen := trace.watch(watching)
 	own = w.attend(child, watch, leak)

@@ -151,7 +151,7 @@ func TestLeakIsLeft(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		o, exit, err := w.attempt(context.Background(), beginning{Plan: asked.Plan})
+		o, exit, err := w.attempt(context.Background(), beginning{Settings: harness.Settings{Plan: asked.Plan}})
 		if err != nil || (o.Kind == exits.Leaking) != leave || (exit.Code == 3) != leave || exit.Stopped {
 			t.Errorf("leave %v: %+v, %+v, %v", leave, o, exit, err)
 		}
@@ -199,7 +199,7 @@ for name in gpu writer parent child trains reader logs group; do while ! [ -s $n
 		return []nvml.GPU{g}, nil
 	}
 	w.Inside = &seenInside{training: func() []int { return []int{pid("trains")} }}
-	if _, _, err := w.attempt(context.Background(), beginning{Plan: w.Asked}); err != nil {
+	if _, _, err := w.attempt(context.Background(), beginning{Settings: harness.Settings{Plan: w.Asked}}); err != nil {
 		t.Fatal(err)
 	}
 	inTheWay, others := []string{"gpu", "writer", "parent", "child", "trains"}, []string{"reader", "logs", "group"}
@@ -225,7 +225,7 @@ for name in gpu writer parent child trains reader logs group; do while ! [ -s $n
 		t.Errorf("%q", text)
 	}
 	w.Match, w.Line = nil, command.Line{Args: []string{"true"}, Env: os.Environ(), Dir: dir}
-	if _, _, err := w.attempt(context.Background(), beginning{Plan: w.Asked}); err != nil || w.leftText() != text {
+	if _, _, err := w.attempt(context.Background(), beginning{Settings: harness.Settings{Plan: w.Asked}}); err != nil || w.leftText() != text {
 		t.Errorf("after another attempt: %v, %q, want %q", err, w.leftText(), text)
 	}
 	_ = syscall.Kill(pid("group"), syscall.SIGKILL)

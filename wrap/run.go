@@ -3,11 +3,11 @@ package wrap
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
 	"headroom/harness"
-	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
@@ -31,9 +31,16 @@ type attempts interface {
 
 // beginning is how an attempt of the command begins.
 type beginning struct {
-	Plan      recovery.Plan
-	From      *checkpoint // checkpoint to resume from; nil means the beginning of the training
-	Fallbacks []string    // names of the profile's fallbacks that are in use
+	harness.Settings
+	From *checkpoint // checkpoint to resume from; nil means the beginning of the training
+}
+
+// fallbacks returns the names of the profile's fallbacks that are in use.
+func (b beginning) fallbacks() []string {
+	if !b.Recomputing {
+		return b.Eased
+	}
+	return append(slices.Clone(b.Eased), profile.Recompute)
 }
 
 // checkpoint is a complete checkpoint that the command has written.
@@ -149,7 +156,7 @@ func (r *runner) once(ctx context.Context) (code int, again bool, err error) {
 		begins = &runs.Checkpoint{Step: from.Step, Plan: r.s.Running()}
 	}
 	if len(r.lengths) > 0 {
-		if err := r.possible(harness.Settings{Plan: r.s.Running(), Recomputing: r.s.Recomputing(), Eased: r.s.Eased()}); err != nil {
+		if err := r.possible(r.s.Settings()); err != nil {
 			r.stops(err.Error(), "")
 			return r.last.Code, false, err
 		}
@@ -158,7 +165,7 @@ func (r *runner) once(ctx context.Context) (code int, again bool, err error) {
 		return r.last.Code, false, err
 	}
 	r.from = from
-	b := beginning{r.s.Running(), from, r.fallbacks()} // Attempt may have taken over a plan
+	b := beginning{r.s.Settings(), from} // Attempt may have taken over a plan
 	outcome, exit, err := r.attempt(ctx, b)
 	if err != nil {
 		return r.last.Code, false, err
@@ -172,7 +179,7 @@ func (r *runner) once(ctx context.Context) (code int, again bool, err error) {
 	if again, err = r.follow(ctx, outcome, exit); again {
 		again, err = r.prepare(ctx)
 	}
-	if again && r.s.Running() == b.Plan && len(r.fallbacks()) == len(b.Fallbacks) {
+	if again && reflect.DeepEqual(r.s.Settings(), b.Settings) {
 		again, err = r.pause(ctx)
 	}
 	return exit.Code, again, err
@@ -205,17 +212,6 @@ func (r *runner) prepare(ctx context.Context) (again bool, err error) {
 	return true, nil
 }
 
-// fallbacks returns the names of the fallbacks that the session has used so far.
-func (r *runner) fallbacks() []string { return fallbacksOf(r.s.Eased(), r.s.Recomputing()) }
-
-func fallbacksOf(eased []string, recomputing bool) []string {
-	all := slices.Clone(eased)
-	if recomputing {
-		all = append(all, profile.Recompute)
-	}
-	return all
-}
-
 // resume returns the checkpoint that the next attempt would resume from, or nil if it would
 // start from the beginning.
 func (r *runner) resume() *checkpoint {
@@ -228,7 +224,7 @@ func (r *runner) resume() *checkpoint {
 // possible returns the reason why no attempt could begin with the settings s, or nil if one
 // could.
 func (r *runner) possible(s harness.Settings) error {
-	return r.check(beginning{s.Plan, r.resume(), fallbacksOf(s.Eased, s.Recomputing)})
+	return r.check(beginning{s, r.resume()})
 }
 
 // pause waits before the next start of an unchanged command that ended soon after it was
@@ -267,4 +263,33 @@ func (r *runner) progress() error {
 		newest.Micro = known.Micro
 	}
 	return nil
+}
+
+const (
+	// youngDeath is the length below which an attempt counts as having ended in a young
+	// death. A command that ends so soon has not started to train.
+	youngDeath = 10 * time.Second
+	// youngDeaths is how many young deaths in a row make headroom give up.
+	youngDeaths = 8
+
+	firstPause, longestPause = time.Second, time.Minute
+)
+
+// pause returns how long to wait before a command is started again. lengths holds the
+// length of each of its attempts, oldest first. After an attempt of at least [youngDeath] the
+// wait is 0. After one young death it is a second, and it doubles with each further one
+// in a row, up to a minute. again is false after [youngDeaths] of them in a row, because
+// another start would be of no use.
+func pause(lengths []time.Duration) (wait time.Duration, again bool) {
+	young := 0
+	for i := len(lengths) - 1; i >= 0 && lengths[i] < youngDeath; i-- {
+		young++
+	}
+	switch {
+	case young == 0:
+		return 0, true
+	case young >= youngDeaths:
+		return 0, false
+	}
+	return min(longestPause, firstPause<<(young-1)), true
 }

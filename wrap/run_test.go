@@ -52,7 +52,7 @@ func (c *toyCommand) attempt(_ context.Context, b beginning) (exits.Outcome, com
 	if from != nil {
 		name += fmt.Sprintf("(%d)", from.Micro)
 	}
-	for _, fallback := range b.Fallbacks {
+	for _, fallback := range b.fallbacks() {
 		name += "+" + fallback
 	}
 	if c.ends != nil {

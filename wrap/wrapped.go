@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,14 +105,7 @@ func New(c command.Line, profiles []profile.Profile, given rewrite.Given) *Wrapp
 type UnprovenError struct{ Prove []string }
 
 func (e *UnprovenError) Error() string {
-	text := "a smaller micro-batch requires that "
-	for i, p := range e.Prove {
-		if i > 0 {
-			text += ", and that "
-		}
-		text += p
-	}
-	return text + "; pass --trust if so"
+	return "a smaller micro-batch requires that " + strings.Join(e.Prove, ", and that ") + "; pass --trust if so"
 }
 
 // MixedError says that a smaller micro-batch would not keep the training the same, as the

@@ -164,13 +164,10 @@ func (w *wrapped) goesOn() string {
 
 // hint returns what would help next time, or "" if headroom knows of nothing.
 func (w *wrapped) hint(exit *wrap.ExitError) string {
-	switch {
-	case exit.Hint != "":
+	if exit.Hint != "" || w.Match == nil {
 		return exit.Hint
-	case w.Match != nil:
-		return w.goesOn()
 	}
-	return ""
+	return w.goesOn()
 }
 
 // notStarted returns the error for a command that could not be started because of err. It carries
