@@ -69,11 +69,7 @@ func resumeAction(u *ui.UI, c *cli.Context) error {
 	}
 	err = errors.Join(alone(dir, true), finished(dir, w.Line.Args)) // once more, now that nobody else can start it
 	if err == nil {
-		if err = w.Recall(); err != nil {
-			err = fmt.Errorf("resume: %w", err)
-		} else if err = w.Own(); err != nil {
-			err = ui.Usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command", "%w", err)
-		}
+		err = w.earlier()
 	}
 	if err != nil {
 		return errors.Join(err, w.Folder.Close())
@@ -141,4 +137,16 @@ func readKept(dir string) (request, error) {
 	}
 	kept.Args = words
 	return request{Command: *kept, file: path}, nil
+}
+
+// earlier takes over what the run's earlier processes recorded. It returns a usage error if the
+// newest checkpoint is not theirs.
+func (w *wrapped) earlier() error {
+	if err := w.Recall(); err != nil {
+		return fmt.Errorf("resume: %w", err)
+	}
+	if err := w.Own(); err != nil {
+		return ui.Usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command", "%w", err)
+	}
+	return nil
 }
