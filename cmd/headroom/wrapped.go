@@ -136,9 +136,9 @@ func nameFor(words []string) string {
 	return cmp.Or(strings.TrimLeft(onlyOfNames(name), ".-"), "command") + "-run"
 }
 
-// folder creates a new folder for the run. The same command
-// given again is a new run, even while the old one is in progress. If asked is not "", it is the
-// name that the user asks for, and no run may have it yet.
+// folder creates a new folder for the run. The same command given again is a new run, even while
+// the old one is in progress. If asked is not "", it is the name that the user asks for, and no run
+// may have it yet.
 func (w *wrapped) folder(asked string) (*runs.Folder, error) {
 	if asked != "" && !configs.IsName(asked) {
 		return nil, ui.Usagef("", "--name %s: not a valid name for a folder; allowed: %s", asked, configs.NamesAllowed)
