@@ -2,7 +2,6 @@
 //
 //	Session   keeps the records of a run: evidence, decisions, journal, status
 //	Journal   the part of a Session for those who only see what happens, from any goroutine
-//	Decider   the part of a Session that says how the run goes on, for its body
 //	Run       the native loop: runs steps with a Trainer and carries out decisions
 //	Find      finds the largest micro-batch that fits, and tries it with whole steps
 //	Trainer   trains the model: runs atomic steps and probes, saves and loads state

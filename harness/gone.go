@@ -50,7 +50,7 @@ func (l *loop) gone(ctx context.Context, err error) error {
 	}
 	l.awaitFaults()
 	ending := l.wanted(ctx)
-	d, failed := l.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: why, Ending: ending != nil}}, 0)
+	d, failed := l.session.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: why, Ending: ending != nil}}, 0)
 	return &DeviceGoneError{Decision: d, Err: errors.Join(ending, err, failed), ending: ending != nil}
 }
 

@@ -8,6 +8,23 @@ import (
 	"headroom/runs"
 )
 
+// Journal is the part of a [Session] for those who see what happens in a run and decide
+// nothing, such as a worker's connections and the watch over a command. Any goroutine may
+// use it at any time.
+type Journal interface {
+	Number() int
+	Note(runs.Entry)
+	Survived(runs.Entry)
+	Stepped(runs.ProcessStep)
+	Made() int
+	Pieces() int
+	KeepPieces(rows int)
+	Commands(p runs.Process, place string)
+	Beat() (stop func())
+}
+
+var _ Journal = (*Session)(nil)
+
 // Survived records an out-of-memory failure from which a worker recovered inside a process. e says
 // what failed and what was done. The failure belongs to no step of this session, and the run's
 // plan does not change.
@@ -44,11 +61,36 @@ func (s *Session) Made() int {
 	return s.made
 }
 
-// Beat brings status.json up to date while a command is alive. Hours can pass in which nothing else
-// is written, so if the run is killed, this file still shows when it was last alive. The argument
-// every is the interval at which the caller calls Beat. An interval of 0 means that the command has
-// ended; Beat then writes nothing, and the 0 is written with the next status.
-func (s *Session) Beat(every time.Duration) {
+// firstBeat is how long after its start an attempt of a command is first recorded as still
+// running. A shorter one needs no such record. beatEvery is the interval between further records.
+const firstBeat, beatEvery = time.Second, 15 * time.Second
+
+// Beat keeps status.json up to date while a command is alive, until stop is called. Hours can pass
+// in which nothing else is written, so if the run is killed, this file still shows when it was last
+// alive.
+func (s *Session) Beat() (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		next := time.NewTimer(firstBeat)
+		defer next.Stop()
+		for {
+			select {
+			case <-quit:
+				s.beat(0)
+				return
+			case <-next.C:
+				s.beat(beatEvery)
+				next.Reset(beatEvery)
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+// beat records that the command is alive, and will be again after the given time. 0 means that it
+// has ended; beat then writes nothing, and the 0 is written with the next status.
+func (s *Session) beat(every time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.status.Every = every.Seconds(); every > 0 {

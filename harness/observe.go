@@ -36,7 +36,7 @@ func (l *loop) observe() {
 func (l *loop) recordFaults() bool {
 	faults := l.observer.Faults()
 	for _, f := range faults {
-		l.Note(runs.Entry{Kind: runs.KindFault, Text: f.Text, Fault: &f})
+		l.session.Note(runs.Entry{Kind: runs.KindFault, Text: f.Text, Fault: &f})
 	}
 	return len(faults) > 0
 }
@@ -44,7 +44,7 @@ func (l *loop) recordFaults() bool {
 func (l *loop) readDevice(now time.Time) {
 	l.read = now
 	if reading := l.observer.Read(); reading != nil {
-		l.Note(runs.Entry{Kind: runs.KindDevice, Text: reading.String(), Device: reading})
+		l.session.Note(runs.Entry{Kind: runs.KindDevice, Text: reading.String(), Device: reading})
 	}
 }
 

@@ -57,7 +57,7 @@ func (l *loop) emptyCache() error {
 	}
 	seconds := l.o.Now().Sub(start).Seconds()
 	stats := l.trainer.Stats()
-	l.Note(runs.Entry{Kind: runs.KindRemedy, Text: fmt.Sprintf("emptied the cache: %v given back in %s", given, lasting(seconds)), Memory: &stats, Seconds: seconds})
+	l.session.Note(runs.Entry{Kind: runs.KindRemedy, Text: fmt.Sprintf("emptied the cache: %v given back in %s", given, lasting(seconds)), Memory: &stats, Seconds: seconds})
 	return nil
 }
 
@@ -101,6 +101,6 @@ func (l *loop) wait(ctx context.Context, e recovery.Event) error {
 		}
 	}
 	seconds := l.o.Now().Sub(start).Seconds()
-	l.Note(runs.Entry{Kind: runs.KindRemedy, Text: fmt.Sprintf("waited %.0f s: %v available, %v needed", seconds, stats.Available(), need), Memory: &stats, Seconds: seconds})
+	l.session.Note(runs.Entry{Kind: runs.KindRemedy, Text: fmt.Sprintf("waited %.0f s: %v available, %v needed", seconds, stats.Available(), need), Memory: &stats, Seconds: seconds})
 	return nil
 }

@@ -93,9 +93,7 @@ var errRelaunch = errors.New("relaunch")
 
 // loop is one call to Run. It runs the steps, and the session keeps the records.
 type loop struct {
-	Journal
-	Decider
-	session *Session // what only a body that makes its own steps needs
+	session *Session
 	f       *runs.Folder
 	o       SessionOptions
 	do      RunOptions
@@ -138,7 +136,7 @@ func Run(ctx context.Context, s *Session, o RunOptions) (Result, error) {
 		case <-patient.Done():
 		}
 	}()
-	l := &loop{Journal: s, Decider: s, session: s, f: s.f, o: s.o, do: o, patient: patient, read: s.started, begun: -1}
+	l := &loop{session: s, f: s.f, o: s.o, do: o, patient: patient, read: s.started, begun: -1}
 	if o.Observe != nil {
 		seen, end := context.WithCancel(ctx)
 		defer end()
@@ -165,7 +163,7 @@ func (l *loop) try(ctx context.Context) (err error) {
 	defer l.catch(&err)
 	from, bad, err := l.f.NewestCheckpoint()
 	for _, d := range bad {
-		l.Note(runs.Entry{Kind: runs.KindDamaged, Text: fmt.Sprintf("checkpoint of step %d is damaged and was renamed to %s: %s", d.Step, d.Name, d.Why)})
+		l.session.Note(runs.Entry{Kind: runs.KindDamaged, Text: fmt.Sprintf("checkpoint of step %d is damaged and was renamed to %s: %s", d.Step, d.Name, d.Why)})
 	}
 	if err != nil {
 		return err
@@ -223,11 +221,11 @@ func (l *loop) prepare(ctx context.Context) error {
 	if l.o.Policy.Recompute && !able {
 		l.session.logger().Warn("recompute is allowed, but this model cannot recompute activations")
 	}
-	if able && l.Recomputing() {
+	if able && l.session.Recomputing() {
 		recomputer.SetRecompute(true)
 	}
 	l.session.Look(l.trainer.Stats(), recovery.Able{EmptyCache: true, CutStep: true, Probe: true, Recompute: able, CountSteps: true})
-	for l.Running().Micro == 0 {
+	for l.session.Running().Micro == 0 {
 		if err := l.search(ctx, l.o.Plan.Share(0)); err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func (l *loop) search(ctx context.Context, limit int) error {
 	last := start
 	found, err := seek(l.patient, l.trainer, l.o.Policy, limit, func() error { return l.wanted(ctx) }, l.isGone, func(p search.Probe, oom *memory.OutOfMemoryError) {
 		now := l.o.Now()
-		l.Note(runs.Entry{Kind: runs.KindProbe, Text: probeText(p, oom), Probe: &p, OOM: oom, Seconds: now.Sub(last).Seconds()})
+		l.session.Note(runs.Entry{Kind: runs.KindProbe, Text: probeText(p, oom), Probe: &p, OOM: oom, Seconds: now.Sub(last).Seconds()})
 		last = now
 	})
 	if l.isGone(err) {
@@ -79,7 +79,7 @@ func (l *loop) search(ctx context.Context, limit int) error {
 		return err
 	}
 	seconds := l.o.Now().Sub(start).Seconds()
-	l.Note(runs.Entry{Kind: runs.KindSearch, Text: searchText(found.Result, seconds), Search: &found.Result, Memory: &found.Stats, Seconds: seconds})
+	l.session.Note(runs.Entry{Kind: runs.KindSearch, Text: searchText(found.Result, seconds), Search: &found.Result, Memory: &found.Stats, Seconds: seconds})
 	return l.answer(ctx, recovery.Event{Search: &found}, 0)
 }
 

@@ -67,7 +67,7 @@ func (o *SessionOptions) complete() error {
 // and what was learned. It runs nothing. The body of the job (see [recovery.Able]) runs
 // the steps: it calls [Session.Attempt], reports what happens by calling [Session.Step]
 // and [Session.Handle], carries out the decisions that these return, and calls
-// [Session.End]. [Journal] and [Decider] are the parts of a session that most callers need.
+// [Session.End]. [Journal] is the part of a session for those who decide nothing.
 //
 // A Session locks itself, so any goroutine may call any method at any time. Calls that
 // depend on each other's order, which are those between Attempt and End that report
@@ -366,12 +366,20 @@ func (s *Session) Recomputing() bool {
 	return s.history.Recomputing()
 }
 
-// Eased returns the ways to save host memory that are in force. They are the first
-// entries of [recovery.Policy].Host.
-func (s *Session) Eased() []string {
+// Settings are what a body runs with: the plan, whether activations are recomputed, and
+// the ways to save host memory that are in force, the first entries of [recovery.Policy].Host.
+type Settings struct {
+	Plan        recovery.Plan
+	Recomputing bool
+	Eased       []string
+}
+
+// Settings returns the settings for what runs next.
+func (s *Session) Settings() Settings {
+	plan := s.Running()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.eased(s.history)
+	return Settings{plan, s.history.Recomputing(), s.eased(s.history)}
 }
 
 func (s *Session) eased(h recovery.History) []string {
@@ -399,14 +407,6 @@ func (s *Session) at() position {
 // A decision to stop because of memory is returned as a *[GaveUpError].
 func (s *Session) Handle(e recovery.Event, took time.Duration) (recovery.Decision, error) {
 	return s.HandleIf(e, took, func(Settings) error { return nil })
-}
-
-// Settings are what a body runs with: the plan, whether activations are recomputed, and
-// the ways to save host memory that are in force, as [Session.Eased] returns them.
-type Settings struct {
-	Plan        recovery.Plan
-	Recomputing bool
-	Eased       []string
 }
 
 // HandleIf is [Session.Handle] for a body that cannot carry out every decision. It calls

@@ -58,20 +58,19 @@ func TestASessionLocksItself(t *testing.T) {
 				journal.Stepped(runs.ProcessStep{PID: w, Made: n})
 				journal.KeepPieces(max(1, journal.Pieces()/2))
 				journal.Commands(runs.Process{PID: w}, "")
-				journal.Beat(1)
+				s.beat(1)
 				if made := journal.Made(); made < n || made >= each {
 					t.Errorf("%d steps made, at least %d reported", made, n)
 				}
 			}
 		})
 	}
-	var decider Decider = s
 	for range 4 {
 		step := s.at().step + 1
 		if _, err := s.Step(runs.StepReport{Step: step, Samples: 64, First: int64(step-1) * 64}); err != nil {
 			t.Error(err)
 		}
-		if _, err := decider.Handle(recovery.Event{OOM: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 1, Phase: memory.PhaseForward, Micro: decider.Running().Largest()}}}, 0); err != nil {
+		if _, err := s.Handle(recovery.Event{OOM: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: 1, Phase: memory.PhaseForward, Micro: s.Running().Largest()}}}, 0); err != nil {
 			break // nothing is left to try, which does not matter here
 		}
 	}

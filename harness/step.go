@@ -30,7 +30,7 @@ func (e *BrokenPromiseError) Error() string {
 func (l *loop) makeStep(ctx context.Context) error {
 	for {
 		start := l.o.Now()
-		report, err := l.trainer.Step(ctx, l.Running())
+		report, err := l.trainer.Step(ctx, l.session.Running())
 		took := l.o.Now().Sub(start)
 		if err == nil {
 			report.Seconds = took.Seconds()
@@ -106,7 +106,7 @@ func (l *loop) recover(ctx context.Context, err error, took time.Duration) error
 
 // answer lets the session handle an event and carries out the decision.
 func (l *loop) answer(ctx context.Context, e recovery.Event, took time.Duration) error {
-	d, err := l.Handle(e, took)
+	d, err := l.session.Handle(e, took)
 	if err != nil {
 		return err
 	}

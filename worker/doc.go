@@ -1,11 +1,11 @@
 // Package worker looks after a training run from inside its processes. It makes the Python
 // package in python/headroom_train available to a command, and answers the messages that the
-// package sends. A life of a command lasts from a start of the command until all of its
+// package sends. An attempt of a command lasts from a start of the command until all of its
 // processes have ended.
 //
-//	Begin     starts one life of a command: unpacks the package, opens the socket
-//	Life.Env  adds the variables by which Python finds the package and the socket
-//	Life.End  reports what was seen, once every process of the life is gone
+//	Begin        begins an attempt: unpacks the package, opens the socket
+//	Attempt.Env  adds the variables by which Python finds the package and the socket
+//	Attempt.End  reports what was seen, once every process of the attempt is gone
 //
 // # The wire
 //

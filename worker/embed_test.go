@@ -38,7 +38,7 @@ func TestEverythingIsEmbedded(t *testing.T) {
 }
 
 // TestFolderIsPrivate checks that no other user can read the package or reach the
-// socket, and that a life leaves nothing behind.
+// socket, and that an attempt leaves nothing behind.
 func TestFolderIsPrivate(t *testing.T) {
 	l := begun(t, &books{}, Armed)
 	modes := map[string]fs.FileMode{"": 0o700, "wire": 0o600, "package": 0o700, "package/sitecustomize.py": 0o600, "package/headroom_train/wire": 0o700, "package/headroom_train/wire/wire.py": 0o600}
@@ -58,7 +58,7 @@ func TestFolderIsPrivate(t *testing.T) {
 	ended(t, l)
 }
 
-// TestFoldersOfTheDeadAreRemoved checks that the next life removes what a killed
+// TestFoldersOfTheDeadAreRemoved checks that the next attempt removes what a killed
 // process left behind, and nothing else.
 func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	temp := t.TempDir()
@@ -85,7 +85,7 @@ func TestFoldersOfTheDeadAreRemoved(t *testing.T) {
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Begin(Options{Books: &books{}, temp: temp})
+	l, err := Begin(Options{Journal: &books{}, temp: temp})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestLongFolderForTemporaryFiles(t *testing.T) {
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Begin(Options{Books: &books{}, temp: long})
+	l, err := Begin(Options{Journal: &books{}, temp: long})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,19 +14,25 @@ import (
 	"testing"
 	"time"
 
+	"headroom/harness"
 	"headroom/runs"
 )
 
-// books replaces a session's books in a test. Its fields may be read only after End
+// books replaces a session's journal in a test. Its fields may be read only after End
 // has returned.
 type books struct {
+	harness.Journal
 	mu      sync.Mutex
 	entries []runs.Entry
 	steps   []runs.ProcessStep
 	pieces  int
 }
 
-func (b *books) Stepped(s runs.ProcessStep) { b.steps = append(b.steps, s) }
+func (b *books) Stepped(s runs.ProcessStep) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.steps = append(b.steps, s)
+}
 
 func (b *books) Note(e runs.Entry) {
 	b.mu.Lock()
@@ -39,8 +45,13 @@ func (b *books) Survived(e runs.Entry) {
 	b.Note(e)
 }
 
-func (b *books) Pieces() int         { return b.pieces }
-func (b *books) KeepPieces(rows int) { b.pieces = rows }
+func (b *books) Pieces() int { return b.pieces }
+
+func (b *books) KeepPieces(rows int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pieces = rows
+}
 
 // texts returns the texts of the entries of one kind.
 func (b *books) texts(k runs.Kind) (all []string) {
@@ -54,9 +65,9 @@ func (b *books) texts(k runs.Kind) (all []string) {
 	return all
 }
 
-// begun begins a life for a test, in a temporary folder of its own, and checks
-// at the end of the test that the life has left nothing in it.
-func begun(t testing.TB, b *books, mode Mode) *Life {
+// begun begins an attempt for a test, in a temporary folder of its own, and checks
+// at the end of the test that the attempt has left nothing in it.
+func begun(t testing.TB, b *books, mode Mode) *Attempt {
 	t.Helper()
 	temp, err := os.MkdirTemp("", "hw") // a test's own folder may have too long a name for a socket
 	if err != nil {
@@ -65,20 +76,20 @@ func begun(t testing.TB, b *books, mode Mode) *Life {
 	t.Cleanup(func() {
 		left, _ := os.ReadDir(temp)
 		if len(left) > 0 {
-			t.Errorf("%s outlived the life", left[0].Name())
+			t.Errorf("%s outlived the attempt", left[0].Name())
 		}
 		if err := os.RemoveAll(temp); err != nil {
 			t.Error(err)
 		}
 	})
-	l, err := Begin(Options{Mode: mode, Books: b, Version: "1.2.3", temp: temp})
+	l, err := Begin(Options{Mode: mode, Journal: b, Version: "1.2.3", temp: temp})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-func ended(t testing.TB, l *Life) Ended {
+func ended(t testing.TB, l *Attempt) Ended {
 	t.Helper()
 	seen, err := l.End()
 	if err != nil {
@@ -94,7 +105,7 @@ type client struct {
 	lines *json.Decoder
 }
 
-func dial(t testing.TB, l *Life) *client {
+func dial(t testing.TB, l *Attempt) *client {
 	t.Helper()
 	conn, err := net.Dial("unix", l.socket())
 	if err != nil {
@@ -129,10 +140,10 @@ func (c *client) read() {
 	c.hears()
 }
 
-// stub replaces the worker in the life's package with one that only says hello at the
+// stub replaces the worker in the attempt's package with one that only says hello at the
 // first step of an optimizer. This is enough for tests of how the worker gets into a
 // process.
-func stub(t testing.TB, l *Life) {
+func stub(t testing.TB, l *Attempt) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "_torch.py"))
 	if err == nil {
@@ -156,8 +167,8 @@ type said struct {
 	status   int
 }
 
-// run runs Python, in the life's environment unless l is nil.
-func (p python) run(t testing.TB, l *Life, words ...string) said {
+// run runs Python, in the attempt's environment unless l is nil.
+func (p python) run(t testing.TB, l *Attempt, words ...string) said {
 	t.Helper()
 	fake, err := filepath.Abs(filepath.Join("testdata", "fake"))
 	if err != nil {

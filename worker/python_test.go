@@ -19,7 +19,7 @@ import (
 )
 
 // TestReachesEveryPython starts Python in all the ways that people use, with the
-// environment of a life. It checks that the worker attaches where it can, and that
+// environment of an attempt. It checks that the worker attaches where it can, and that
 // the script sees and prints the same as without headroom.
 func TestReachesEveryPython(t *testing.T) {
 	p := anyPython(t)
@@ -171,7 +171,7 @@ func TestPackageForScripts(t *testing.T) {
 }
 
 // TestWorkerThatCannotStart checks that the command continues if the worker cannot start,
-// and that the life reports the reason.
+// and that the attempt reports the reason.
 func TestWorkerThatCannotStart(t *testing.T) {
 	for _, text := range []string{"syntax error", "def install(): raise RuntimeError('no')", "import no_such_module"} {
 		l := begun(t, &books{}, Armed)
@@ -323,16 +323,16 @@ func TestNextAttemptBegins(t *testing.T) {
 }
 
 // BenchmarkStart measures how long a Python process that never imports torch takes to
-// start, with and without the environment of a life.
+// start, with and without the environment of an attempt.
 func BenchmarkStart(b *testing.B) {
 	p := anyPython(b)
 	l := begun(b, &books{}, Armed)
 	defer ended(b, l)
-	for name, life := range map[string]*Life{"bare": nil, "inside": l} {
+	for name, attempt := range map[string]*Attempt{"bare": nil, "inside": l} {
 		b.Run(name, func(b *testing.B) {
 			env := os.Environ()
-			if life != nil {
-				env = life.Env(env)
+			if attempt != nil {
+				env = attempt.Env(env)
 			}
 			for b.Loop() {
 				c := exec.Command(p.program, "-c", "")

@@ -18,7 +18,7 @@ import (
 
 const (
 	// notesMost is the largest number of journal entries that the processes of
-	// a life may cause.
+	// an attempt may cause.
 	notesMost = 1000
 	// hearing is the time that headroom waits for a process to read an answer.
 	hearing = 5 * time.Second
@@ -26,21 +26,21 @@ const (
 
 // talk is the connection to one process. It must be used by one goroutine only.
 type talk struct {
-	life   *Life
-	conn   *net.UnixConn
-	lines  *bufio.Scanner
-	pid    int
-	world  int
-	met    bool             // it has said hello
-	seen   harness.Evidence // what its steps have needed
-	cuts   map[int]int      // rows of a batch → pieces in which it was last run
-	trend  trend
-	pace   pace
-	last   runs.ProcessStep  // the newest step that the process reported
-	newest *runs.ProcessStep // the newest step, or nil if it has been recorded
-	out    time.Time         // when memory runs out; zero if it does not; guarded by life.mu
-	grown  string            // what grows, and how fast
-	going  bool              // the process went on running at the end of the life
+	attempt *Attempt
+	conn    *net.UnixConn
+	lines   *bufio.Scanner
+	pid     int
+	world   int
+	met     bool             // it has said hello
+	seen    harness.Evidence // what its steps have needed
+	cuts    map[int]int      // rows of a batch → pieces in which it was last run
+	trend   trend
+	pace    pace
+	last    runs.ProcessStep  // the newest step that the process reported
+	newest  *runs.ProcessStep // the newest step, or nil if it has been recorded
+	out     time.Time         // when memory runs out; zero if it does not; guarded by attempt.mu
+	grown   string            // what grows, and how fast
+	going   bool              // the process went on running at the end of the attempt
 
 	pending []told // failures in the current step of which nothing further is known
 	refused *told  // the newest failure that was left to the command's own code; nil after a finished step
@@ -109,21 +109,21 @@ func (t *talk) next() (message, error) {
 // failure for [Ended], because the process may have died of it.
 func (t *talk) end() {
 	_ = t.conn.Close() // the process is gone and cannot receive an error
-	t.life.mu.Lock()
-	defer t.life.mu.Unlock()
-	delete(t.life.talks, t)
+	t.attempt.mu.Lock()
+	defer t.attempt.mu.Unlock()
+	delete(t.attempt.talks, t)
 	t.write()
 	if t.going && t.last.Made > 0 {
-		t.life.ended.Training = append(t.life.ended.Training, t.pid)
+		t.attempt.ended.Training = append(t.attempt.ended.Training, t.pid)
 	}
 	last := t.refused
 	if last == nil && len(t.pending) > 0 {
 		last = &t.pending[len(t.pending)-1]
 	}
 	if last != nil {
-		t.life.ended.OOM, t.life.ended.Where, t.life.ended.Why = &last.failure, last.Where, last.Why
-		t.life.ended.Hint, t.life.ended.Allow = last.Hint, last.Allow
-		t.life.ended.Boundary, t.life.ended.Every = t.trend.newest(memory.LeakWindow)
+		t.attempt.ended.OOM, t.attempt.ended.Where, t.attempt.ended.Why = &last.failure, last.Where, last.Why
+		t.attempt.ended.Hint, t.attempt.ended.Allow = last.Hint, last.Allow
+		t.attempt.ended.Boundary, t.attempt.ended.Every = t.trend.newest(memory.LeakWindow)
 	}
 }
 
@@ -150,7 +150,7 @@ func (t *talk) take(m message) error {
 	case "note":
 		t.note(m)
 	case "check":
-		t.life.check(m.Found, "")
+		t.attempt.check(m.Found, "")
 	case "bye":
 		t.bye(m)
 		return errSilent
@@ -175,28 +175,28 @@ func (t *talk) hello(m message) error {
 		t.once("protocol", fmt.Sprintf("process %d has headroom %s, which uses another version of the protocol: the process is left alone", t.pid, m.Headroom))
 		return errSilent
 	}
-	l := t.life
-	l.mu.Lock()
+	a := t.attempt
+	a.mu.Lock()
 	if !t.met {
 		t.met, t.seen = true, harness.NewEvidence(memory.Stats{})
 	}
 	t.world = max(1, m.World)
-	first := !l.ended.Attached
-	l.ended.Attached = true
+	first := !a.ended.Attached
+	a.ended.Attached = true
 	if first {
-		a := runs.Attached{Python: m.Python, PID: t.pid, Torch: m.Torch, Mode: string(l.o.Mode), Rank: m.Rank, World: m.World, Watches: m.Why}
-		l.o.Books.Note(runs.Entry{Kind: runs.KindWorker, Attached: &a}.Told())
+		who := runs.Attached{Python: m.Python, PID: t.pid, Torch: m.Torch, Mode: string(a.o.Mode), Rank: m.Rank, World: m.World, Watches: m.Why}
+		a.o.Journal.Note(runs.Entry{Kind: runs.KindWorker, Attached: &who}.Told())
 	}
-	l.mu.Unlock()
-	if m.Why != "" && l.o.Mode == Armed && t.world == 1 {
+	a.mu.Unlock()
+	if m.Why != "" && a.o.Mode == Armed && t.world == 1 {
 		t.noted("watches", runs.Entry{Kind: runs.KindWarning, Text: "out-of-memory failures cannot be survived inside this command: " + m.Why})
 	}
-	if m.Why != "" && l.o.Mode == Check {
-		l.check(nil, m.Why)
+	if m.Why != "" && a.o.Mode == Check {
+		a.check(nil, m.Why)
 	}
-	// The plan does not contain limits that other processes of this life have settled on, because this process may train
+	// The plan does not contain limits that other processes of this attempt have settled on, because this process may train
 	// something else.
-	t.say(answer{Type: "plan", V: protocol, Mode: l.o.Mode, Limit: l.limit})
+	t.say(answer{Type: "plan", V: protocol, Mode: a.o.Mode, Limit: a.limit})
 	return nil
 }
 
@@ -211,16 +211,12 @@ func (t *talk) step(m message) {
 	made := runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats(), Forward: m.Forward, Backward: m.Backward}
 	t.last = made
 	if t.newest = &made; due {
-		t.life.mu.Lock()
 		t.write()
-		t.life.mu.Unlock()
 	}
 	t.grows(m, now)
 	t.seen.Add(ran(m.Rows, m.Pieces), m.stats())
 	if m.Limit != nil {
-		t.life.mu.Lock()
-		t.life.o.Books.KeepPieces(*m.Limit)
-		t.life.mu.Unlock()
+		t.attempt.o.Journal.KeepPieces(*m.Limit)
 	}
 }
 
@@ -241,11 +237,10 @@ func (t *talk) bye(m message) {
 	t.newest = &made
 }
 
-// write records the newest step, unless it has been recorded. The caller must
-// hold the life's lock.
+// write records the newest step, unless it has been recorded.
 func (t *talk) write() {
 	if t.newest != nil {
-		t.life.o.Books.Stepped(*t.newest)
+		t.attempt.o.Journal.Stepped(*t.newest)
 		t.newest = nil
 	}
 }
@@ -270,12 +265,12 @@ func (t *talk) cut(rows, pieces int) {
 func (t *talk) grows(m message, now time.Time) {
 	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
-	t.life.mu.Lock()
+	t.attempt.mu.Lock()
 	t.out, t.grown = time.Time{}, ""
 	if ok {
 		t.out, t.grown = now.Add(f.left), fmt.Sprintf("memory held between steps grows by %v per step", f.perStep)
 	}
-	t.life.mu.Unlock()
+	t.attempt.mu.Unlock()
 	if !ok {
 		return
 	}
@@ -297,9 +292,9 @@ func (t *talk) settle(how runs.InPlace, rows int) {
 	if len(t.pending) == 0 {
 		return
 	}
-	t.life.mu.Lock()
-	defer t.life.mu.Unlock()
-	t.life.ended.Survived++
+	t.attempt.mu.Lock()
+	defer t.attempt.mu.Unlock()
+	t.attempt.ended.Survived++
 	for i, f := range t.pending {
 		if how.Way != "" && rows != f.Rows {
 			f = f.uncounted()
@@ -311,7 +306,7 @@ func (t *talk) settle(how runs.InPlace, rows int) {
 		if i == 0 && !f.when.IsZero() {
 			e.Seconds = time.Since(f.when).Seconds()
 		}
-		t.life.o.Books.Survived(e.Told())
+		t.attempt.o.Journal.Survived(e.Told())
 	}
 	t.pending = nil
 }
@@ -331,9 +326,9 @@ func (t *talk) refusal(f told) {
 	e := runs.Entry{Kind: runs.KindRefused, OOM: &f.failure, Where: f.Where, InStep: f.Step, Refusal: &runs.Refusal{Code: f.Code, Why: f.Why}}
 	if f.Mixed {
 		e.Mixed = f.Why
-		t.life.mu.Lock()
-		t.life.ended.Mixed = f.Why
-		t.life.mu.Unlock()
+		t.attempt.mu.Lock()
+		t.attempt.ended.Mixed = f.Why
+		t.attempt.mu.Unlock()
 	}
 	t.noted("refused\n"+f.Why+"\n"+f.Where, e.Told())
 }
@@ -350,18 +345,18 @@ func (t *talk) once(key, text string) {
 	t.noted(key, runs.Entry{Kind: runs.KindWorker, Text: text})
 }
 
-// noted writes an entry to the books: at most one for each non-empty key, and at most
-// notesMost in the whole life.
+// noted writes an entry to the journal: at most one for each non-empty key, and at most
+// notesMost in the whole attempt.
 func (t *talk) noted(key string, e runs.Entry) {
-	l := t.life
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if key != "" && l.told[key] {
+	a := t.attempt
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if key != "" && a.told[key] {
 		return
 	}
-	if l.notes++; l.notes > notesMost {
+	if a.notes++; a.notes > notesMost {
 		return
 	}
-	l.told[key] = true
-	l.o.Books.Note(e)
+	a.told[key] = true
+	a.o.Journal.Note(e)
 }

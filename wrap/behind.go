@@ -12,19 +12,19 @@ import (
 	"headroom/wrap/command"
 )
 
-// behind is what the lives of a command have left running.
+// behind is what the attempts of a command have left running.
 type behind struct {
-	newest   []child.Left // what the newest life has left
-	earlier  []child.Left // what earlier lives have left, and headroom has left alone
-	training []int        // PIDs of the processes of the newest life that are still training
-	trace    *gpuTrace    // of the newest life
+	newest   []child.Left // what the newest attempt has left
+	earlier  []child.Left // what earlier attempts have left, and headroom has left alone
+	training []int        // PIDs of the processes of the newest attempt that are still training
+	trace    *gpuTrace    // of the newest attempt
 }
 
-// Clear makes room for another life: it ends what the newest life has left running and still
-// holds a GPU or the run's files, or is still training, and waits until that life's GPU memory is
+// clear makes room for another attempt: it ends what the newest attempt has left running and still
+// holds a GPU or the run's files, or is still training, and waits until that attempt's GPU memory is
 // free again. It leaves everything else alone. It returns a sentence about what it has ended, or
 // "".
-func (w *Wrapped) Clear(ctx context.Context) string {
+func (w *Wrapped) clear(ctx context.Context) string {
 	var inTheWay []child.Left
 	var what string
 	if len(w.behind.newest) > 0 { // looking for checkpoints reads the disk
@@ -42,19 +42,19 @@ func (w *Wrapped) Clear(ctx context.Context) string {
 	text := ""
 	if len(inTheWay) > 0 {
 		text = fmt.Sprintf("the command left %s running, and headroom ended it before the next start, since it held %s", child.LeftText(inTheWay), what)
-		child.End(inTheWay, child.Grace, w.Trouble)
+		child.End(inTheWay, child.Grace, w.trouble)
 	}
 	if w.behind.trace != nil {
 		for _, holder := range w.behind.trace.drain(ctx, harness.Sleep) {
-			w.Trouble(fmt.Errorf("%s still holds memory %v after the command ended", holder, drainPatience))
+			w.trouble(fmt.Errorf("%s still holds memory %v after the command ended", holder, drainPatience))
 		}
 	}
 	return text
 }
 
-// LeftText returns a sentence that names the processes which the command has left running, and
+// leftText returns a sentence that names the processes which the command has left running, and
 // which are still running, or "" if there are none.
-func (w *Wrapped) LeftText() string {
+func (w *Wrapped) leftText() string {
 	all := slices.DeleteFunc(slices.Concat(w.behind.earlier, w.behind.newest), func(l child.Left) bool { return !l.Runs() })
 	if len(all) == 0 {
 		return ""
@@ -65,13 +65,11 @@ func (w *Wrapped) LeftText() string {
 // places returns the paths of the run's files: its folder, and where the command keeps its
 // checkpoints. That is a folder if they have one of their own, or else the checkpoints themselves.
 func (w *Wrapped) places() (all []string) {
-	if w.Folder != "" {
-		all = append(all, command.Resolved(w.Folder))
-	}
+	all = append(all, command.Resolved(w.Folder.Dir()))
 	if w.Match == nil {
 		return all
 	}
-	if place := checkpoints.Place(w.Match); place != "" && place != command.Resolved(w.Command.Dir) {
+	if place := checkpoints.Place(w.Match); place != "" && place != command.Resolved(w.Line.Dir) {
 		return append(all, place)
 	}
 	found, err := checkpoints.Find(w.Match, time.Now(), w.past())
@@ -79,7 +77,7 @@ func (w *Wrapped) places() (all []string) {
 		return all // it is not known where they are
 	}
 	for _, c := range found.All {
-		all = append(all, command.Resolved(w.Command.From(c.Path)))
+		all = append(all, command.Resolved(w.Line.From(c.Path)))
 	}
 	return all
 }

@@ -4,8 +4,10 @@
 // checkpoint, with a smaller micro-batch and the accumulation that keeps the effective
 // batch. The packages below it each know one part of that; this one puts them together.
 //
-//	Run       runs one life of a command after another
-//	Wrapped   a command that is ready to run, with what is known about it: the functions that Run needs
+//	Wrapped   a command that is ready to run, with what is known about it
+//	          Run makes one attempt after another; an attempt lasts from a start of the command to its end
+//	          Explain reports all that is known before a run, and what could go wrong
+//	Inside    what happens inside the command's processes: prepares and completes each attempt
+//	Reporter  is told what happens
 //	Trials    tries a command out for a few steps; Find searches its micro-batches with them
-//	Explain   reports all that is known about a command before it runs, and what could go wrong
 package wrap

@@ -59,27 +59,27 @@ type SavedAt struct {
 	Refused string                   `json:"refused,omitempty"` // why the command could not resume from Newest, or why checkpoints cannot be looked for
 }
 
-// Look gives Explain access to information that the command itself does not contain.
+// Look gives [Wrapped.Explain] access to information that the command itself does not contain.
 type Look struct {
 	Files fs.FS // rooted at /; nil to read none
 	Now   time.Time
 	Free  func(dir string) (free memory.Bytes, known bool) // returns the free space on the disk of a folder, which may not exist yet; nil to skip the check of the disk
 }
 
-// Explain says what is known about w. m is the match for w's command, or nil if the
-// command was not recognised. why is the error that kept headroom from understanding the
-// command, or nil if there was none. If why is not nil, w.Match must be nil. Explain
-// starts no process and writes no file.
-func Explain(w *Wrapped, m *rewrite.Match, why error, look Look) Explanation {
-	e := Explanation{Command: w.Command.Masked(), Missing: w.Command.Missing()}
-	if m == nil {
-		m = e.unrecognised(w.Command, why, look)
+// Explain says what is known about the command. It starts no process and writes no file.
+func (w *Wrapped) Explain(look Look) Explanation {
+	e, m := Explanation{Command: w.Line.Masked(), Missing: w.Line.Missing()}, w.Seen
+	if m == nil { // as much of the command as can be read
+		m = &rewrite.Match{Command: w.Line, Given: rewrite.Given{Files: look.Files}}
+		if launch, err := command.Peel(w.Line); err == nil {
+			m.Launch = launch
+		}
 	} else {
 		e.Profile, e.File, e.Scores = m.Profile.Name, m.Profile.File, m.Scores
 	}
 	e.Launch = rewrite.LaunchedAs(m)
-	if why != nil {
-		e.because(why)
+	if w.Why != nil {
+		e.because(w.Why)
 	}
 	if e.Profile == "" {
 		e.Suggest = rewrite.Suggestions(m)
@@ -96,18 +96,8 @@ func Explain(w *Wrapped, m *rewrite.Match, why error, look Look) Explanation {
 		}
 		e.Smaller = w.smaller()
 	}
-	e.Warnings = append(e.Warnings, w.Command.Warnings()...)
+	e.Warnings = append(e.Warnings, w.Line.Warnings()...)
 	return e
-}
-
-// unrecognised returns a match without a profile, with as much of the command as could be
-// read.
-func (e *Explanation) unrecognised(c command.Line, why error, look Look) *rewrite.Match {
-	m := &rewrite.Match{Command: c, Given: rewrite.Given{Files: look.Files}}
-	if launch, err := command.Peel(c); err == nil {
-		m.Launch = launch
-	}
-	return m
 }
 
 // because records the error why. If the error has scores, they go into a field of their
@@ -127,12 +117,12 @@ func (w *Wrapped) smaller() *Smaller {
 		return nil
 	}
 	s := &Smaller{Plan: w.Asked.WithMicro(below), Trusted: w.Trust}
-	next, err := w.Prepare(s.Plan, nil)
+	next, err := w.prepare(s.Plan, nil)
 	if unproven := (*UnprovenError)(nil); err != nil && !errors.As(err, &unproven) {
 		s.Refused = err.Error()
 		return s
 	}
-	s.Changes, s.Diff, s.Prove = next.Changes, next.Diff(w.Command), next.Prove
+	s.Changes, s.Diff, s.Prove = next.Changes, next.Diff(w.Line), next.Prove
 	return s
 }
 
@@ -173,7 +163,7 @@ func (s *SavedAt) goesOn(w *Wrapped) {
 		s.Refused = err.Error()
 		return
 	}
-	s.Diff = next.Diff(w.Command)
+	s.Diff = next.Diff(w.Line)
 }
 
 // leastRoom is how much free space is enough for checkpoints of unknown size.

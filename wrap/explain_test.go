@@ -22,15 +22,9 @@ import (
 func explained(t *testing.T, line string, files fstest.MapFS, g rewrite.Given, trust bool) Explanation {
 	t.Helper()
 	g.Files = files
-	w := &Wrapped{Command: command.Line{Args: strings.Fields(line), Dir: "/work"}, Trust: trust}
-	m, why := rewrite.Recognise(w.Command, profile.Builtin(), g)
-	if why == nil {
-		var asked rewrite.Asked
-		if asked, why = rewrite.Asks(m); why == nil {
-			w.Match, w.Asked = m, asked.Plan
-		}
-	}
-	return Explain(w, m, why, Look{Files: files, Now: wraptest.Now, Free: func(dir string) (memory.Bytes, bool) {
+	w := New(command.Line{Args: strings.Fields(line), Dir: "/work"}, profile.Builtin(), g)
+	w.Trust = trust
+	return w.Explain(Look{Files: files, Now: wraptest.Now, Free: func(dir string) (memory.Bytes, bool) {
 		if dir != "/work/out" {
 			t.Errorf("looked at the disk of %s", dir)
 		}
@@ -125,15 +119,8 @@ func TestExplainEveryCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := readScenario(t, archive)
-		w := &Wrapped{Command: s.command}
-		m, why := rewrite.Recognise(s.command, profile.Builtin(), s.given)
-		if why == nil {
-			var asked rewrite.Asked
-			if asked, why = rewrite.Asks(m); why == nil {
-				w.Match, w.Asked = m, asked.Plan
-			}
-		}
-		e := Explain(w, m, why, Look{Files: s.files, Now: wraptest.Now})
+		w := New(s.command, profile.Builtin(), s.given)
+		e := w.Explain(Look{Files: s.files, Now: wraptest.Now})
 		if _, err := json.Marshal(e); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

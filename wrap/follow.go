@@ -19,7 +19,7 @@ import (
 	"headroom/wrap/exits"
 )
 
-// follow does what the end of a life calls for. again reports whether another life should
+// follow does what the end of an attempt calls for. again reports whether another attempt should
 // follow.
 func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit) (again bool, err error) {
 	switch {
@@ -30,12 +30,12 @@ func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit)
 	}
 	o.Hopeless = r.hopeless(o)
 	switch {
-	case r.Recover && o.OutOfMemory() && o.Hopeless == "":
+	case r.recovers && o.OutOfMemory() && o.Hopeless == "":
 		return r.recover(ctx, o, exit)
-	case r.Recover && o.Kind == exits.Leaking && r.progressed(): // without a new checkpoint there is nothing to start from
-		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.newest.Step}}, life(exit))
+	case r.recovers && o.Kind == exits.Leaking && r.progressed(): // without a new checkpoint there is nothing to start from
+		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.saved.Step}}, lasted(exit))
 		return err == nil, err
-	case r.Recover && (o.Kind == exits.DeviceGone || o.Kind == exits.Hung):
+	case r.recovers && (o.Kind == exits.DeviceGone || o.Kind == exits.Hung):
 		return r.anew(o, exit)
 	}
 	if again, err := r.olderOne(o, exit); again || err != nil {
@@ -44,7 +44,7 @@ func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit)
 	return false, r.failed(o, exit)
 }
 
-// hopeless says why no smaller batch will help after a life, or returns "" if one may.
+// hopeless says why no smaller batch will help after an attempt, or returns "" if one may.
 func (r *runner) hopeless(o exits.Outcome) string {
 	if !o.Kind.Memory() {
 		return o.Hopeless
@@ -55,29 +55,29 @@ func (r *runner) hopeless(o exits.Outcome) string {
 	return o.Hopeless
 }
 
-// anew asks the session whether another life may start after one whose process could not go on.
+// anew asks the session whether another attempt may start after one whose process could not go on.
 func (r *runner) anew(o exits.Outcome, exit command.Exit) (again bool, err error) {
-	d, err := r.s.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: exits.Describe(o, exit)}}, life(exit))
+	d, err := r.s.Handle(recovery.Event{Gone: &recovery.DeviceGone{Why: exits.Describe(o, exit)}}, lasted(exit))
 	if err != nil || d.Remedy == recovery.Exec {
 		return err == nil, err
 	}
 	return false, &ExitError{Code: exit.Code, Why: d.Reason}
 }
 
-// failed returns the error for a life after which nothing is left to try, and notes a lack of
+// failed returns the error for an attempt after which nothing is left to try, and notes a lack of
 // memory in the journal.
 func (r *runner) failed(o exits.Outcome, exit command.Exit) error {
-	e := &ExitError{Code: exit.Code, Why: exits.Describe(o, exit), How: exits.Ending(o, exit), What: exits.InShort(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
+	e := &ExitError{Code: exit.Code, Why: exits.Describe(o, exit), How: exits.Ending(o, exit), What: exits.InShort(o, exit), Hint: cmp.Or(o.Hopeless, o.Hint, r.resumed(o)), Memory: o.Kind.Memory(), Tail: exit.Tail, Killed: exit.Signal != 0 && !slices.Contains(spoken, exit.Signal)}
 	var verdict memory.Verdict
 	if o.OutOfMemory() && o.Evidence != nil {
 		verdict = memory.Diagnose(*o.Evidence)
 	}
-	if e.Memory && e.Hint == "" && r.Why != "" {
+	if e.Memory && e.Hint == "" && r.why != "" {
 		e.Hint = "if what was asked for depends on the batch, a smaller micro-batch would help, but headroom cannot change the command: "
 		if verdict.Cause == memory.Batch {
 			e.Hint = "headroom could have continued with a smaller micro-batch if it had been able to change the command: "
 		}
-		e.Hint += r.Why
+		e.Hint += r.why
 	}
 	if verdict.Cause != "" {
 		failure := o.Evidence.Failure.Measured()
@@ -127,7 +127,7 @@ func (r *runner) resumed(o exits.Outcome) string {
 const (
 	// mostDoubts is how many checkpoints in a row may be rejected.
 	mostDoubts = 3
-	// longestLoad is how long a life may have taken to fail without a step so that the
+	// longestLoad is how long an attempt may have taken to fail without a step so that the
 	// checkpoint may be the reason.
 	longestLoad = 30 * time.Minute
 )
@@ -135,11 +135,11 @@ const (
 // numbers matches what differs between two failures for the same reason.
 var numbers = regexp.MustCompile(`\d+`)
 
-// olderOne rejects the checkpoint that the newest life resumed from, if that life failed
+// olderOne rejects the checkpoint that the newest attempt resumed from, if that attempt failed
 // before it made a step. again reports whether there is an older checkpoint to resume from
 // instead. Nothing else about the command changes, and each checkpoint is tried once.
 func (r *runner) olderOne(o exits.Outcome, exit command.Exit) (again bool, err error) {
-	if o.Kind != exits.Failed || r.Reject == nil || !r.Recover || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
+	if o.Kind != exits.Failed || !r.chooses || !r.recovers || r.from == nil || r.progressed() || exit.Signal != 0 || r.doubts == mostDoubts || !r.noStep(exit) {
 		return false, nil
 	}
 	reason := numbers.ReplaceAllString(strings.Join(o.Reasons, "; "), "#")
@@ -148,36 +148,34 @@ func (r *runner) olderOne(o exits.Outcome, exit command.Exit) (again bool, err e
 	}
 	bad := r.from
 	r.reason = reason
-	r.Reject(bad)
+	r.reject(bad)
 	r.doubts++
-	older, err := r.look()
+	older, err := r.newest()
 	if err != nil || older == nil {
 		return false, err
 	}
 	if older.Micro == 0 {
 		older.Micro = bad.Micro
 	}
-	r.newest = older
+	r.saved = older
 	r.s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("%s; before its first step after it had resumed from %s, which perhaps cannot be loaded: it resumes from %s", exits.Describe(o, exit), bad.Path, older.Path)})
 	return true, nil
 }
 
-// noStep reports whether the newest life seems to have ended before its first step.
+// noStep reports whether the newest attempt seems to have ended before its first step.
 func (r *runner) noStep(exit command.Exit) bool {
-	if r.Made != nil {
-		if made := r.Made(); made >= 0 {
-			return made == 0 && life(exit) < longestLoad
-		}
+	if made := r.made(); made >= 0 {
+		return made == 0 && lasted(exit) < longestLoad
 	}
-	return life(exit) < YoungDeath
+	return lasted(exit) < youngDeath
 }
 
-// judge decides about the checkpoints that have been rejected. If the newest life, which
-// resumed from an older one, made a step, they were the reason why earlier lives failed. If
+// settle decides about the checkpoints that have been rejected. If the newest attempt, which
+// resumed from an older one, made a step, they were the reason why earlier attempts failed. If
 // the run ends first, that remains unknown, and a later process tries them again.
-func (r *runner) judge(o exits.Outcome) {
-	if r.doubts > 0 && (o.Kind == exits.Done || r.progressed() || r.Made != nil && r.Made() > 0) {
-		r.Judge(true)
+func (r *runner) settle(o exits.Outcome) {
+	if r.doubts > 0 && (o.Kind == exits.Done || r.progressed() || r.made() > 0) {
+		r.judge(true)
 		r.doubts = 0
 	}
 }
@@ -190,7 +188,7 @@ func (r *runner) mayPass(o exits.Outcome) bool {
 		(r.from != nil || memory.Diagnose(*o.Evidence).Cause == memory.Foreign)
 }
 
-// recover asks the session what to do about a life that ran out of memory. If the answer
+// recover asks the session what to do about an attempt that ran out of memory. If the answer
 // is to wait, it sets r.waits.
 func (r *runner) recover(ctx context.Context, o exits.Outcome, exit command.Exit) (again bool, err error) {
 	evidence := *o.Evidence
@@ -198,7 +196,7 @@ func (r *runner) recover(ctx context.Context, o exits.Outcome, exit command.Exit
 	if o.Gradless && evidence.Failure.Phase.SizedByMicro() && r.s.Running().Eval > 1 {
 		evidence.Failure.Phase = memory.PhaseEval // of the two batches, its size is the one that changes no training
 	}
-	evidence.Resuming = r.resuming(evidence.Failure.Phase, life(exit))
+	evidence.Resuming = r.resuming(evidence.Failure.Phase, lasted(exit))
 	e := recovery.Event{OOM: &evidence}
 	if evidence.Failure.Phase == memory.PhaseLoad {
 		e = recovery.Event{Load: &evidence}
@@ -215,10 +213,10 @@ func (r *runner) recover(ctx context.Context, o exits.Outcome, exit command.Exit
 	return true, nil
 }
 
-// resuming reports whether the newest life may have run out of memory because it resumed
-// from a checkpoint. Its micro-batch must be no larger than that of the life that wrote
+// resuming reports whether the newest attempt may have run out of memory because it resumed
+// from a checkpoint. Its micro-batch must be no larger than that of the attempt that wrote
 // the checkpoint. It must have failed either while loading or early in its steps. Early
-// means that it had lived for less time than the earlier life kept running after it wrote
+// means that it had run for less time than the earlier attempt kept running after it wrote
 // the checkpoint.
 func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	if r.from == nil || r.progressed() || r.s.Running().Largest() > r.from.Micro {
@@ -227,23 +225,25 @@ func (r *runner) resuming(phase memory.Phase, lived time.Duration) bool {
 	return phase == memory.PhaseLoad || phase.SizedByMicro() && lived+checkpoints.Settled < r.beyond
 }
 
-// progressed reports whether the newest life wrote a checkpoint that is newer than the one
+// progressed reports whether the newest attempt wrote a checkpoint that is newer than the one
 // that it resumed from.
 func (r *runner) progressed() bool {
-	return r.newest != nil && r.newest.after(r.from)
+	return r.saved != nil && r.saved.after(r.from)
 }
 
-// lost returns how much of the newest life's work is lost: the time since its newest
+// lost returns how much of the newest attempt's work is lost: the time since its newest
 // checkpoint if it wrote one and the command can resume, or else all of its time. It
 // returns 0 if that is not known.
 func (r *runner) lost() time.Duration {
 	switch {
-	case !r.Recover: // it is not known where such a command continues if the user starts it again
+	case !r.recovers: // it is not known where such a command continues if the user starts it again
 		return 0
-	case r.Resumes && r.progressed():
+	case r.resumes && r.progressed():
 		return r.beyond
 	}
-	return life(r.last)
+	return lasted(r.last)
 }
 
-func life(exit command.Exit) time.Duration { return time.Duration(exit.Seconds * float64(time.Second)) }
+func lasted(exit command.Exit) time.Duration {
+	return time.Duration(exit.Seconds * float64(time.Second))
+}

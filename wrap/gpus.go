@@ -15,11 +15,11 @@ import (
 // lasts, seldom enough to cost nothing.
 const sampleEvery = 500 * time.Millisecond
 
-// gpuTrace records how much GPU memory a command held during one of its lives. It may be
+// gpuTrace records how much GPU memory a command held during one of its attempts. It may be
 // used from one goroutine only.
 type gpuTrace struct {
 	c    command.Line
-	list func() ([]nvml.GPU, error) // nvml.GPUs, or a fake in tests
+	list func() ([]nvml.GPU, error) // nvml.GPUs, if nil; tests have a fake
 	mine func(pid int) bool         // reports whether a process belongs to the command
 	seen []command.GPU              // what has been recorded so far
 	own  map[int]bool               // ids of the command's processes that have held memory
@@ -27,10 +27,18 @@ type gpuTrace struct {
 	uses func(kernel bool)          // called when the command uses a GPU, with whether a kernel ran; may be nil
 }
 
+// listed returns the GPUs according to list or, if that is nil, to NVML.
+func listed(list func() ([]nvml.GPU, error)) ([]nvml.GPU, error) {
+	if list != nil {
+		return list()
+	}
+	return nvml.GPUs()
+}
+
 // look returns those of the command's GPUs whose memory is known. It returns none if NVML
 // does not answer.
 func (t *gpuTrace) look() []nvml.GPU {
-	all, err := t.list()
+	all, err := listed(t.list)
 	if err != nil {
 		return nil
 	}

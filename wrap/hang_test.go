@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// TestHangs checks in which minutes of a command's life a hang is reported. In life, each
+// TestHangs checks in which minutes of a command's attempt a hang is reported. In attempt, each
 // character is one minute: o is output, g is a kernel, m is memory held on a GPU, s is a
 // checkpoint, and - is nothing. In want, ! marks a minute in which a hang is reported. A
 // hang is five minutes without a sign of life.
 func TestHangs(t *testing.T) {
-	for _, c := range []struct{ name, life, want string }{
+	for _, c := range []struct{ name, attempt, want string }{
 		{"output", "goooooooooo", "..........."},
 		{"a kernel now and then", "g---g---g----", "............."},
 		{"checkpoints alone", "g---s----s----", ".............."},
@@ -25,7 +25,7 @@ func TestHangs(t *testing.T) {
 		h := &hangWatch{after: 5 * time.Minute, now: func() time.Time { return now }, saved: func() time.Time { return saved }}
 		h.alive()
 		var got strings.Builder
-		for _, sign := range c.life {
+		for _, sign := range c.attempt {
 			switch sign {
 			case 'o':
 				if _, err := (heard{note: h.alive}).Write([]byte("step")); err != nil {

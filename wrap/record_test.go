@@ -15,14 +15,14 @@ import (
 	"headroom/wrap/exits"
 )
 
-// TestWhatIsRecordedOfALife checks what the journal says about a life that ran out of
+// TestWhatIsRecordedOfAnAttempt checks what the journal says about an attempt that ran out of
 // memory: the time that was lost, the path of the newest checkpoint, and only those
 // memory figures that were measured, not the assumed ones.
-func TestWhatIsRecordedOfALife(t *testing.T) {
+func TestWhatIsRecordedOfAnAttempt(t *testing.T) {
 	began := time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
 	ranOut := exits.Outcome{Kind: exits.OutOfMemory, Confidence: exits.Certain, Reasons: []string{"it failed in forward"},
 		Evidence: &memory.Evidence{Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward}.Assume(4 * memory.GiB)}}
-	saved := &Saved{Path: "out/step-10.pt", Step: 10, Time: began.Add(40 * time.Second)}
+	saved := &checkpoint{Path: "out/step-10.pt", Step: 10, Time: began.Add(40 * time.Second)}
 	for _, c := range []struct {
 		name    string
 		saves   bool
@@ -44,20 +44,22 @@ func TestWhatIsRecordedOfALife(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lives := 0
-		live := func(context.Context, Beginning) (exits.Outcome, command.Exit, error) {
-			if lives++; lives == 2 {
+		attempts := 0
+		try := func(context.Context, beginning) (exits.Outcome, command.Exit, error) {
+			if attempts++; attempts == 2 {
 				return exits.Outcome{Kind: exits.Done}, command.Exit{Seconds: 5, Began: began.Add(time.Hour)}, nil
 			}
 			return ranOut, command.Exit{Code: 1, Seconds: 60, Began: began}, nil
 		}
-		newest := func() (*Saved, error) {
-			if !c.saves || lives == 0 {
+		newest := func() (*checkpoint, error) {
+			if !c.saves || attempts == 0 {
 				return nil, nil
 			}
 			return saved, nil
 		}
-		_, _, _ = Run(context.Background(), s, RunOptions{Live: live, Newest: newest, Resumes: c.resumes, Recover: c.recover}) // of an unknown command, it fails
+		o := &faked{try: try, find: newest, resumes: c.resumes, recovers: c.recover, sleep: harness.Sleep,
+			steps: func() int { return -1 }, clears: func(context.Context) string { return "" }, left: func() string { return "" }}
+		_, _, _ = o.run(context.Background(), s) // of an unknown command, it fails
 		if err := folder.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -3,11 +3,11 @@ package wrap
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
 	"headroom/harness"
-	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
@@ -15,62 +15,41 @@ import (
 	"headroom/wrap/profile"
 )
 
-// RunOptions are what [Run] needs from outside: how to run one life of the command, and
-// which checkpoints are on disk. Tests replace them with fakes.
-type RunOptions struct {
-	// Live runs one life of the command, and returns when the command has ended. What it left
-	// running is up to Clear and Left.
-	// The context is cancelled when the user asks to stop. An error means that the command
-	// could not be started or rewritten.
-	Live func(context.Context, Beginning) (exits.Outcome, command.Exit, error)
-	// Newest returns the newest complete checkpoint, or nil if there is none. The function
-	// itself is nil if the command is not known to write checkpoints.
-	Newest func() (*Saved, error)
-	// Resumes says whether the command can resume from a checkpoint. A command that
-	// cannot resume starts over, and loses all its progress.
-	Resumes bool
-	// Recover says whether the command may be changed and started again. If it is false,
-	// the first life is the only one.
-	Recover bool
-	// Why says why Recover is false. It is reported if recovering would have helped.
-	Why string
-	// Check returns the reason why a life after the first could not be started, or nil. The
-	// function itself is nil if that cannot be known beforehand.
-	Check func(Beginning) error
-	// Clear ends what the newest life left running and another life would collide with, and
-	// returns what to say about that, or "". It is called when another life is to follow, and
-	// may be nil.
-	Clear func(context.Context) string
-	// Left returns what to say about processes that the command has left running, or "". It is
-	// called when the run has ended, and may be nil.
-	Left func() string
-
-	// Made returns how many optimizer steps the newest life made, or -1 if that is not known.
-	// The function itself is nil if it is never known.
-	Made func() int
-	// Reject makes Newest return checkpoints other than the given one, from which the command
-	// could not resume. Judge says later whether that was the fault of the checkpoints that
-	// were rejected. Both are nil if other checkpoints are not to be tried.
-	Reject func(*Saved)
-	Judge  func(bad bool)
-
-	Sleep func(ctx context.Context, d time.Duration) error // harness.Sleep, if nil
+// attempts are what a run consists of. A [Wrapped] makes those of a real command.
+type attempts interface {
+	// attempt makes one, and returns when the command has ended. The context is cancelled when the
+	// user asks to stop. An error means that the command could not be started or rewritten.
+	attempt(context.Context, beginning) (exits.Outcome, command.Exit, error)
+	newest() (*checkpoint, error) // the newest complete checkpoint, or nil if there is none
+	check(beginning) error        // why an attempt after the first could not begin, or nil
+	clear(context.Context) string // ends what the newest attempt left in the way of another one; says so, or ""
+	leftText() string             // what to say about processes that were left running when the run ends, or ""
+	made() int                    // optimizer steps of the newest attempt, or -1 if that is not known
+	reject(*checkpoint)           // makes newest return other checkpoints: the command could not resume from this one
+	judge(bad bool)               // says whether that was the fault of the checkpoints that were rejected
 }
 
-// Beginning is how a life of the command begins.
-type Beginning struct {
-	Plan      recovery.Plan
-	From      *Saved   // checkpoint to resume from; nil means the beginning of the training
-	Fallbacks []string // names of the profile's fallbacks that are in use
+// beginning is how an attempt of the command begins.
+type beginning struct {
+	harness.Settings
+	From *checkpoint // checkpoint to resume from; nil means the beginning of the training
 }
 
-// Saved is a complete checkpoint that the command has written.
-type Saved struct {
+// fallbacks returns the names of the profile's fallbacks that are in use.
+func (b beginning) fallbacks() []string {
+	if !b.Recomputing {
+		return b.Eased
+	}
+	return append(slices.Clone(b.Eased), profile.Recompute)
+}
+
+// checkpoint is a complete checkpoint that the command has written.
+type checkpoint struct {
 	Path string
 	Step int       // number of optimizer steps, or in the command's own unit; 0 if the checkpoint's name has no number
 	Time time.Time // when it was written
 
-	// Micro is the micro-batch of the life that wrote the checkpoint, or 0 if it is not
+	// Micro is the micro-batch of the attempt that wrote the checkpoint, or 0 if it is not
 	// known. Run fills it in, since a framework may resume only with the same micro-batch.
 	Micro int
 
@@ -78,13 +57,13 @@ type Saved struct {
 	// it, but if there is no other, it does not start over either.
 	Perhaps bool
 
-	checkpoint *checkpoints.Checkpoint
+	found *checkpoints.Checkpoint
 }
 
 // after reports whether c is newer than other, which may be nil. Of two checkpoints with
 // the same step, the one written later is newer: a checkpoint that is overwritten in place
 // keeps its name.
-func (c *Saved) after(other *Saved) bool {
+func (c *checkpoint) after(other *checkpoint) bool {
 	return other == nil || c.Step > other.Step || c.Step == other.Step && c.Time.After(other.Time)
 }
 
@@ -97,8 +76,9 @@ type ExitError struct {
 	What string // that sentence without quoting what the command itself has printed; "" if it says no more than Why
 	Hint string // what the user could do; may be empty
 
-	Memory bool // memory had run out, and headroom had no remedy for this command
-	Killed bool // a signal such as SIGKILL ended the command, which had no chance to say why
+	Memory bool   // memory had run out, and headroom had no remedy for this command
+	Tail   []byte // the end of what the command printed
+	Killed bool   // a signal such as SIGKILL ended the command, which had no chance to say why
 }
 
 func (e *ExitError) Error() string { return e.Why }
@@ -106,105 +86,119 @@ func (e *ExitError) Error() string { return e.Why }
 // waitBetween is the length of one wait for other processes to free memory.
 const waitBetween = time.Minute
 
-// runner is one call of Run.
+// runner is one call of [Wrapped.Run].
 type runner struct {
-	RunOptions
-	s      *harness.Session
-	newest *Saved          // newest checkpoint on disk after the last life
-	beyond time.Duration   // how long the life that wrote newest continued afterwards
-	from   *Saved          // checkpoint that the newest life resumed from; nil for the beginning
-	last   command.Exit    // of the newest life
-	waits  time.Duration   // how long to wait before the next life, for other processes to free memory
-	lives  []time.Duration // how long each life lasted
-	doubts int             // how many checkpoints in a row have been rejected
-	reason string          // why the last of them was, without numbers
+	attempts
+	resumes  bool   // the command can resume from a checkpoint; if not, it starts over, and loses all its progress
+	chooses  bool   // headroom chooses the checkpoint, and may try an older one
+	recovers bool   // the command may be changed and started again; if not, the first attempt is the only one
+	why      string // why not; reported if recovering would have helped
+	sleep    func(ctx context.Context, d time.Duration) error
+
+	s       *harness.Session
+	saved   *checkpoint     // newest checkpoint on disk after the last attempt
+	beyond  time.Duration   // how long the attempt that wrote saved continued afterwards
+	from    *checkpoint     // checkpoint that the newest attempt resumed from; nil for the beginning
+	last    command.Exit    // of the newest attempt
+	waits   time.Duration   // how long to wait before the next attempt, for other processes to free memory
+	lengths []time.Duration // how long each attempt lasted
+	doubts  int             // how many checkpoints in a row have been rejected
+	reason  string          // why the last of them was, without numbers
 }
 
-// Run starts one life of the command after another, until one finishes or nothing is left
-// to try. The session decides what to do after each life, and keeps the records; Run ends
-// the session. The int is the exit status of the newest life, with which the caller should
+// Run starts one attempt of the command after another, until one finishes or nothing is left
+// to try. The session decides what to do after each attempt, and keeps the records; Run ends
+// the session. The int is the exit status of the newest attempt, with which the caller should
 // exit.
 //
 // The error is an *[ExitError] if the command ended by itself and headroom has no remedy,
 // and a *[harness.GaveUpError] if all remedies have been used. It wraps
-// [harness.ErrInterrupted] if the user asked to stop. Errors of Live and Newest are passed
-// on.
-func Run(ctx context.Context, s *harness.Session, o RunOptions) (harness.Result, int, error) {
-	if o.Sleep == nil {
-		o.Sleep = harness.Sleep
+// [harness.ErrInterrupted] if the user asked to stop.
+func (w *Wrapped) Run(ctx context.Context, s *harness.Session) (harness.Result, int, error) {
+	w.journal = s
+	if w.Seen != nil {
+		w.place = checkpoints.Place(w.Seen)
 	}
-	r := &runner{RunOptions: o, s: s}
+	defer func() { w.writers.Close() }()
+	if w.Begun.IsZero() {
+		w.Begun = time.Now()
+		w.list()
+		defer w.wait() // it writes to the folder
+	}
+	r := &runner{attempts: w, s: s, resumes: w.resumes(), chooses: w.chooses(), recovers: w.Match != nil, sleep: harness.Sleep}
+	if w.Why != nil {
+		r.why = w.Why.Error()
+	}
+	return r.run(ctx)
+}
+
+func (r *runner) run(ctx context.Context) (harness.Result, int, error) {
+	code, again := 0, true
 	var err error
-	if r.newest, err = r.look(); err != nil {
-		result, err := s.End(err)
+	if r.saved, err = r.newest(); err != nil {
+		result, err := r.s.End(err)
 		return result, 0, err
 	}
-	for {
-		exit, again, err := r.attempt(ctx)
-		if !again {
-			if r.Left != nil {
-				r.note(r.Left())
-			}
-			result, err := s.End(err)
-			return result, exit.Code, err
-		}
+	for again {
+		code, again, err = r.once(ctx)
 	}
+	r.note(r.leftText())
+	result, err := r.s.End(err)
+	return result, code, err
 }
 
-// attempt runs one life of the command, and does what its end calls for. again reports
-// whether another life should follow.
-func (r *runner) attempt(ctx context.Context) (exit command.Exit, again bool, err error) {
+// once makes one attempt, and does what its end calls for. code is the exit status of the newest
+// attempt, and again reports whether another one should follow.
+func (r *runner) once(ctx context.Context) (code int, again bool, err error) {
 	from := r.resume()
-	var checkpoint *runs.Checkpoint
+	var begins *runs.Checkpoint
 	if from != nil {
-		checkpoint = &runs.Checkpoint{Step: from.Step, Plan: r.s.Running()}
+		begins = &runs.Checkpoint{Step: from.Step, Plan: r.s.Running()}
 	}
-	if len(r.lives) > 0 {
-		if err := r.possible(harness.Settings{Plan: r.s.Running(), Recomputing: r.s.Recomputing(), Eased: r.s.Eased()}); err != nil {
+	if len(r.lengths) > 0 {
+		if err := r.possible(r.s.Settings()); err != nil {
 			r.stops(err.Error(), "")
-			return r.last, false, err
+			return r.last.Code, false, err
 		}
 	}
-	if err := r.s.Attempt(checkpoint); err != nil {
-		return r.last, false, err
+	if err := r.s.Attempt(begins); err != nil {
+		return r.last.Code, false, err
 	}
 	r.from = from
-	b := Beginning{r.s.Running(), from, r.fallbacks()} // Attempt may have taken over a plan
-	outcome, exit, err := r.Live(ctx, b)
+	b := beginning{r.s.Settings(), from} // Attempt may have taken over a plan
+	outcome, exit, err := r.attempt(ctx, b)
 	if err != nil {
-		return r.last, false, err
+		return r.last.Code, false, err
 	}
-	r.last, r.lives = exit, append(r.lives, life(exit))
+	r.last, r.lengths = exit, append(r.lengths, lasted(exit))
 	if err := r.progress(); err != nil {
-		return exit, false, err
+		return exit.Code, false, err
 	}
-	r.judge(outcome)
+	r.settle(outcome)
 	r.s.Note(runs.Entry{Kind: runs.KindExit, Text: exits.Describe(outcome, exit), Seconds: exit.Seconds})
 	if again, err = r.follow(ctx, outcome, exit); again {
-		again, err = r.clear(ctx)
+		again, err = r.prepare(ctx)
 	}
-	if again && r.s.Running() == b.Plan && len(r.fallbacks()) == len(b.Fallbacks) {
+	if again && reflect.DeepEqual(r.s.Settings(), b.Settings) {
 		again, err = r.pause(ctx)
 	}
-	return exit, again, err
+	return exit.Code, again, err
 }
 
-// note records what happened to processes that a life left running, if anything did.
+// note records what happened to processes that an attempt left running, if anything did.
 func (r *runner) note(text string) {
 	if text != "" {
 		r.s.Note(runs.Entry{Kind: runs.KindLeft, Text: text})
 	}
 }
 
-// clear makes room for the next life: it ends what the newest life left in its way, and then
+// prepare makes room for the next attempt: it ends what the newest one left in its way, and then
 // waits, if that was decided.
-func (r *runner) clear(ctx context.Context) (again bool, err error) {
-	if r.Clear != nil {
-		if text := r.Clear(ctx); text != "" {
-			r.note(text)
-			if err := r.progress(); err != nil { // a process that has been ended may have been writing a checkpoint
-				return false, err
-			}
+func (r *runner) prepare(ctx context.Context) (again bool, err error) {
+	if text := r.clear(ctx); text != "" {
+		r.note(text)
+		if err := r.progress(); err != nil { // a process that has been ended may have been writing a checkpoint
+			return false, err
 		}
 	}
 	wait := r.waits
@@ -212,82 +206,90 @@ func (r *runner) clear(ctx context.Context) (again bool, err error) {
 	if wait == 0 {
 		return true, nil
 	}
-	if err := r.Sleep(ctx, wait); err != nil {
+	if err := r.sleep(ctx, wait); err != nil {
 		return false, fmt.Errorf("stopped while waiting for other processes: %w", err)
 	}
 	return true, nil
 }
 
-// fallbacks returns the names of the fallbacks that the session has used so far.
-func (r *runner) fallbacks() []string { return fallbacksOf(r.s.Eased(), r.s.Recomputing()) }
-
-func fallbacksOf(eased []string, recomputing bool) []string {
-	all := slices.Clone(eased)
-	if recomputing {
-		all = append(all, profile.Recompute)
-	}
-	return all
-}
-
-// resume returns the checkpoint that the next life would resume from, or nil if it would
+// resume returns the checkpoint that the next attempt would resume from, or nil if it would
 // start from the beginning.
-func (r *runner) resume() *Saved {
-	if !r.Resumes {
+func (r *runner) resume() *checkpoint {
+	if !r.resumes {
 		return nil
 	}
-	return r.newest
+	return r.saved
 }
 
-// possible returns the reason why no life could begin with the settings s, or nil if one
+// possible returns the reason why no attempt could begin with the settings s, or nil if one
 // could.
 func (r *runner) possible(s harness.Settings) error {
-	if r.Check == nil {
-		return nil
-	}
-	return r.Check(Beginning{s.Plan, r.resume(), fallbacksOf(s.Eased, s.Recomputing)})
+	return r.check(beginning{s, r.resume()})
 }
 
 // pause waits before the next start of an unchanged command that ended soon after it was
 // started, and gives up if that keeps happening. After a change of the plan no pause is
 // needed, since plans can change only a few times.
 func (r *runner) pause(ctx context.Context) (again bool, err error) {
-	wait, again := Pause(r.lives)
+	wait, again := pause(r.lengths)
 	if !again {
-		return false, &ExitError{Code: r.last.Code, Why: fmt.Sprintf("it ended within %v, %d times in a row", YoungDeath, YoungDeaths)}
+		return false, &ExitError{Code: r.last.Code, Why: fmt.Sprintf("it ended within %v, %d times in a row", youngDeath, youngDeaths)}
 	}
 	if wait == 0 {
 		return true, nil
 	}
-	if err := r.Sleep(ctx, wait); err != nil {
+	if err := r.sleep(ctx, wait); err != nil {
 		return false, fmt.Errorf("stopped before the next start: %w", err)
 	}
 	return true, nil
 }
 
-func (r *runner) look() (*Saved, error) {
-	if r.Newest == nil {
-		return nil, nil
-	}
-	return r.Newest()
-}
-
-// progress looks for checkpoints after a life. It tells the session about a new one, which
+// progress looks for checkpoints after an attempt. It tells the session about a new one, which
 // resets the session's limits on repeated failures.
 func (r *runner) progress() error {
-	known := r.newest
-	newest, err := r.look()
-	if r.newest = newest; err != nil || newest == nil || newest.Perhaps {
+	known := r.saved
+	newest, err := r.newest()
+	if r.saved = newest; err != nil || newest == nil || newest.Perhaps {
 		return err
 	}
 	switch {
 	case newest.after(known):
 		newest.Micro, r.beyond = r.s.Running().Largest(), 0
 		if !newest.Time.IsZero() {
-			r.beyond = max(0, r.last.Began.Add(life(r.last)).Sub(newest.Time)) // below 0 if the file system's clock is ahead
+			r.beyond = max(0, r.last.Began.Add(lasted(r.last)).Sub(newest.Time)) // below 0 if the file system's clock is ahead
 		}
 		return r.s.Reached(newest.Step, newest.Path)
 	case newest.Path == known.Path:
 		newest.Micro = known.Micro
 	}
 	return nil
+}
+
+const (
+	// youngDeath is the length below which an attempt counts as having ended in a young
+	// death. A command that ends so soon has not started to train.
+	youngDeath = 10 * time.Second
+	// youngDeaths is how many young deaths in a row make headroom give up.
+	youngDeaths = 8
+
+	firstPause, longestPause = time.Second, time.Minute
+)
+
+// pause returns how long to wait before a command is started again. lengths holds the
+// length of each of its attempts, oldest first. After an attempt of at least [youngDeath] the
+// wait is 0. After one young death it is a second, and it doubles with each further one
+// in a row, up to a minute. again is false after [youngDeaths] of them in a row, because
+// another start would be of no use.
+func pause(lengths []time.Duration) (wait time.Duration, again bool) {
+	young := 0
+	for i := len(lengths) - 1; i >= 0 && lengths[i] < youngDeath; i-- {
+		young++
+	}
+	switch {
+	case young == 0:
+		return 0, true
+	case young >= youngDeaths:
+		return 0, false
+	}
+	return min(longestPause, firstPause<<(young-1)), true
 }

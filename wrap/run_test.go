@@ -19,31 +19,31 @@ import (
 	"headroom/wrap/exits"
 )
 
-// toyCommand simulates a command for Run: its lives, its checkpoints and its memory.
+// toyCommand simulates a command for Run: its attempts, its checkpoints and its memory.
 type toyCommand struct {
-	steps, every int                           // steps to train, and steps between checkpoints
-	fits         func(step int) int            // largest micro-batch for which a step has enough memory
-	foreign      func(life int) memory.Bytes   // how much of 24 GiB other processes hold
-	ends         func(life int) *exits.Outcome // how a life ends before its first step; nil if it does not
-	saved        Saved
-	lives        int
-	young        float64                     // seconds that a life lasts if it does not finish
-	lasts        int                         // steps for which a life has enough memory; 0 means no limit
-	grows        bool                        // a worker inside saw the memory in use grow from step to step
-	leaks        int                         // steps after which a life is ended because it leaks; 0 if it does not leak
-	resume       func(life int) memory.Phase // phase in which resuming from a checkpoint runs out of memory; "" if it works
-	unloadable   []string                    // paths of checkpoints from which the command fails to resume
-	differ       int                         // 1 if each of them fails for another reason, or 0
-	rejected     []string                    // paths that Run has rejected
-	judged       string                      // what Run has said about them, in order
-	older        []Saved                     // checkpoints before saved, newest last
+	steps, every int                              // steps to train, and steps between checkpoints
+	fits         func(step int) int               // largest micro-batch for which a step has enough memory
+	foreign      func(attempt int) memory.Bytes   // how much of 24 GiB other processes hold
+	ends         func(attempt int) *exits.Outcome // how an attempt ends before its first step; nil if it does not
+	saved        checkpoint
+	attempts     int
+	young        float64                        // seconds that an attempt lasts if it does not finish
+	lasts        int                            // steps for which an attempt has enough memory; 0 means no limit
+	grows        bool                           // a worker inside saw the memory in use grow from step to step
+	leaks        int                            // steps after which an attempt is ended because it leaks; 0 if it does not leak
+	resume       func(attempt int) memory.Phase // phase in which resuming from a checkpoint runs out of memory; "" if it works
+	unloadable   []string                       // paths of checkpoints from which the command fails to resume
+	differ       int                            // 1 if each of them fails for another reason, or 0
+	rejected     []string                       // paths that Run has rejected
+	judged       string                         // what Run has said about them, in order
+	older        []checkpoint                   // checkpoints before saved, newest last
 	trace        []string
 	made         map[int]int // step → number of samples when it was last trained
 }
 
-func (c *toyCommand) live(_ context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
+func (c *toyCommand) attempt(_ context.Context, b beginning) (exits.Outcome, command.Exit, error) {
 	plan, from := b.Plan, b.From
-	c.lives++
+	c.attempts++
 	begin := 0
 	if from != nil {
 		begin = from.Step
@@ -52,17 +52,17 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (exits.Outcome, comman
 	if from != nil {
 		name += fmt.Sprintf("(%d)", from.Micro)
 	}
-	for _, fallback := range b.Fallbacks {
+	for _, fallback := range b.fallbacks() {
 		name += "+" + fallback
 	}
 	if c.ends != nil {
-		if o := c.ends(c.lives); o != nil {
+		if o := c.ends(c.attempts); o != nil {
 			c.trace = append(c.trace, name+"?")
 			return *o, c.exit(3, c.young), nil
 		}
 	}
 	if c.resume != nil && from != nil {
-		if phase := c.resume(c.lives); phase != "" {
+		if phase := c.resume(c.attempts); phase != "" {
 			c.trace = append(c.trace, name+"!"+string(phase))
 			o := c.ranOut()
 			o.Evidence.Failure.Phase, o.Hopeless = phase, exits.OtherKnobs[phase]
@@ -85,21 +85,21 @@ func (c *toyCommand) live(_ context.Context, b Beginning) (exits.Outcome, comman
 		c.made[step] = plan.Largest() * plan.Accumulation()
 		if step%c.every == 0 {
 			c.older = append(c.older, c.saved)
-			c.saved = Saved{Path: fmt.Sprintf("step-%d", step), Step: step, Time: time.Date(2026, 1, 1, 2, step, 0, 0, time.UTC)}
+			c.saved = checkpoint{Path: fmt.Sprintf("step-%d", step), Step: step, Time: time.Date(2026, 1, 1, 2, step, 0, 0, time.UTC)}
 		}
 	}
 	c.trace = append(c.trace, name)
 	return exits.Outcome{Kind: exits.Done}, c.exit(0, 60), nil
 }
 
-// exit returns the Exit of a life that lasted the given number of seconds and ended two
+// exit returns the Exit of an attempt that lasted the given number of seconds and ended two
 // minutes after the newest checkpoint was written.
 func (c *toyCommand) exit(code int, seconds float64) command.Exit {
 	return command.Exit{Code: code, Seconds: seconds, Began: c.saved.Time.Add(2*time.Minute - time.Duration(seconds*float64(time.Second)))}
 }
 
 // newest returns the newest checkpoint, as if read from disk.
-func (c *toyCommand) newest() (*Saved, error) {
+func (c *toyCommand) newest() (*checkpoint, error) {
 	if c.saved.Path == "" {
 		return nil, nil
 	}
@@ -111,14 +111,39 @@ func (c *toyCommand) newest() (*Saved, error) {
 	return nil, nil
 }
 
-func (c *toyCommand) reject(saved *Saved) { c.rejected = append(c.rejected, saved.Path) }
+// faked is a run of a toy. A test may replace what it consists of, one by one.
+type faked struct {
+	toy                        *toyCommand
+	resumes, chooses, recovers bool
+	try                        func(context.Context, beginning) (exits.Outcome, command.Exit, error)
+	find                       func() (*checkpoint, error)
+	steps                      func() int
+	clears                     func(context.Context) string
+	left                       func() string
+	sleep                      func(context.Context, time.Duration) error
+}
 
-func (c *toyCommand) judge(bad bool) { c.judged += fmt.Sprint(len(c.rejected), bad, " ") }
+func (f *faked) run(ctx context.Context, s *harness.Session) (harness.Result, int, error) {
+	r := &runner{attempts: f, s: s, resumes: f.resumes, chooses: f.chooses, recovers: f.recovers, sleep: f.sleep}
+	return r.run(ctx)
+}
+
+func (f *faked) attempt(ctx context.Context, b beginning) (exits.Outcome, command.Exit, error) {
+	return f.try(ctx, b)
+}
+
+func (f *faked) newest() (*checkpoint, error)     { return f.find() }
+func (f *faked) check(beginning) error            { return nil }
+func (f *faked) made() int                        { return f.steps() }
+func (f *faked) clear(ctx context.Context) string { return f.clears(ctx) }
+func (f *faked) leftText() string                 { return f.left() }
+func (f *faked) reject(saved *checkpoint)         { f.toy.rejected = append(f.toy.rejected, saved.Path) }
+func (f *faked) judge(bad bool)                   { f.toy.judged += fmt.Sprint(len(f.toy.rejected), bad, " ") }
 
 func (c *toyCommand) ranOut() exits.Outcome {
 	stats := memory.Stats{Capacity: 24 * memory.GiB, Reserved: 23 * memory.GiB, Allocated: 22 * memory.GiB}
 	if c.foreign != nil {
-		if taken := c.foreign(c.lives); taken > 0 {
+		if taken := c.foreign(c.attempts); taken > 0 {
 			stats.Foreign = taken
 			stats.Reserved, stats.Allocated = 24*memory.GiB-taken, 23*memory.GiB-taken
 		}
@@ -133,14 +158,14 @@ func (c *toyCommand) ranOut() exits.Outcome {
 		Evidence: &memory.Evidence{Boundary: held, Every: 10, Failure: memory.OutOfMemoryError{Requested: 2 * memory.GiB, Phase: memory.PhaseForward, Stats: stats}}}
 }
 
-// wrapped runs c for a plan. It returns the trace of the lives, the exit status and the
+// wrapped runs c for a plan. It returns the trace of the attempts, the exit status and the
 // error.
-func wrapped(t *testing.T, c *toyCommand, plan recovery.Plan, policy recovery.Policy, change func(*RunOptions)) (string, int, error) {
+func wrapped(t *testing.T, c *toyCommand, plan recovery.Plan, policy recovery.Policy, change func(*faked)) (string, int, error) {
 	t.Helper()
 	return wrappedIn(context.Background(), t, c, plan, policy, change)
 }
 
-func wrappedIn(ctx context.Context, t *testing.T, c *toyCommand, plan recovery.Plan, policy recovery.Policy, change func(*RunOptions)) (string, int, error) {
+func wrappedIn(ctx context.Context, t *testing.T, c *toyCommand, plan recovery.Plan, policy recovery.Policy, change func(*faked)) (string, int, error) {
 	t.Helper()
 	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
 	if err != nil {
@@ -156,12 +181,13 @@ func wrappedIn(ctx context.Context, t *testing.T, c *toyCommand, plan recovery.P
 		t.Fatal(err)
 	}
 	c.made = map[int]int{}
-	o := RunOptions{Live: c.live, Newest: c.newest, Resumes: true, Recover: true,
-		Sleep: func(context.Context, time.Duration) error { c.trace = append(c.trace, "wait"); return nil }}
+	o := &faked{try: c.attempt, find: c.newest, resumes: true, recovers: true, toy: c,
+		steps: func() int { return -1 }, clears: func(context.Context) string { return "" }, left: func() string { return "" },
+		sleep: func(context.Context, time.Duration) error { c.trace = append(c.trace, "wait"); return nil }}
 	if change != nil {
-		change(&o)
+		change(o)
 	}
-	_, code, err := Run(ctx, s, o)
+	_, code, err := o.run(ctx, s)
 	return strings.Join(c.trace, " "), code, err
 }
 
@@ -177,25 +203,25 @@ func TestRun(t *testing.T) {
 	}
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
 	again := recovery.Policy{Relaunches: 3}
-	host := func(lives int) func(int) *exits.Outcome {
-		return func(life int) *exits.Outcome {
-			if life > lives {
+	host := func(attempts int) func(int) *exits.Outcome {
+		return func(attempt int) *exits.Outcome {
+			if attempt > attempts {
 				return nil
 			}
 			return &exits.Outcome{Kind: exits.OutOfSharedMemory, Confidence: exits.Certain, Evidence: &memory.Evidence{}}
 		}
 	}
-	foreignLoad := func(life int) *exits.Outcome {
-		if life > 1 {
+	foreignLoad := func(attempt int) *exits.Outcome {
+		if attempt > 1 {
 			return nil
 		}
 		o := (&toyCommand{foreign: func(int) memory.Bytes { return 20 * memory.GiB }}).ranOut()
 		o.Evidence.Failure.Phase, o.Hopeless = memory.PhaseLoad, exits.OtherKnobs[memory.PhaseLoad]
 		return &o
 	}
-	first := func(p memory.Phase, lives int) func(int) memory.Phase {
-		return func(life int) memory.Phase {
-			if life <= lives {
+	first := func(p memory.Phase, attempts int) func(int) memory.Phase {
+		return func(attempt int) memory.Phase {
+			if attempt <= attempts {
 				return p
 			}
 			return ""
@@ -206,7 +232,7 @@ func TestRun(t *testing.T) {
 		command toyCommand
 		plan    recovery.Plan
 		policy  recovery.Policy
-		change  func(*RunOptions)
+		change  func(*faked)
 		want    string
 		code    int
 	}{
@@ -218,7 +244,7 @@ func TestRun(t *testing.T) {
 			command: toyCommand{fits: from(11, 64, 40), grows: true}, want: "64×1@0! 32×2@8(64)"},
 		{name: "it leaks: on from each checkpoint, however often",
 			command: toyCommand{fits: always(64), leaks: 4}, want: "64×1@0~ 64×1@4(64)~ 64×1@8(64)~ 64×1@12(64)~ 64×1@16(64)"},
-		{name: "it leaks, and nothing may be changed", command: toyCommand{fits: always(64), leaks: 4}, change: func(o *RunOptions) { o.Recover = false }, want: "64×1@0~", code: 143},
+		{name: "it leaks, and nothing may be changed", command: toyCommand{fits: always(64), leaks: 4}, change: func(o *faked) { o.recovers = false }, want: "64×1@0~", code: 143},
 		{name: "it was ended for a leak before it had a checkpoint: that is no reason", command: toyCommand{fits: always(64), leaks: 3}, want: "64×1@0~", code: 143},
 		{name: "what fits is left alone", command: toyCommand{fits: always(64)}, want: "64×1@0"},
 		{name: "too large from the start: half, and half again", command: toyCommand{fits: always(20)}, want: "64×1@0! 32×2@0! 16×4@0"},
@@ -249,7 +275,7 @@ func TestRun(t *testing.T) {
 		{name: "one sample is too much, and recompute is allowed", plan: recovery.Plan{Effective: 2, World: 1, Micro: 2, Uniform: true},
 			policy:  recovery.Policy{Recompute: true, Able: recovery.Able{Recompute: true}},
 			command: toyCommand{fits: always(0)}, want: "2×1@0! 1×2@0! 1×2@0+recompute!", code: 1},
-		{name: "it is not known to write checkpoints", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Newest = nil }, want: "64×1@0! 32×2@0"},
+		{name: "it is not known to write checkpoints", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *faked) { o.find = func() (*checkpoint, error) { return nil, nil } }, want: "64×1@0! 32×2@0"},
 		{name: "one knob takes divisors", plan: recovery.Plan{Effective: 60, World: 1, Micro: 60, Uniform: true}, command: toyCommand{fits: always(16)}, want: "60×1@0! 30×2@0! 15×4@0"},
 		{name: "one sample is too much", plan: recovery.Plan{Effective: 2, World: 1, Micro: 2, Uniform: true}, command: toyCommand{fits: always(0)}, want: "2×1@0! 1×2@0!", code: 1},
 		{name: "not smaller than allowed", policy: recovery.Policy{MinMicro: 20}, command: toyCommand{fits: always(20)}, want: "64×1@0! 32×2@0!", code: 1},
@@ -260,8 +286,8 @@ func TestRun(t *testing.T) {
 			want:    "1×1@0! wait 1×1@0! wait 1×1@0! wait 1×1@0!", code: 1},
 		{name: "not about memory: its own status, and no retry",
 			command: toyCommand{fits: always(64), ends: func(int) *exits.Outcome { return &exits.Outcome{Kind: exits.Failed, Reasons: []string{"ValueError"}} }}, want: "64×1@0?", code: 3},
-		{name: "nothing may be changed", command: toyCommand{fits: always(20)}, change: func(o *RunOptions) { o.Recover = false }, want: "64×1@0!", code: 1},
-		{name: "it cannot resume: it starts over", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *RunOptions) { o.Resumes = false }, want: "64×1@0! 32×2@0"},
+		{name: "nothing may be changed", command: toyCommand{fits: always(20)}, change: func(o *faked) { o.recovers = false }, want: "64×1@0!", code: 1},
+		{name: "it cannot resume: it starts over", command: toyCommand{fits: from(11, 64, 40)}, change: func(o *faked) { o.resumes = false }, want: "64×1@0! 32×2@0"},
 		{name: "no smaller batch will help", command: toyCommand{fits: always(64), ends: func(int) *exits.Outcome {
 			return &exits.Outcome{Kind: exits.OutOfMemory, Confidence: exits.Certain, Evidence: &memory.Evidence{}, Hopeless: "the request is larger than the device"}
 		}}, want: "64×1@0?", code: 3},
@@ -318,13 +344,13 @@ func TestRunInEvaluation(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			line := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
 			plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true, Eval: c.asked}
-			trace, code, err := wrapped(t, line, plan, recovery.Policy{Able: recovery.Able{Eval: c.able}}, func(o *RunOptions) {
-				o.Live = func(ctx context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
+			trace, code, err := wrapped(t, line, plan, recovery.Policy{Able: recovery.Able{Eval: c.able}}, func(o *faked) {
+				o.try = func(ctx context.Context, b beginning) (exits.Outcome, command.Exit, error) {
 					step := line.steps
 					if line.steps = 4; b.Plan.Eval <= c.fits && c.able {
 						line.steps = step
 					}
-					out, exit, err := line.live(ctx, b)
+					out, exit, err := line.attempt(ctx, b)
 					last := &line.trace[len(line.trace)-1]
 					*last += fmt.Sprintf(" eval %d", b.Plan.Eval)
 					if line.steps == step {
@@ -363,15 +389,15 @@ func TestRunWithoutGradients(t *testing.T) {
 	} {
 		line := &toyCommand{steps: 20, every: 4, young: 60}
 		plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true, Eval: c.eval}
-		trace, code, err := wrapped(t, line, plan, recovery.Policy{Able: recovery.Able{Eval: c.eval > 0}}, func(o *RunOptions) {
-			o.Live = func(ctx context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
+		trace, code, err := wrapped(t, line, plan, recovery.Policy{Able: recovery.Able{Eval: c.eval > 0}}, func(o *faked) {
+			o.try = func(ctx context.Context, b beginning) (exits.Outcome, command.Exit, error) {
 				line.fits = func(step int) int {
 					if step > 4 && (b.Plan.Largest() > c.fitsMicro || c.fitsEval > 0 && b.Plan.Eval > c.fitsEval) {
 						return 0
 					}
 					return 64
 				}
-				out, exit, err := line.live(ctx, b)
+				out, exit, err := line.attempt(ctx, b)
 				if out.Kind == exits.OutOfMemory {
 					seen := out.Evidence.Failure
 					seen.Phase = memory.PhaseEval
@@ -392,18 +418,18 @@ func TestRunIsStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	c := &toyCommand{steps: 20, every: 4, fits: func(int) int { return 8 }}
-	_, code, err := wrappedIn(ctx, t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(_ context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
+	_, code, err := wrappedIn(ctx, t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, func(o *faked) {
+		o.try = func(_ context.Context, b beginning) (exits.Outcome, command.Exit, error) {
 			stop()
-			return c.live(ctx, b)
+			return c.attempt(ctx, b)
 		}
 	})
-	if !errors.Is(err, harness.ErrInterrupted) || code != 1 || c.lives != 1 {
-		t.Errorf("%v, status %d, after %d lives", err, code, c.lives)
+	if !errors.Is(err, harness.ErrInterrupted) || code != 1 || c.attempts != 1 {
+		t.Errorf("%v, status %d, after %d attempts", err, code, c.attempts)
 	}
 }
 
-// TestRunEndsAs checks with which error a run ends, and after how many lives.
+// TestRunEndsAs checks with which error a run ends, and after how many attempts.
 func TestRunEndsAs(t *testing.T) {
 	const gib = memory.GiB
 	ranOut := func(k exits.Kind, c exits.Confidence, phase memory.Phase, requested memory.Bytes) exits.Outcome {
@@ -420,12 +446,12 @@ func TestRunEndsAs(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		name   string
-		o      exits.Outcome
-		young  bool
-		change func(*RunOptions)
-		lives  int
-		want   func(error) bool
+		name     string
+		o        exits.Outcome
+		young    bool
+		change   func(*faked)
+		attempts int
+		want     func(error) bool
 	}{
 		{"it was stopped", exits.Outcome{Kind: exits.Stopped}, false, nil, 1, func(err error) bool { return errors.Is(err, harness.ErrInterrupted) }},
 		{"possibly memory", ranOut(exits.OutOfMemory, exits.Possible, memory.PhaseForward, gib), false, nil, 1, ended(true, "a hint")},
@@ -434,28 +460,28 @@ func TestRunEndsAs(t *testing.T) {
 		{"memory of the host", ranOut(exits.OutOfHostMemory, exits.Certain, memory.PhaseForward, gib), false, nil, 1, gaveUp},
 		{"memory of the host while loading", ranOut(exits.OutOfHostMemory, exits.Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
 		{"while loading", ranOut(exits.OutOfMemory, exits.Certain, memory.PhaseLoad, gib), false, nil, 1, gaveUp},
-		{"a device gone, of a command that must not be started again", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *RunOptions) { o.Recover = false }, 1, ended(false, "")},
-		{"checkpoints cannot be looked for", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *RunOptions) {
-			o.Newest = func() (*Saved, error) { return nil, disk }
+		{"a device gone, of a command that must not be started again", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *faked) { o.recovers = false }, 1, ended(false, "")},
+		{"checkpoints cannot be looked for", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *faked) {
+			o.find = func() (*checkpoint, error) { return nil, disk }
 		}, 0, func(err error) bool { return errors.Is(err, disk) }},
-		{"nor after a life", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *RunOptions) {
+		{"nor after an attempt", exits.Outcome{Kind: exits.DeviceGone}, false, func(o *faked) {
 			looked := 0
-			o.Newest = func() (*Saved, error) {
+			o.find = func() (*checkpoint, error) {
 				if looked++; looked == 1 {
 					return nil, nil
 				}
 				return nil, disk
 			}
 		}, 1, func(err error) bool { return errors.Is(err, disk) }},
-		{"it cannot pause", exits.Outcome{Kind: exits.DeviceGone}, true, func(o *RunOptions) { o.Sleep = broken }, 1, func(err error) bool { return errors.Is(err, disk) }},
+		{"it cannot pause", exits.Outcome{Kind: exits.DeviceGone}, true, func(o *faked) { o.sleep = broken }, 1, func(err error) bool { return errors.Is(err, disk) }},
 	} {
 		command := &toyCommand{steps: 20, every: 4, young: 60, ends: func(int) *exits.Outcome { return &c.o }}
 		if c.young {
 			command.young = 2
 		}
 		_, code, err := wrapped(t, command, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, c.change)
-		if !c.want(err) || command.lives != c.lives || code != 3*min(1, c.lives) {
-			t.Errorf("%s: %#v, status %d, after %d lives, want %d", c.name, err, code, command.lives, c.lives)
+		if !c.want(err) || command.attempts != c.attempts || code != 3*min(1, c.attempts) {
+			t.Errorf("%s: %#v, status %d, after %d attempts, want %d", c.name, err, code, command.attempts, c.attempts)
 		}
 	}
 }
@@ -464,44 +490,44 @@ func TestRunEndsAs(t *testing.T) {
 // device may be lost.
 func TestRunProgresses(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
-	c.ends = func(life int) *exits.Outcome {
-		if life > 9 {
+	c.ends = func(attempt int) *exits.Outcome {
+		if attempt > 9 {
 			return nil
 		}
-		c.saved = Saved{Path: fmt.Sprintf("step-%d", life), Step: life}
+		c.saved = checkpoint{Path: fmt.Sprintf("step-%d", attempt), Step: attempt}
 		return &exits.Outcome{Kind: exits.DeviceGone}
 	}
-	if trace, code, err := wrapped(t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, nil); err != nil || code != 0 || c.lives != 10 {
+	if trace, code, err := wrapped(t, c, recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}, recovery.Policy{}, nil); err != nil || code != 0 || c.attempts != 10 {
 		t.Errorf("%s, status %d, %v", trace, code, err)
 	}
 }
 
 // TestRunOverwritesItsCheckpoint checks that a checkpoint with the same name counts as
-// progress if it was written later, and that its Micro is the micro-batch of the life
+// progress if it was written later, and that its Micro is the micro-batch of the attempt
 // that wrote it.
 func TestRunOverwritesItsCheckpoint(t *testing.T) {
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 64 }}
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
 	micros := ""
-	_, code, err := wrapped(t, c, plan, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(_ context.Context, b Beginning) (exits.Outcome, command.Exit, error) {
-			if c.lives++; b.From != nil {
+	_, code, err := wrapped(t, c, plan, recovery.Policy{}, func(o *faked) {
+		o.try = func(_ context.Context, b beginning) (exits.Outcome, command.Exit, error) {
+			if c.attempts++; b.From != nil {
 				micros += fmt.Sprint(b.From.Micro, " ")
 			}
-			if c.lives <= 9 {
-				c.saved = Saved{Path: "ckpt.pt", Time: time.Unix(int64(c.lives), 0)}
+			if c.attempts <= 9 {
+				c.saved = checkpoint{Path: "ckpt.pt", Time: time.Unix(int64(c.attempts), 0)}
 			}
 			switch {
-			case c.lives == 3:
+			case c.attempts == 3:
 				return c.ranOut(), command.Exit{Code: 1, Seconds: 60}, nil
-			case c.lives <= 12:
+			case c.attempts <= 12:
 				return exits.Outcome{Kind: exits.DeviceGone}, command.Exit{Code: 3, Seconds: 60}, nil
 			}
 			return exits.Outcome{Kind: exits.Done}, command.Exit{}, nil
 		}
 	})
-	if err == nil || code != 3 || c.lives != 12 || micros != "64 64 64 32 32 32 32 32 32 32 32 " {
-		t.Errorf("status %d, %v, after %d lives, from checkpoints of %s", code, err, c.lives, micros)
+	if err == nil || code != 3 || c.attempts != 12 || micros != "64 64 64 32 32 32 32 32 32 32 32 " {
+		t.Errorf("status %d, %v, after %d attempts, from checkpoints of %s", code, err, c.attempts, micros)
 	}
 }
 
@@ -509,11 +535,11 @@ func TestRunOverwritesItsCheckpoint(t *testing.T) {
 func TestRunStopsWaiting(t *testing.T) {
 	stopped := errors.New("stopped")
 	c := &toyCommand{steps: 20, every: 4, young: 60, fits: func(int) int { return 0 }, foreign: func(int) memory.Bytes { return 20 * memory.GiB }}
-	_, _, err := wrapped(t, c, recovery.Plan{Effective: 1, World: 1, Micro: 1, Uniform: true}, recovery.Policy{Waits: 3}, func(o *RunOptions) {
-		o.Sleep = func(context.Context, time.Duration) error { return stopped }
+	_, _, err := wrapped(t, c, recovery.Plan{Effective: 1, World: 1, Micro: 1, Uniform: true}, recovery.Policy{Waits: 3}, func(o *faked) {
+		o.sleep = func(context.Context, time.Duration) error { return stopped }
 	})
-	if !errors.Is(err, stopped) || c.lives != 1 {
-		t.Errorf("%v after %d lives", err, c.lives)
+	if !errors.Is(err, stopped) || c.attempts != 1 {
+		t.Errorf("%v after %d attempts", err, c.attempts)
 	}
 }
 
@@ -522,8 +548,8 @@ func TestRunStopsWaiting(t *testing.T) {
 func TestRunStartFails(t *testing.T) {
 	broken := errors.New("exec: python: not found")
 	c := &toyCommand{fits: func(int) int { return 64 }}
-	_, _, err := wrapped(t, c, recovery.Plan{Effective: 4, World: 1, Micro: 4}, recovery.Policy{}, func(o *RunOptions) {
-		o.Live = func(context.Context, Beginning) (exits.Outcome, command.Exit, error) {
+	_, _, err := wrapped(t, c, recovery.Plan{Effective: 4, World: 1, Micro: 4}, recovery.Policy{}, func(o *faked) {
+		o.try = func(context.Context, beginning) (exits.Outcome, command.Exit, error) {
 			return exits.Outcome{}, command.Exit{}, broken
 		}
 	})
@@ -536,10 +562,10 @@ func TestRunStartFails(t *testing.T) {
 // to the plan.
 func TestResuming(t *testing.T) {
 	const minute = time.Minute
-	eight := &Saved{Step: 8, Micro: 32}
+	eight := &checkpoint{Step: 8, Micro: 32}
 	for _, c := range []struct {
 		name         string
-		from, newest *Saved
+		from, newest *checkpoint
 		phase        memory.Phase
 		lived        time.Duration
 		want         bool
@@ -550,9 +576,9 @@ func TestResuming(t *testing.T) {
 		{"as late as before", eight, eight, memory.PhaseBackward, 3 * minute, false},
 		{"sooner by no more than clocks and disks differ", eight, eight, memory.PhaseBackward, 2*minute - checkpoints.Settled/2, false},
 		{"in an evaluation", eight, eight, memory.PhaseEval, minute, false},
-		{"in loading the best model, at the end", eight, &Saved{Step: 12, Micro: 32}, memory.PhaseLoad, minute, false},
-		{"with a larger micro-batch than wrote it", &Saved{Step: 8, Micro: 16}, eight, memory.PhaseLoad, minute, false},
-		{"written nobody knows how", &Saved{Step: 8}, eight, memory.PhaseLoad, minute, false},
+		{"in loading the best model, at the end", eight, &checkpoint{Step: 12, Micro: 32}, memory.PhaseLoad, minute, false},
+		{"with a larger micro-batch than wrote it", &checkpoint{Step: 8, Micro: 16}, eight, memory.PhaseLoad, minute, false},
+		{"written nobody knows how", &checkpoint{Step: 8}, eight, memory.PhaseLoad, minute, false},
 	} {
 		folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
 		if err != nil {
@@ -565,7 +591,7 @@ func TestResuming(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &runner{s: s, from: c.from, newest: c.newest, beyond: 2 * minute}
+		r := &runner{s: s, from: c.from, saved: c.newest, beyond: 2 * minute}
 		if got := r.resuming(c.phase, c.lived); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
@@ -580,11 +606,11 @@ func TestResuming(t *testing.T) {
 // checkpoints are blamed only once it has made a step from another one.
 func TestOlderCheckpoint(t *testing.T) {
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
-	made := func(n int) func(o *RunOptions) { return func(o *RunOptions) { o.Made = func() int { return n } } }
+	made := func(n int) func(o *faked) { return func(o *faked) { o.steps = func() int { return n } } }
 	for _, c := range []struct {
 		name       string
 		unloadable []string
-		change     func(o *RunOptions)
+		change     func(o *faked)
 		want       string
 		judged     string
 	}{
@@ -594,8 +620,8 @@ func TestOlderCheckpoint(t *testing.T) {
 		{"none can: that may not be the checkpoints' fault", []string{"step-12", "step-8", "step-4"}, nil, "64×1@0! 32×2@12(64)? wait 32×2@8(64)? wait 32×2@4(64)?", ""},
 		{"it had made a step", []string{"step-12"}, made(1), "64×1@0! 32×2@12(64)?", ""},
 		{"it was seen to make no step", []string{"step-12"}, made(0), "64×1@0! 32×2@12(64)? wait 32×2@8(64)", "1 true "},
-		{"it lived for long, and may have made steps", []string{"step-12"}, func(o *RunOptions) { o.Made = func() int { return -1 } }, "64×1@0! 32×2@12(64)?", ""},
-		{"nothing may be changed", []string{"step-12"}, func(o *RunOptions) { o.Reject = nil }, "64×1@0! 32×2@12(64)?", ""},
+		{"it lived for long, and may have made steps", []string{"step-12"}, func(o *faked) { o.steps = func() int { return -1 } }, "64×1@0! 32×2@12(64)?", ""},
+		{"nothing may be changed", []string{"step-12"}, func(o *faked) { o.chooses = false }, "64×1@0! 32×2@12(64)?", ""},
 	} {
 		toy := &toyCommand{steps: 20, every: 4, young: 2, unloadable: c.unloadable, fits: func(step int) int { return 64 >> (step / 14) }}
 		if toy.differ = 1; strings.HasPrefix(c.name, "both") {
@@ -604,8 +630,8 @@ func TestOlderCheckpoint(t *testing.T) {
 		if strings.HasPrefix(c.name, "it lived") {
 			toy.young = 60
 		}
-		got, code, err := wrapped(t, toy, plan, recovery.Policy{}, func(o *RunOptions) {
-			o.Reject, o.Judge = toy.reject, toy.judge
+		got, code, err := wrapped(t, toy, plan, recovery.Policy{}, func(o *faked) {
+			o.chooses = true
 			if c.change != nil {
 				c.change(o)
 			}
@@ -622,9 +648,9 @@ func TestPerhapsAnotherRuns(t *testing.T) {
 	plan := recovery.Plan{Effective: 64, World: 1, Micro: 64, Uniform: true}
 	for perhaps, want := range map[bool]string{false: "64×1@0! 32×2@12(64)", true: "64×1@0! 32×2@12(0)"} {
 		toy := &toyCommand{steps: 20, every: 4, fits: func(step int) int { return 64 >> (step / 14) }}
-		got, _, err := wrapped(t, toy, plan, recovery.Policy{}, func(o *RunOptions) {
-			newest := o.Newest
-			o.Newest = func() (*Saved, error) {
+		got, _, err := wrapped(t, toy, plan, recovery.Policy{}, func(o *faked) {
+			newest := o.find
+			o.find = func() (*checkpoint, error) {
 				s, err := newest()
 				if s != nil {
 					s.Perhaps = perhaps
@@ -638,30 +664,30 @@ func TestPerhapsAnotherRuns(t *testing.T) {
 	}
 }
 
-// TestClearBetweenLives checks that Run clears the way before each life after the first, and
+// TestClearBetweenAttempts checks that Run clears the way before each attempt after the first, and
 // before it waits for memory, and asks once, in the end, what is left running.
-func TestClearBetweenLives(t *testing.T) {
-	foreign := func(life int) memory.Bytes {
-		if life < 3 {
+func TestClearBetweenAttempts(t *testing.T) {
+	foreign := func(attempt int) memory.Bytes {
+		if attempt < 3 {
 			return 20 * memory.GiB
 		}
 		return 0
 	}
 	c := &toyCommand{steps: 20, every: 4, foreign: foreign}
 	c.fits = func(int) int {
-		if c.lives < 3 {
+		if c.attempts < 3 {
 			return 0
 		}
 		return 64
 	}
 	plan := recovery.Plan{Effective: 1, World: 1, Micro: 1, Uniform: true}
-	trace, code, err := wrapped(t, c, plan, recovery.Policy{Relaunches: 3, Waits: 3}, func(o *RunOptions) {
-		o.Clear = func(context.Context) string { c.trace = append(c.trace, "clear"); return "" }
-		o.Left = func() string {
+	trace, code, err := wrapped(t, c, plan, recovery.Policy{Relaunches: 3, Waits: 3}, func(o *faked) {
+		o.clears = func(context.Context) string { c.trace = append(c.trace, "clear"); return "" }
+		o.left = func() string {
 			c.trace = append(c.trace, "left")
 			return "the command left a process running: a (pid 1)"
 		}
-		o.Sleep = func(_ context.Context, d time.Duration) error {
+		o.sleep = func(_ context.Context, d time.Duration) error {
 			if d == waitBetween {
 				c.trace = append(c.trace, "wait")
 			}

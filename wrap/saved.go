@@ -1,10 +1,13 @@
 package wrap
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
+	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
@@ -12,10 +15,10 @@ import (
 	"headroom/wrap/rewrite"
 )
 
-// List records which checkpoints there are before the command is started for the first time:
+// list records which checkpoints there are before the command is started for the first time:
 // those are not of this run. It looks for their names at once, and reads them while the
 // command starts.
-func (w *Wrapped) List() {
+func (w *Wrapped) list() {
 	if w.Match == nil || w.Match.Profile.Checkpoints.Glob == "" {
 		return
 	}
@@ -29,22 +32,39 @@ func (w *Wrapped) List() {
 	w.mu.Unlock()
 	go func() {
 		before := names.Marks()
-		if w.Keep != nil {
-			w.Keep(runs.Known{Before: before})
-		}
+		w.set(runs.Known{Before: before})
 		listing <- before
 	}()
 }
 
-// Recall is [Wrapped.List] for a run that is continued. known is what the run's earlier
+// Recall takes over what earlier processes of the run have recorded in its folder.
+func (w *Wrapped) Recall() (err error) {
+	if w.before, err = runs.ReadJournal(w.Folder.Dir()); err != nil {
+		return err
+	}
+	known, err := w.Folder.Known()
+	if err != nil {
+		return err
+	}
+	if len(w.before) > 0 {
+		w.Begun = w.before[0].Time
+	}
+	for _, e := range w.before {
+		w.mixed = cmp.Or(e.Mixed, w.mixed)
+	}
+	w.recall(known)
+	return nil
+}
+
+// recall is [Wrapped.list] for a run that is continued. known is what the run's earlier
 // processes have kept, or nil if they have kept nothing.
-func (w *Wrapped) Recall(known *runs.Known) {
-	w.lived = true
+func (w *Wrapped) recall(known *runs.Known) {
+	w.attempted = true
 	if known == nil {
 		return
 	}
 	w.known, w.listed = *known, true
-	if known.Shared != "" && w.Match != nil { // what comes from now on is not that run's, or Joined is called again
+	if known.Shared != "" && w.Match != nil { // what comes from now on is not that run's, or joined is called again
 		for _, m := range checkpoints.Present(w.Match) {
 			if !slices.ContainsFunc(known.Certain, m.Same) {
 				w.known.Strange = append(w.known.Strange, m)
@@ -54,27 +74,83 @@ func (w *Wrapped) Recall(known *runs.Known) {
 	}
 }
 
-// Joined records that another run has come that keeps its checkpoints in the same place as m,
-// the match of this run: what is written from now on may be that run's. It is called before
+const (
+	// clocks is how far apart the clocks of a network disk and of this machine may be.
+	clocks = 5 * time.Second
+	// lastSave is how long a command may go on saving a checkpoint after its headroom process
+	// was killed. The system sends SIGTERM to the command at the time of the kill.
+	lastSave = 2 * time.Minute
+)
+
+// Own returns an error if the newest checkpoint was written after the earlier processes of the run
+// had ended: such a checkpoint belongs to another training run. A run that was killed counts as
+// ended at the time when it was last recorded as alive. If there is no such record, Own returns nil.
+func (w *Wrapped) Own() error {
+	status, err := runs.ReadStatus(w.Folder.Dir())
+	if err != nil || len(w.before) == 0 {
+		return nil // there is nothing to compare with
+	}
+	last, how, margin := w.before[len(w.before)-1].Time, "had ended", clocks
+	switch {
+	case status.State == runs.StateInterrupted, status.State == runs.StateFailed:
+	case status.Every > 0: // the status says running, but this process holds the folder: the run was killed
+		how, margin = "was last alive", clocks+lastSave+time.Duration(status.Every*float64(time.Second))
+		if status.Updated.After(last) {
+			last = status.Updated
+		}
+	default:
+		return nil
+	}
+	newest, err := w.newest()
+	if err != nil || newest == nil || w.wrote(newest) || newest.Time.Before(last.Add(margin)) {
+		return nil // the checkpoint is looked for again when the command is started
+	}
+	return fmt.Errorf("%s was written at %s, after %s %s at %s: it belongs to another training run", newest.Path, newest.Time.Format(time.DateTime), w.Folder.Dir(), how, last.Local().Format(time.DateTime))
+}
+
+// Claim tells other headroom processes where the command keeps its checkpoints, until release is
+// called. If another process has already claimed that place, Claim returns a
+// *[checkpoints.KeptElsewhereError] for a run that is continued; any other run goes on, but is only
+// watched and never started again. A process that comes later is noted: what is written from then
+// on may be its own.
+func (w *Wrapped) Claim() (release func(), err error) {
+	if w.Seen == nil {
+		return func() {}, nil
+	}
+	held, err := checkpoints.Announce(w.Seen, w.Name(), w.joined) // also if it is not started again: it writes
+	release = func() { _ = held.Close() }                         // the claim ends with the process in any case
+	switch {
+	case err != nil && w.before != nil:
+		release()
+		return nil, err
+	case err != nil && w.Match != nil:
+		w.Reporter.Warn("%v; this run is only watched, and will not be started again if it fails", err)
+		w.Match, w.Why = nil, err
+	}
+	return release, nil
+}
+
+// joined records that another run has come that keeps its checkpoints in the same place:
+// what is written from now on may be that run's. It is called before
 // that run starts its command, and may be called from any goroutine.
-func (w *Wrapped) Joined(m *rewrite.Match, who string) {
+func (w *Wrapped) joined(who string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.awaitList(); w.known.Shared != "" {
 		return
 	}
-	w.known.Shared, w.known.Certain = who, checkpoints.Present(m)
+	w.known.Shared, w.known.Certain = who, checkpoints.Present(w.Seen)
 	w.keep()
 }
 
-// Wait waits until List has read the checkpoints and called Keep.
-func (w *Wrapped) Wait() {
+// wait waits until list has read the checkpoints and kept them.
+func (w *Wrapped) wait() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.awaitList()
 }
 
-// awaitList waits for what List has found. The caller holds w.mu.
+// awaitList waits for what list has found. The caller holds w.mu.
 func (w *Wrapped) awaitList() {
 	if w.listing != nil {
 		w.known.Before, w.listed, w.listing = <-w.listing, true, nil
@@ -95,24 +171,29 @@ func (w *Wrapped) past() checkpoints.Past {
 	return past
 }
 
-// Unwatch ends what watches who writes checkpoints.
-func (w *Wrapped) Unwatch() { w.writers.Close() }
+// made returns how many optimizer steps the newest attempt has made, or -1 if that is not known.
+func (w *Wrapped) made() int {
+	if w.Inside == nil {
+		return -1
+	}
+	return w.Inside.Made()
+}
 
 // most returns the Most of a [checkpoints.Past].
 func (w *Wrapped) most() int64 {
-	if w.Made == nil || w.Match == nil || w.Match.Profile.Unit != profile.Steps || w.base < 0 {
+	if w.Match == nil || w.Match.Profile.Unit != profile.Steps || w.base < 0 {
 		return 0
 	}
-	made := w.Made()
+	made := w.made()
 	if made <= 0 {
 		return 0
 	}
 	return int64(w.base) + 2*int64(made) + 100 // a framework may count steps that its optimizer skips
 }
 
-// baseOf returns the step with which a life begins that resumes from the given checkpoint, or
+// baseOf returns the step with which an attempt begins that resumes from the given checkpoint, or
 // -1 if that is not known.
-func baseOf(m *rewrite.Match, from *Saved) int {
+func baseOf(m *rewrite.Match, from *checkpoint) int {
 	if from != nil && from.Step > 0 {
 		return from.Step
 	}
@@ -127,9 +208,11 @@ func baseOf(m *rewrite.Match, from *Saved) int {
 	return 0
 }
 
-// Newest returns the newest complete checkpoint of this run, or nil if there is none.
-func (w *Wrapped) Newest() (*Saved, error) {
-	if w.Match == nil || !w.lived && !w.Begun.IsZero() { // nothing has been started, so nothing has been saved
+// newest returns the newest complete checkpoint of this run, or nil if there is none. Its Micro is
+// the micro-batch that was in force when it was written, if an earlier process of this run recorded
+// that. Otherwise Micro is the micro-batch that the user's command asks for.
+func (w *Wrapped) newest() (*checkpoint, error) {
+	if w.Match == nil || !w.attempted && !w.Begun.IsZero() { // nothing has been started, so nothing has been saved
 		return nil, nil
 	}
 	past := w.past()
@@ -156,7 +239,7 @@ func (w *Wrapped) Newest() (*Saved, error) {
 	if found.Newest == nil {
 		return nil, nil
 	}
-	return &Saved{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, Perhaps: found.Newest.Perhaps, checkpoint: found.Newest}, nil
+	return &checkpoint{Path: found.Newest.Path, Step: int(found.Newest.Number), Time: found.Newest.Time, Micro: microAt(w.before, w.Asked, found.Newest.Time), Perhaps: found.Newest.Perhaps, found: found.Newest}, nil
 }
 
 // saved keeps the checkpoints that this run has written. Before this process has started the
@@ -171,32 +254,45 @@ func (w *Wrapped) saved(found checkpoints.Found) {
 	w.keep()
 }
 
-// keep passes on what is known. The caller holds w.mu.
+// microAt returns the micro-batch that was in force at a given time, according to the
+// journal of a run. asked is the plan with which that run began.
+func microAt(journal []runs.Entry, asked recovery.Plan, at time.Time) int {
+	for _, e := range slices.Backward(journal) {
+		if e.Kind == runs.KindDecision && e.Plan != nil && !e.Time.After(at) {
+			return e.Plan.Largest()
+		}
+	}
+	return asked.Largest()
+}
+
+// keep writes down what is known. The caller holds w.mu.
 func (w *Wrapped) keep() {
-	if w.Keep != nil && w.listed {
-		w.Keep(w.known)
+	if w.listed {
+		w.set(w.known)
 	}
 }
 
-// Wrote reports whether an earlier process of this run has seen the checkpoint c, as it is
+func (w *Wrapped) set(k runs.Known) { _ = w.Folder.SetKnown(k) } // without it, the times of checkpoints decide after a resume
+
+// wrote reports whether an earlier process of this run has seen the checkpoint c, as it is
 // now, as one of the run.
-func (w *Wrapped) Wrote(c *Saved) bool {
+func (w *Wrapped) wrote(c *checkpoint) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.known.Saved, func(m runs.Mark) bool { return m.Same(c.checkpoint.Mark()) })
+	return slices.ContainsFunc(w.known.Saved, func(m runs.Mark) bool { return m.Same(c.found.Mark()) })
 }
 
-// Reject makes Newest return checkpoints other than c, from which the command could not
-// resume, until [Wrapped.Judge] is called.
-func (w *Wrapped) Reject(c *Saved) {
+// reject makes newest return checkpoints other than c, from which the command could not
+// resume, until [Wrapped.judge] is called.
+func (w *Wrapped) reject(c *checkpoint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.doubted = append(w.doubted, c.checkpoint.Mark())
+	w.doubted = append(w.doubted, c.found.Mark())
 }
 
-// Judge ends the doubts about the checkpoints that were rejected. If bad is true, they are not
+// judge ends the doubts about the checkpoints that were rejected. If bad is true, they are not
 // chosen again in this run as long as they stay as they are; if not, they were not the reason.
-func (w *Wrapped) Judge(bad bool) {
+func (w *Wrapped) judge(bad bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if bad {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"headroom/runs"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
@@ -36,22 +35,21 @@ func TestListed(t *testing.T) {
 	ahead := time.Now().Add(24 * time.Hour)
 	write("out/step-700/w.json", "{}", ahead)
 	write("out/step-2/w.json", "{}", ahead)
-	var kept runs.Known
 	m := scriptAt(t, dir, "out/step-*")
-	w := &Wrapped{Match: m, Command: m.Command, Begun: time.Now(), Keep: func(k runs.Known) { kept = k }}
-	w.List()
-	w.lived, w.ran = true, true
-	newest := func(w *Wrapped, want string) *Saved {
+	w := begun(t, &Wrapped{Seen: m, Match: m, Line: m.Command, Begun: time.Now()}, "run", func(text string) { t.Error(text) })
+	w.list()
+	w.attempted, w.ran = true, true
+	newest := func(w *Wrapped, want string) *checkpoint {
 		t.Helper()
-		s, err := w.Newest()
+		s, err := w.newest()
 		if err != nil || s == nil && want != "" || s != nil && s.Path != want {
 			t.Fatalf("%+v, %v, want %s", s, err, want)
 		}
 		return s
 	}
 	newest(w, "")
-	if len(kept.Before) != 2 {
-		t.Errorf("kept %+v", kept)
+	if kept, err := w.Folder.Known(); err != nil || len(kept.Before) != 2 {
+		t.Errorf("kept %+v, %v", kept, err)
 	}
 	write("out/step-2/w.json", "{}", ahead.Add(time.Second))
 	write("out/step-4/w.json", "{}", ahead.Add(-time.Hour))
@@ -60,22 +58,25 @@ func TestListed(t *testing.T) {
 		t.Errorf("%q", w.skipped)
 	}
 
-	w.Reject(four)
+	w.reject(four)
 	newest(w, "out/step-2")
-	w.Judge(false)
+	w.judge(false)
 	newest(w, "out/step-4")
-	w.Reject(four)
-	w.Judge(true)
+	w.reject(four)
+	w.judge(true)
 	two := newest(w, "out/step-2")
 
-	later := &Wrapped{Match: m, Command: m.Command, Begun: w.Begun}
-	later.Recall(&kept)
+	later := &Wrapped{Seen: m, Match: m, Line: m.Command, Folder: w.Folder}
+	if err := later.Recall(); err != nil {
+		t.Fatal(err)
+	}
+	later.Begun = w.Begun
 	newest(later, "out/step-2")
-	if !later.Wrote(two) {
+	if !later.wrote(two) {
 		t.Error("a later process does not know what an earlier one has seen")
 	}
 	write("out/step-2/w.json", "{ }", ahead)
-	if changed := newest(later, "out/step-2"); later.Wrote(changed) {
+	if changed := newest(later, "out/step-2"); later.wrote(changed) {
 		t.Error("it has been written to since")
 	}
 	write("out/step-4/w.json", "{ }", ahead)
@@ -100,7 +101,7 @@ func TestMost(t *testing.T) {
 		{"samples are counted", profile.Samples, 0, 10, 0},
 		{"the unit is not known", "", 0, 10, 0},
 	} {
-		w := Wrapped{Match: &rewrite.Match{Profile: profile.Profile{Unit: c.unit}}, base: c.base, Made: func() int { return c.made }}
+		w := Wrapped{Match: &rewrite.Match{Profile: profile.Profile{Unit: c.unit}}, base: c.base, Inside: &seenInside{steps: c.made}}
 		if got := w.most(); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
@@ -122,34 +123,36 @@ func TestJoined(t *testing.T) {
 		}
 	}
 	m := scriptAt(t, dir, "s-*.json")
-	var kept runs.Known
-	w := &Wrapped{Match: m, Command: m.Command, Begun: time.Now().Add(-time.Hour), Keep: func(k runs.Known) { kept = k }}
-	w.List()
-	w.lived, w.ran, w.decides = true, true, true
+	w := begun(t, &Wrapped{Seen: m, Match: m, Line: m.Command, Begun: time.Now().Add(-time.Hour)}, "run", func(text string) { t.Error(text) })
+	w.list()
+	w.attempted, w.ran, w.decides = true, true, true
 	write("s-1.json")
-	w.Joined(m, "another headroom run (x, process 1)")
+	w.joined("another headroom run (x, process 1)")
 	write("s-2.json")
-	w.Joined(m, "a third one")
-	s, err := w.Newest()
+	w.joined("a third one")
+	s, err := w.newest()
 	if err != nil || s == nil || s.Path != "s-1.json" || s.Perhaps {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if why := strings.Join(w.skipped, "; "); why != "not used: s-2.json: perhaps written by another headroom run (x, process 1), which keeps its checkpoints in the same place" {
 		t.Error(why)
 	}
-	later := &Wrapped{Match: m, Command: m.Command, Begun: w.Begun}
-	later.Recall(&kept)
-	if s, err := later.Newest(); err != nil || s == nil || s.Path != "s-1.json" {
+	later := &Wrapped{Seen: m, Match: m, Line: m.Command, Folder: w.Folder}
+	if err := later.Recall(); err != nil {
+		t.Fatal(err)
+	}
+	later.Begun = w.Begun
+	if s, err := later.newest(); err != nil || s == nil || s.Path != "s-1.json" {
 		t.Errorf("later: %+v, %v", s, err)
 	}
 	write("s-3.json")
-	if s, err := later.Newest(); err != nil || s == nil || s.Path != "s-3.json" {
+	if s, err := later.newest(); err != nil || s == nil || s.Path != "s-3.json" {
 		t.Errorf("saved later: %+v, %v", s, err)
 	}
 	if err := errors.Join(os.Remove(filepath.Join(dir, "s-1.json"))); err != nil {
 		t.Fatal(err)
 	}
-	s, err = w.Newest()
+	s, err = w.newest()
 	if err != nil || s == nil || !s.Perhaps {
 		t.Fatalf("no other is left: %+v, %v", s, err)
 	}
@@ -157,7 +160,7 @@ func TestJoined(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Prepare(asked.Plan, s); err == nil || !strings.Contains(err.Error(), "cannot resume: s-3.json: perhaps written by another") {
+	if _, err := w.prepare(asked.Plan, s); err == nil || !strings.Contains(err.Error(), "cannot resume: s-3.json: perhaps written by another") {
 		t.Error(err)
 	}
 }
@@ -181,7 +184,7 @@ func TestNewestNeedsAFolder(t *testing.T) {
 		t.Fatal("the folder is known")
 	}
 	w := Wrapped{Match: m}
-	if saved, err := w.Newest(); saved != nil || err != nil {
+	if saved, err := w.newest(); saved != nil || err != nil {
 		t.Errorf("%v, %v", saved, err)
 	}
 }

@@ -38,13 +38,6 @@ type Trials struct {
 	gpus func() ([]nvml.GPU, error) // nil means nvml.GPUs; tests replace it with a fake
 }
 
-func (t *Trials) list() ([]nvml.GPU, error) {
-	if t.gpus != nil {
-		return t.gpus()
-	}
-	return nvml.GPUs()
-}
-
 // Try runs one trial of the plan p: it runs the command for a few steps, without input or
 // visible output, and with a temporary folder to write to. A trial that fits ends when
 // its steps are done. If the profile cannot limit the steps, the trial is asked to end
@@ -89,7 +82,7 @@ func (t *Trials) environment(c command.Line, p recovery.Plan) (command.Line, err
 	if t.Memory == 0 {
 		return c, nil
 	}
-	all, err := t.list()
+	all, err := listed(t.gpus)
 	if err != nil {
 		return c, &rewrite.UntriableError{Reason: fmt.Sprintf("less memory can be simulated only on a GPU: %v", err)}
 	}
@@ -111,7 +104,7 @@ func (t *Trials) live(ctx context.Context, c command.Line) (exit command.Exit, s
 	if err != nil {
 		return command.Exit{}, false, err
 	}
-	trace := &gpuTrace{c: c, list: t.list, mine: child.Owns}
+	trace := &gpuTrace{c: c, list: t.gpus, mine: child.Owns}
 	stayed, late := t.watch(ctx, child, trace)
 	exit = child.Wait()
 	exit.GPUs = trace.seen

@@ -115,7 +115,7 @@ func (r round) ended(end played) error {
 		want = []int{128 + int(r.headroom)}
 	}
 	if r.headroom != 0 && r.headroom != syscall.SIGKILL && r.after <= len(r.lines(1)) && r.runs {
-		want = append(want, 5) // the blow may come after the first life
+		want = append(want, 5) // the blow may come after the first attempt
 	}
 	all := r.lines(2)
 	whole := r.name == "none" && len(end.lines) < len(all)

@@ -75,7 +75,7 @@ func draw(random *rand.Rand) round {
 	if r.runs {
 		r.toy.leaves = strings.TrimSuffix(strings.TrimSuffix(r.toy.leaves, "deaf"), ",")
 		r.toy.fits, r.toy.breaks = 16, []string{"", "logs", "journal.jsonl", "metrics.jsonl", "lock"}[random.IntN(5)]
-		if r.child != 0 { // in the second life: the first one ends by itself
+		if r.child != 0 { // in the second attempt: the first one ends by itself
 			first = len(r.lines(1)) + 1
 		}
 	}
@@ -90,13 +90,13 @@ func draw(random *rand.Rand) round {
 	return r
 }
 
-// lines returns the lines that the toy prints in the given number of lives, without the run's name
+// lines returns the lines that the toy prints in the given number of attempts, without the run's name
 // and process IDs.
-func (r round) lines(lives int) []string {
+func (r round) lines(attempts int) []string {
 	var all []string
 	from := 1
-	for life := 1; life <= lives; life++ {
-		last := life == 2 || !r.runs
+	for attempt := 1; attempt <= attempts; attempt++ {
+		last := attempt == 2 || !r.runs
 		all = append(all, "run")
 		for _, kind := range strings.FieldsFunc(r.toy.leaves, func(c rune) bool { return c == ',' }) {
 			all = append(all, "left "+kind)

@@ -2,26 +2,18 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"headroom/cmd/headroom/ui"
-	"headroom/harness"
-	"headroom/runs"
+	"headroom/job"
 	"headroom/worker"
-	"headroom/wrap/child"
 	"headroom/wrap/command"
 )
-
-// lastWords is how long a command that has been checked may take to end once headroom has asked
-// it to stop. After that, it is killed.
-const lastWords = 10 * time.Second
 
 func checkCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
@@ -57,7 +49,10 @@ func checkAction(u *ui.UI, c *cli.Context) error {
 	}
 	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
 	answer := checked{Command: line.Masked()}
-	answer.Found, answer.Why, err = looked(c.Context, u, line)
+	answer.Found, answer.Why, err = job.Check(c.Context, u, line, readBuild().Version)
+	if start := (*command.StartError)(nil); errors.As(err, &start) {
+		return &ui.UsageError{Err: err, Hint: meant(line, start.Err)}
+	}
 	if err != nil {
 		return err
 	}
@@ -71,73 +66,6 @@ func checkAction(u *ui.UI, c *cli.Context) error {
 	}
 	return err
 }
-
-// looked runs a command until its first step has been checked. It returns what was found about
-// that step, or why nothing was found.
-func looked(ctx context.Context, u *ui.UI, line command.Line) (found []worker.Checked, why string, err error) {
-	life, err := worker.Begin(worker.Options{Mode: worker.Check, Books: nobody{}, Version: readBuild().Version})
-	if err != nil {
-		return nil, "", err
-	}
-	within := line
-	within.Env = append(life.Env(line.Env), "HEADROOM_TRIAL=1")
-	exit, err := begunAndEnded(ctx, u, within, life.Checked())
-	seen, ended := life.End()
-	if ended != nil {
-		u.Warn("the worker's folder is left behind: %v", ended)
-	}
-	select {
-	case <-life.Checked():
-		return seen.Checked, seen.Unchecked, err
-	default:
-	}
-	switch {
-	case err != nil:
-		return nil, "", err
-	case exit.Stopped:
-		return nil, "", harness.ErrInterrupted
-	case seen.OOM != nil && seen.Why != "":
-		return nil, "memory ran out in the first step, which cannot be run in pieces: " + seen.Why, nil
-	case seen.Attached:
-		return nil, fmt.Sprintf("the command exited with status %d before its optimizer took a step", exit.Code), nil
-	}
-	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(line, seen)), nil
-}
-
-// begunAndEnded starts a command, and asks it to stop when enough is closed or ctx is cancelled.
-// It returns how the command ended. The command's output goes to stderr.
-func begunAndEnded(ctx context.Context, u *ui.UI, line command.Line, enough <-chan struct{}) (exit command.Exit, err error) {
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return exit, err
-	}
-	defer func() { err = errors.Join(err, null.Close()) }()
-	child, err := child.Start(line, child.Options{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
-		Trouble: func(err error) { u.Warn("%v", err) }})
-	if start := (*command.StartError)(nil); errors.As(err, &start) {
-		return exit, &ui.UsageError{Err: err, Hint: meant(line, start.Err)}
-	}
-	if err != nil {
-		return exit, err
-	}
-	select {
-	case <-enough:
-		child.Stop()
-	case <-ctx.Done():
-		child.Stop()
-	case <-child.Done():
-	}
-	return child.Wait(), ctx.Err()
-}
-
-// nobody is a [worker.Books] that records nothing, because check keeps no run.
-type nobody struct{}
-
-func (nobody) Note(runs.Entry)          {}
-func (nobody) Survived(runs.Entry)      {}
-func (nobody) Stepped(runs.ProcessStep) {}
-func (nobody) Pieces() int              { return 0 }
-func (nobody) KeepPieces(int)           {}
 
 // safe reports whether every backward pass of the step can be run in pieces.
 func (a checked) safe() bool {

@@ -54,8 +54,8 @@ type explanation struct{ wrap.Explanation }
 
 // explained returns all that is known about w before it runs.
 func explained(w *wrapped, now time.Time) explanation {
-	e := wrap.Explain(&w.Wrapped, w.seen, w.why, wrap.Look{Files: os.DirFS("/"), Now: now, Free: machine.DiskFree})
-	e.InPlace = !w.request.NoWorker && w.mode() == worker.Armed && e.Launch.Ranks <= 1 // several ranks are only watched
+	e := w.Explain(wrap.Look{Files: os.DirFS("/"), Now: now, Free: machine.DiskFree})
+	e.InPlace = w.Worker != nil && w.Worker.Mode == worker.Armed && e.Launch.Ranks <= 1 // several ranks are only watched
 	return explanation{e}
 }
 

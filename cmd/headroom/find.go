@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -13,6 +14,13 @@ import (
 	"headroom/configs"
 	"headroom/harness"
 	"headroom/job"
+	"headroom/memory"
+	"headroom/nvml"
+	"headroom/recovery"
+	"headroom/wrap"
+	"headroom/wrap/command"
+	"headroom/wrap/profile"
+	"headroom/wrap/rewrite"
 )
 
 func findCommand(u *ui.UI) *cli.Command {
@@ -97,4 +105,183 @@ func findIn(ctx context.Context, interrupt <-chan struct{}, u *ui.UI, c *cli.Con
 type found struct {
 	Device string `json:"device,omitempty"`
 	harness.Found
+}
+
+// trialHeadroom is the share of the memory that a recommended micro-batch leaves
+// unused. It equals the default of memory.headroom.
+const trialHeadroom = 0.08
+
+// trialFlags returns the flags of find that say how to try a command.
+func trialFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with no step limit, end once memory has been flat for `TIME`"},
+		&cli.StringFlag{Name: "memory", Usage: "find what fits on a GPU with `SIZE` of memory, such as 24GiB"},
+		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
+	}
+}
+
+// foundMicro is what find answers for a command.
+type foundMicro struct {
+	Profile string        `json:"profile"`
+	Asked   recovery.Plan `json:"asked"` // the plan of the user's command
+	Device  string        `json:"device,omitempty"`
+	wrap.Found
+	Command []string `json:"command"`         // the command with the recommended plan
+	Diff    string   `json:"diff,omitempty"`  // from the user's command to Command
+	Prove   []string `json:"prove,omitempty"` // what must hold for Command to train the same, but is not known to hold
+}
+
+// findCommandsMicro finds the largest micro-batch of a command that fits, by running trials of
+// the command, and prints the answer.
+func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
+	u.Quiet = c.Bool("quiet")
+	if err := notForCommands(c, "a configuration", configFlags()); err != nil {
+		return err
+	}
+	w, err := recognised(r)
+	if unnamed := unnamedKnobs(c, r, w, err); unnamed != nil {
+		return unnamed
+	}
+	if err != nil {
+		return err
+	}
+	if w.Match == nil {
+		return ui.AsUsage(w.Why)
+	}
+	f := foundMicro{Profile: w.Match.Profile.Name, Asked: w.Asked}
+	trials, o, err := prepared(c, w, &f)
+	if err != nil {
+		return ui.AsUsage(err)
+	}
+	_, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.FindStops(again) })
+	defer done()
+	ctx, cancel := context.WithCancel(c.Context)
+	defer cancel()
+	go func() {
+		select {
+		case <-interrupt:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	trials.Trouble = func(err error) { u.Warn("%v", err) }
+	u.LooksAmong(o)
+	o.Try, o.OnTried = trials.Try, u.Tried
+	found, err := wrap.Find(ctx, o)
+	if err != nil {
+		return trialFailed(u, w.Line, err)
+	}
+	f.Found = *found
+	if err := f.rewritten(w); err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		return u.AnswerJSON(f)
+	}
+	return u.Answer(f.String())
+}
+
+// unnamedKnobs returns the error for a command that is not recognised, and whose sizes the user has
+// not named either. It names all that find has to know, so that the user learns it at once. w and
+// err are what recognised returned.
+func unnamedKnobs(c *cli.Context, r request, w *wrapped, err error) error {
+	if r.Profile != "" || !unrecognised(w, err) {
+		return nil
+	}
+	all, _ := nvml.GPUs() // without NVML there is no GPU to watch
+	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	names := rewrite.TrialKnobs(r.Knobs, len(line.GPUs(all)) > 0, c.Bool("writes-nothing"))
+	if !slices.Contains(names, "micro") && !slices.Contains(names, "accumulation") {
+		return nil
+	}
+	hint := "--knob " + strings.Join(names, "=FLAG --knob ") + "=FLAG"
+	if slices.Contains(names, "output") {
+		hint += "; --writes-nothing in place of output if it writes nothing"
+	}
+	text := "the command is not recognised, and find has to know where it sets: "
+	if len(r.Knobs) > 0 {
+		text = "find also has to know where the command sets: "
+	}
+	return ui.Usagef(hint, "%s%s", text, strings.Join(names, ", "))
+}
+
+// unrecognised reports whether what recognised returned means that no profile knows the command,
+// and that the user has not said where it sets its micro-batch.
+func unrecognised(w *wrapped, err error) bool {
+	if err != nil {
+		problem := (*profile.Error)(nil)
+		return errors.As(err, &problem) && problem.Key == "micro" && problem.Value == ""
+	}
+	if w.Match == nil {
+		return errors.As(w.Why, new(*rewrite.NotRecognisedError))
+	}
+	return w.Match.Profile.Name == "plain"
+}
+
+// prepared returns how to try the command w, or an error that says why it cannot be tried. It
+// also fills in f.Device.
+func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.FindOptions, error) {
+	o := wrap.FindOptions{Asked: w.Asked, Headroom: trialHeadroom}
+	t := &wrap.Trials{Match: w.Match, FlatFor: c.Duration("flat-for")}
+	if t.FlatFor <= 0 {
+		return t, o, wrongValue("flat-for", t.FlatFor, outOfRange)
+	}
+	if text := c.String("memory"); isSet(c, "memory") {
+		most, err := memory.Parse(text)
+		if err != nil || most <= 0 {
+			return t, o, notASize("memory", text, err)
+		}
+		t.Memory = most
+	}
+	all, err := nvml.GPUs()
+	gpus := w.Line.GPUs(all)
+	if t.Memory > 0 && len(gpus) == 0 {
+		return t, o, errors.Join(errors.New("--memory: less memory can be simulated only on a GPU, and none was found"), err)
+	}
+	for _, g := range gpus {
+		if !strings.Contains(f.Device, g.Name) {
+			f.Device = strings.TrimPrefix(f.Device+", "+g.Name, ", ")
+		}
+	}
+	if err := rewrite.Triable(w.Match, len(gpus) > 0, c.Bool("writes-nothing")); err != nil {
+		return t, o, err
+	}
+	o.Sizes, err = rewrite.Sizes(w.Match, w.Asked)
+	if err == nil && len(o.Sizes) == 0 {
+		err = errors.New("no micro-batch size keeps the effective batch the same")
+	}
+	if err != nil {
+		return t, o, fmt.Errorf("no other micro-batch can be tried: %w", err)
+	}
+	return t, o, nil
+}
+
+// rewritten fills in the fields of f that describe the command with the recommended plan.
+func (f *foundMicro) rewritten(w *wrapped) error {
+	next, err := rewrite.To(w.Match, f.Recommended, rewrite.Resume{})
+	if err != nil {
+		return fmt.Errorf("find: the command for %v: %w", f.Recommended, err)
+	}
+	f.Command, f.Diff = next.Command.Masked(), next.Diff(w.Line)
+	if !w.Trust {
+		f.Prove = next.Prove
+	}
+	return nil
+}
+
+// trialFailed returns the error that the command find is to end with, given err, which ended its
+// search. If a trial failed for a reason other than memory, the returned error carries the trial's
+// exit status, and trialFailed first prints the last output of the trial.
+func trialFailed(u *ui.UI, c command.Line, err error) error {
+	var failed *wrap.TrialError
+	switch {
+	case errors.As(err, &failed):
+		for line := range strings.Lines(failed.Last) {
+			u.Line(ui.Plain, "  | "+strings.TrimSuffix(line, "\n"))
+		}
+		return &ui.ChildError{Code: max(1, failed.Code), Err: err, Hint: "check whether the command runs without headroom; the micro-batch is not the cause"}
+	case errors.As(err, new(*command.StartError)):
+		return notStarted(c, err)
+	}
+	return err
 }

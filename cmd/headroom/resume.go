@@ -1,18 +1,14 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"headroom/cmd/headroom/ui"
 	"headroom/configs"
-	"headroom/recovery"
 	"headroom/runs"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/child"
@@ -59,7 +55,7 @@ func resumeAction(u *ui.UI, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := rival(dir, checkpoints.Place(w.Match)); err != nil {
+	if err := child.Rival(w.Runs, dir, checkpoints.Place(w.Match)); err != nil {
 		return ui.Usagef("wait for it, or end it", "%w", err)
 	}
 	live, err := openWeb(c)
@@ -67,19 +63,19 @@ func resumeAction(u *ui.UI, c *cli.Context) error {
 		return err
 	}
 	defer live.close()
-	w.verbose = c.Bool("verbose")
-	folder, err := runs.Open(dir)
-	if err != nil {
+	w.said.verbose = c.Bool("verbose")
+	if w.Folder, err = runs.Open(dir); err != nil {
 		return ui.AsUsage(err)
 	}
-	if err := errors.Join(alone(dir, true), w.earlier(folder)); err != nil { // once more, now that nobody else can start it
-		return errors.Join(err, folder.Close())
+	err = errors.Join(alone(dir, true), finished(dir, w.Line.Args)) // once more, now that nobody else can start it
+	if err == nil {
+		err = w.earlier()
 	}
-	if err := w.own(dir); err != nil {
-		return errors.Join(err, folder.Close())
+	if err != nil {
+		return errors.Join(err, w.Folder.Close())
 	}
 	live.serve(u, dir)
-	return w.lead(c.Context, u, folder, filepath.Base(dir))
+	return w.lead(c.Context, u)
 }
 
 // alone returns a usage error if the command of the run in dir is still running although its
@@ -110,7 +106,7 @@ func continuable(dir string, trust bool) (*wrapped, error) {
 	}
 	w, err := recognised(kept)
 	if err == nil && w.Match == nil {
-		err = ui.Usagef("start it with headroom run", "nothing is known about the command, so it cannot be continued: %v", w.why)
+		err = ui.Usagef("start it with headroom run", "nothing is known about the command, so it cannot be continued: %v", w.Why)
 	}
 	return w, err
 }
@@ -143,74 +139,14 @@ func readKept(dir string) (request, error) {
 	return request{Command: *kept, file: path}, nil
 }
 
-// earlier reads into w what the run's earlier processes recorded. It returns a usage error if
-// the run is finished.
-func (w *wrapped) earlier(folder *runs.Folder) error {
-	dir := folder.Dir()
-	err := finished(dir, w.Command.Args) // once more, now that this process holds the folder
-	if err != nil {
-		return err
-	}
-	if w.before, err = runs.ReadJournal(dir); err != nil {
+// earlier takes over what the run's earlier processes recorded. It returns a usage error if the
+// newest checkpoint is not theirs.
+func (w *wrapped) earlier() error {
+	if err := w.Recall(); err != nil {
 		return fmt.Errorf("resume: %w", err)
 	}
-	if len(w.before) > 0 {
-		w.Begun = w.before[0].Time
-	}
-	known, err := folder.Known()
-	if err != nil {
-		return fmt.Errorf("resume: %w", err)
-	}
-	w.Recall(known)
-	for _, e := range w.before {
-		w.Mixed = cmp.Or(e.Mixed, w.Mixed)
+	if err := w.Own(); err != nil {
+		return ui.Usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command", "%w", err)
 	}
 	return nil
-}
-
-const (
-	// clocks is how far apart the clocks of a network disk and of this machine may be.
-	clocks = 5 * time.Second
-	// lastSave is how long a command may go on saving a checkpoint after its headroom process
-	// was killed. The system sends SIGTERM to the command at the time of the kill.
-	lastSave = 2 * time.Minute
-)
-
-// own returns a usage error if the newest checkpoint was written after the run in dir had
-// ended: such a checkpoint belongs to another training run. A run that was killed counts as
-// ended at the time when it was last recorded as alive. If there is no such record, own
-// returns nil.
-func (w *wrapped) own(dir string) error {
-	status, err := runs.ReadStatus(dir)
-	if err != nil || len(w.before) == 0 {
-		return nil // there is nothing to compare with
-	}
-	last, how, margin := w.before[len(w.before)-1].Time, "had ended", clocks
-	switch {
-	case status.State == runs.StateInterrupted, status.State == runs.StateFailed:
-	case status.Every > 0: // the status says running, but this process holds the folder: the run was killed
-		how, margin = "was last alive", clocks+lastSave+time.Duration(status.Every*float64(time.Second))
-		if status.Updated.After(last) {
-			last = status.Updated
-		}
-	default:
-		return nil
-	}
-	newest, err := w.Newest()
-	if err != nil || newest == nil || w.Wrote(newest) || newest.Time.Before(last.Add(margin)) {
-		return nil // the checkpoint is looked for again when the command is started
-	}
-	return ui.Usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command",
-		"%s was written at %s, after %s %s at %s: it belongs to another training run", newest.Path, newest.Time.Format(time.DateTime), dir, how, last.Local().Format(time.DateTime))
-}
-
-// microAt returns the micro-batch that was in force at a given time, according to the
-// journal of a run. asked is the plan with which that run began.
-func microAt(journal []runs.Entry, asked recovery.Plan, at time.Time) int {
-	for _, e := range slices.Backward(journal) {
-		if e.Kind == runs.KindDecision && e.Plan != nil && !e.Time.After(at) {
-			return e.Plan.Largest()
-		}
-	}
-	return asked.Largest()
 }

@@ -55,7 +55,7 @@ func nativeScreen(u *ui.UI) {
 // wrappedScreen prints what headroom prints about a command that survives a failure in place, is
 // started again and gives up.
 func wrappedScreen(u *ui.UI) {
-	w := &wrapped{}
+	r := &reporter{UI: u}
 	for _, e := range []runs.Entry{
 		{Kind: runs.KindWarning, Text: "a checkpoint every 500 of 20000 steps (--save_steps): a failure costs up to 500 steps"},
 		{Kind: runs.KindSurvived, OOM: &memory.OutOfMemoryError{Requested: 1945 * memory.MiB, Micro: 512, Phase: memory.PhaseForward,
@@ -66,7 +66,7 @@ func wrappedScreen(u *ui.UI) {
 		{Kind: runs.KindOOM, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Text: "out of memory in backward: 1 GiB asked for, 0.2 GiB free of 18.2 GiB", Verdict: &memory.Verdict{Cause: memory.Batch}},
 		{Kind: runs.KindDecision, Text: "micro-batch 512 → 256; accumulation 1 → 2 keeps the effective batch at 512"},
 	} {
-		w.entry(u)(e)
+		r.Entry(e)
 	}
 	u.Survived(harness.Result{Failures: 2, InPlace: 1, Plan: recovery.Plan{Effective: 512, World: 1, Micro: 256}})
 	u.Failed(&ui.ChildError{Code: 1, Err: errors.New("exit status 1 after 76 s: out of memory: memory held between steps rose by 1.9 GiB over the last 20 steps"),

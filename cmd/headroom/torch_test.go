@@ -136,7 +136,7 @@ func TestTorchRunsOutOfMemory(t *testing.T) {
 		ours    []string // headroom's own flags
 		command []string // {out} stands for the output folder
 		micro   int      // largest micro-batch at the end
-		resumed bool     // the last life must continue from a checkpoint
+		resumed bool     // the last attempt must continue from a checkpoint
 		remedy  recovery.Remedy
 	}{
 		{"a plain script, too large from the start", 1_300_000, []string{"--profile", filepath.Join(dir, "plain.yaml")},

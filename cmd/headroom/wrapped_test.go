@@ -16,8 +16,10 @@ import (
 
 	"headroom/cmd/headroom/ui"
 	"headroom/configs"
+	"headroom/job"
 	"headroom/runs"
 	"headroom/wrap"
+	"headroom/wrap/child"
 	"headroom/wrap/command"
 )
 
@@ -228,14 +230,16 @@ func TestLivingCommandIsNotStartedAgain(t *testing.T) {
 	if err != nil || s.State != runs.StateStale || s.Place == "" {
 		t.Fatalf("%+v, %v", s, err)
 	}
-	if err := rival(filepath.Join("runs", "other"), s.Place); err == nil || !strings.Contains(err.Error(), text) {
+	if err := child.Rival("runs", filepath.Join("runs", "other"), s.Place); err == nil || !strings.Contains(err.Error(), text) {
 		t.Errorf("another run with the same folder: %v", err)
 	}
-	if err := errors.Join(rival(filepath.Join("runs", "other"), s.Place+"2"), rival(dir, s.Place)); err != nil {
+	if err := errors.Join(child.Rival("runs", filepath.Join("runs", "other"), s.Place+"2"), child.Rival("runs", dir, s.Place)); err != nil {
 		t.Errorf("another folder, and the run itself: %v", err)
 	}
 	_ = syscall.Kill(pid, syscall.SIGKILL)
-	after := func() error { return errors.Join(alone(dir, false), rival(filepath.Join("runs", "other"), s.Place)) }
+	after := func() error {
+		return errors.Join(alone(dir, false), child.Rival("runs", filepath.Join("runs", "other"), s.Place))
+	}
 	for late := time.Now().Add(time.Minute); after() != nil && time.Now().Before(late); { // its sleep ends a little later
 		time.Sleep(time.Millisecond)
 	}
@@ -303,19 +307,19 @@ func TestCommandCannotTell(t *testing.T) {
 func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	w := &wrapped{}
-	w.Command = command.Line{Args: []string{"python", "train.py"}, Dir: "/somewhere"}
-	w.request.Command = configs.Command{Args: w.Command.Args, Dir: w.Command.Dir, Name: "mine", Hang: configs.DefaultHang}
+	w.Wrapped = &wrap.Wrapped{Line: command.Line{Args: []string{"python", "train.py"}, Dir: "/somewhere"}}
+	w.request.Command = configs.Command{Args: w.Line.Args, Dir: w.Line.Dir, Name: "mine", Hang: configs.DefaultHang}
 	const starts = 16
 	names := make(chan string, starts)
 	var all sync.WaitGroup
 	for range starts {
 		all.Go(func() {
-			folder, name, err := w.folder("")
+			folder, err := w.folder("")
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			names <- name
+			names <- filepath.Base(folder.Dir())
 			if err := folder.Close(); err != nil {
 				t.Error(err)
 			}
@@ -331,11 +335,11 @@ func TestEveryCommandHasItsOwnFolder(t *testing.T) {
 		t.Errorf("%d starts made %v", starts, made)
 	}
 	var usage *ui.UsageError
-	if _, _, err := w.folder("train-run"); !errors.As(err, &usage) || !strings.Contains(err.Error(), "there is already a run runs/train-run") {
+	if _, err := w.folder("train-run"); !errors.As(err, &usage) || !strings.Contains(err.Error(), "there is already a run runs/train-run") {
 		t.Errorf("a name that is taken: %v", err)
 	}
 	for _, name := range []string{"../out", "a/b", ".", "-x", "x y", strings.Repeat("x", 101)} {
-		if _, _, err := w.folder(name); !errors.As(err, &usage) || !strings.Contains(err.Error(), "allowed: 1 to 100 letters") {
+		if _, err := w.folder(name); !errors.As(err, &usage) || !strings.Contains(err.Error(), "allowed: 1 to 100 letters") {
 			t.Errorf("the name %.20q: %v", name, err)
 		}
 	}
@@ -537,7 +541,7 @@ func TestResumeOfAKilledRun(t *testing.T) {
 // ran for a long time, or if an existing report would be out of date.
 func TestWorthAReport(t *testing.T) {
 	dir, begun := t.TempDir(), time.Date(2026, 1, 1, 2, 0, 0, 0, time.UTC)
-	w := &wrapped{Wrapped: wrap.Wrapped{Begun: begun}}
+	w := &wrapped{Command: job.Command{Wrapped: &wrap.Wrapped{Begun: begun}}}
 	for after, want := range map[time.Duration]bool{time.Second: false, longRun - 1: false, longRun: true, time.Hour: true} {
 		if got := w.worthAReport(dir, begun.Add(after)); got != want {
 			t.Errorf("after %v: %v, want %v", after, got, want)

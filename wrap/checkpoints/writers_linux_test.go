@@ -135,7 +135,7 @@ func TestTwoTrainings(t *testing.T) {
 		unknown = "" // nobody was seen to write the file
 		own     = "own"
 		other   = "other"
-		before  = "before" // an earlier life of this run has written it
+		before  = "before" // an earlier attempt of this run has written it
 	)
 	type file struct{ name, writer string }
 	for _, c := range []struct {
@@ -156,7 +156,7 @@ func TestTwoTrainings(t *testing.T) {
 		{"another's", []file{{"A-6", unknown}, {"B-4", other}}, 0, "A-6", "", "not used: B-4.json: written by process 7, which is not of this run", 0},
 		{"another's in the same series", []file{{"A-6", unknown}, {"A-900", other}}, 0, "A-6", "", "not used: A-900.json: written by process 7, which is not of this run", 0},
 		{"two folders", []file{{"x/last", unknown}, {"y/last", unknown}}, 0, "y/last", "x/last.json was written during", "", 0},
-		{"two folders, of two lives", []file{{"x/last", before}, {"y/last", unknown}}, 0, "y/last", "", "", 0},
+		{"two folders, of two attempts", []file{{"x/last", before}, {"y/last", unknown}}, 0, "y/last", "", "", 0},
 		{"a number that does not fit the steps made", []file{{"s-4", unknown}, {"s-900", unknown}}, 110, "s-4", "", "not used: s-900.json: this run has not got that far, so it seems to be of another one", 0},
 		{"no number fits: they count something else", []file{{"s-400", unknown}, {"s-900", unknown}}, 110, "s-900", "", "", 0},
 		{"it does not fit, but this run has written it", []file{{"s-4", unknown}, {"s-900", own}}, 110, "s-900", "", "", 0},

@@ -15,7 +15,7 @@ import (
 	"headroom/wrap/command"
 )
 
-// Child is one life of a command, with all the processes that it starts. Its methods may
+// Child is one attempt of a command, with all the processes that it starts. Its methods may
 // be called from any goroutine, even after its end.
 //
 // The command is a direct child of this process. With a controlling terminal, the two

@@ -84,7 +84,7 @@ func (l Left) Runs() bool {
 // ROCm. Programs that only watch a GPU have none of them open.
 var gpuFiles = []string{"/dev/nvidia-uvm", "/dev/kfd"}
 
-// Holds returns what the process holds that another life of the command needs: a GPU, or a file in
+// Holds returns what the process holds that another attempt of the command needs: a GPU, or a file in
 // one of places that it has open for writing. It returns "" if it holds neither. Files that are a
 // process's standard streams are its log, and are no hindrance.
 func (l Left) Holds(places []string) string {

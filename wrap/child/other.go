@@ -11,7 +11,7 @@ import (
 	"headroom/wrap/command"
 )
 
-// Child is one life of a command. It can be started only on Linux.
+// Child is one attempt of a command. It can be started only on Linux.
 type Child struct{}
 
 // Start returns an error, because commands can be run on Linux only.

@@ -261,7 +261,7 @@ func timed(b *testing.B, fill func(to *os.File)) time.Duration {
 	return time.Since(began)
 }
 
-// BenchmarkStart measures the time that a life takes in addition to the child's own time.
+// BenchmarkStart measures the time that an attempt takes in addition to the child's own time.
 // It runs the same program with os/exec and with Start, and reports the difference.
 func BenchmarkStart(b *testing.B) {
 	var plain, wrapped time.Duration

@@ -38,7 +38,7 @@ func (t *terminal) foreground() bool {
 
 // restore resets the terminal to the modes that it had when it was opened, as a shell
 // does after a signal has ended a job. Otherwise a password prompt that was killed would
-// leave the next life without echo. In the background restore does nothing, since a
+// leave the next attempt without echo. In the background restore does nothing, since a
 // background process must not change the modes.
 func (t *terminal) restore() {
 	if t.foreground() && t.modes != nil {

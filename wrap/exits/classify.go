@@ -15,7 +15,7 @@ import (
 // 1 GiB, and sampling from outside misses short peaks, so the share is not tiny.
 const LittleFree = 0.05
 
-// Classify says why one life of a command ended. It is pure: it reads no clock, does no
+// Classify says why one attempt of a command ended. It is pure: it reads no clock, does no
 // I/O and logs nothing. Its time is linear in len(e.Tail).
 //
 // Classify considers the evidence in this order, and the first item that gives a reason

@@ -7,7 +7,7 @@ import (
 	"headroom/wrap/command"
 )
 
-// Outcome is why one life of a command ended, as far as its [command.Exit] shows.
+// Outcome is why one attempt of a command ended, as far as its [command.Exit] shows.
 type Outcome struct {
 	Kind       Kind       `json:"kind"`
 	Confidence Confidence `json:"confidence"`
@@ -19,7 +19,7 @@ type Outcome struct {
 
 	Rank   int    `json:"rank"`            // rank that failed first; -1 if not known
 	Device int    `json:"device"`          // device, as that rank numbers its devices; -1 if not known
-	Error  string `json:"error,omitempty"` // text of the error that ended the life, shortened
+	Error  string `json:"error,omitempty"` // text of the error that ended the attempt, shortened
 	Where  string `json:"where,omitempty"` // the user's line in which memory ran out, as FILE:LINE; "" if not known
 
 	// Gradless says that the worker saw the failure in a call without gradients. That is an

@@ -8,7 +8,7 @@ import (
 	"headroom/wrap/command"
 )
 
-// Describe says in one sentence how a life ended.
+// Describe says in one sentence how an attempt ended.
 func Describe(o Outcome, exit command.Exit) string {
 	why := strings.Join(o.Reasons, "; ")
 	switch {
@@ -22,7 +22,7 @@ func Describe(o Outcome, exit command.Exit) string {
 	return Ending(o, exit) + ": " + why
 }
 
-// InShort says in one sentence how much memory was missing in a life, and where, in place of
+// InShort says in one sentence how much memory was missing in an attempt, and where, in place of
 // the error that the command has printed. It returns "" if that is not known.
 func InShort(o Outcome, exit command.Exit) string {
 	if !o.Kind.Memory() || o.Evidence == nil || o.Evidence.Failure.Requested <= 0 {
@@ -52,10 +52,10 @@ func bracketed(where string) string {
 	return " (" + where + ")"
 }
 
-// Ending returns a text that says how a life ended, without the reasons.
+// Ending returns a text that says how an attempt ended, without the reasons.
 func Ending(o Outcome, exit command.Exit) string { return fmt.Sprintf("%s: %s", lasted(exit), o.Kind) }
 
-// lasted returns a text with the exit status or signal of a life, and how long it lasted.
+// lasted returns a text with the exit status or signal of an attempt, and how long it lasted.
 func lasted(exit command.Exit) string {
 	how := fmt.Sprintf("exit status %d", exit.Code)
 	if exit.Signal != 0 {

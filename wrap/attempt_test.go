@@ -3,6 +3,7 @@ package wrap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,14 +15,16 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/runs"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
+	"headroom/wrap/exits"
 	"headroom/wrap/profile"
 	"headroom/wrap/rewrite"
 )
 
 // plainMatch returns the Wrapped of a plain script whose flags the user named.
-func plainMatch(t *testing.T, knobs ...string) Wrapped {
+func plainMatch(t *testing.T, knobs ...string) *Wrapped {
 	t.Helper()
 	c := command.Line{Args: strings.Fields("python mine.py --bs 32 --acc 1"), Env: []string{"A=b"}, Dir: "/home/me"}
 	m, err := rewrite.Recognise(c, profile.Builtin(), rewrite.Given{Knobs: append([]string{"micro=--bs", "accumulation=--acc"}, knobs...)})
@@ -32,20 +35,68 @@ func plainMatch(t *testing.T, knobs ...string) Wrapped {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Wrapped{Command: c, Match: m, Asked: asked.Plan, Run: "night", Number: func() int { return 3 }}
+	return &Wrapped{Line: c, Seen: m, Match: m, Asked: asked.Plan}
 }
 
-// TestPrepare checks that Prepare returns the user's own command if nothing has to change,
+// begun gives w a run that has just begun, with the given name. Each warning goes to told.
+func begun(t *testing.T, w *Wrapped, name string, told func(text string)) *Wrapped {
+	t.Helper()
+	folder, err := runs.Open(filepath.Join(t.TempDir(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := folder.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := harness.Begin(folder, harness.SessionOptions{Plan: recovery.Plan{Effective: 1, World: 1, Micro: 1}})
+	if err == nil {
+		err = s.Attempt(nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Folder, w.journal, w.Reporter = folder, s, warned(told)
+	return w
+}
+
+// warned is a [Reporter] that hears only warnings.
+type warned func(text string)
+
+func (warned) Entry(runs.Entry)                  {}
+func (warned) Say(string, ...any)                {}
+func (w warned) Warn(format string, args ...any) { w(fmt.Sprintf(format, args...)) }
+
+// seenInside is an [Inside] that has seen the given facts.
+type seenInside struct {
+	out      time.Time    // when memory runs out
+	training func() []int // the processes that are still training at the end of an attempt; nil for none
+	steps    int
+}
+
+func (i *seenInside) Begin(c command.Line) command.Line   { return c }
+func (i *seenInside) RunsOut() (at time.Time, why string) { return i.out, "it grows" }
+func (i *seenInside) Made() int                           { return i.steps }
+
+func (i *seenInside) End(o exits.Outcome) exits.Outcome {
+	if i.training != nil {
+		o.Training = i.training()
+	}
+	return o
+}
+
+// TestPrepare checks that prepare returns the user's own command if nothing has to change,
 // and that a change which headroom cannot verify needs the user's trust.
 func TestPrepare(t *testing.T) {
-	from := &Saved{Path: "out/step-4.json", Step: 4, Micro: 32, checkpoint: &checkpoints.Checkpoint{Path: "out/step-4.json"}}
+	from := &checkpoint{Path: "out/step-4.json", Step: 4, Micro: 32, found: &checkpoints.Checkpoint{Path: "out/step-4.json"}}
 	resumes := []string{"resume=--from", "checkpoints=out/step-*.json"}
 	for _, c := range []struct {
 		name     string
 		knobs    []string
 		trust    bool
 		micro    int
-		from     *Saved
+		from     *checkpoint
 		want     string
 		unproven bool
 	}{
@@ -57,7 +108,7 @@ func TestPrepare(t *testing.T) {
 	} {
 		w := plainMatch(t, c.knobs...)
 		w.Trust = c.trust
-		next, err := w.Prepare(w.Asked.WithMicro(c.micro), c.from)
+		next, err := w.prepare(w.Asked.WithMicro(c.micro), c.from)
 		var unproven *UnprovenError
 		if errors.As(err, &unproven) != c.unproven || (err != nil) != c.unproven {
 			t.Errorf("%s: %v", c.name, err)
@@ -68,15 +119,15 @@ func TestPrepare(t *testing.T) {
 		}
 	}
 	mixed := plainMatch(t)
-	mixed.Trust, mixed.Mixed = true, "matmul compares every row of the batch with every other"
-	if _, err := mixed.Prepare(mixed.Asked.WithMicro(16), nil); !errors.As(err, new(*MixedError)) || !strings.Contains(err.Error(), mixed.Mixed) {
+	mixed.Trust, mixed.mixed = true, "matmul compares every row of the batch with every other"
+	if _, err := mixed.prepare(mixed.Asked.WithMicro(16), nil); !errors.As(err, new(*MixedError)) || !strings.Contains(err.Error(), mixed.mixed) {
 		t.Errorf("smaller, although that trains something else: %v", err)
 	}
-	if next, err := mixed.Prepare(mixed.Asked, nil); err != nil || !slices.Equal(next.Command.Args, mixed.Command.Args) {
+	if next, err := mixed.prepare(mixed.Asked, nil); err != nil || !slices.Equal(next.Command.Args, mixed.Line.Args) {
 		t.Errorf("as asked, although a smaller one would train something else: %v, %v", next.Command.Args, err)
 	}
-	unknown := Wrapped{Command: command.Line{Args: []string{"make", "train"}}}
-	if next, err := unknown.Prepare(recovery.Plan{Effective: 1, World: 1, Micro: 1}, nil); err != nil || len(next.Changes) > 0 || !slices.Equal(next.Command.Args, unknown.Command.Args) {
+	unknown := Wrapped{Line: command.Line{Args: []string{"make", "train"}}}
+	if next, err := unknown.prepare(recovery.Plan{Effective: 1, World: 1, Micro: 1}, nil); err != nil || len(next.Changes) > 0 || !slices.Equal(next.Command.Args, unknown.Line.Args) {
 		t.Errorf("a command of which nothing is known: %v, %v", next.Command.Args, err)
 	}
 }
@@ -84,27 +135,23 @@ func TestPrepare(t *testing.T) {
 // TestNamed checks which variables are added to a command's environment, and that the
 // rest of it is left as the user set it.
 func TestNamed(t *testing.T) {
-	w := plainMatch(t)
-	got := w.named(w.Command, w.Asked.WithMicro(16)).Env
-	if want := []string{"A=b", "HEADROOM_RUN=night", "HEADROOM_ATTEMPT=3", "HEADROOM_MICRO=16"}; !slices.Equal(got, want) {
+	w := begun(t, plainMatch(t), "night", func(text string) { t.Error(text) })
+	got := w.named(w.Line, w.Asked.WithMicro(16)).Env
+	if want := []string{"A=b", "HEADROOM_RUN=night", "HEADROOM_ATTEMPT=1", "HEADROOM_FOLDER=" + command.Resolved(w.Folder.Dir()), "HEADROOM_MICRO=16"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	w.Folder = "/no/such/night"
-	if got := w.named(w.Command, w.Asked).Env; !slices.Contains(got, "HEADROOM_FOLDER=/no/such/night") {
-		t.Errorf("%q: the run's folder is missing", got)
-	}
 	w.Match = nil
-	if got := w.named(w.Command, w.Asked).Env; slices.ContainsFunc(got, func(v string) bool { return strings.HasPrefix(v, "HEADROOM_MICRO") }) {
+	if got := w.named(w.Line, w.Asked).Env; slices.ContainsFunc(got, func(v string) bool { return strings.HasPrefix(v, "HEADROOM_MICRO") }) {
 		t.Errorf("nothing is known of its batch, and it is told %q", got)
 	}
-	if len(w.Command.Env) != 1 {
-		t.Errorf("the user's environment has become %q", w.Command.Env)
+	if len(w.Line.Env) != 1 {
+		t.Errorf("the user's environment has become %q", w.Line.Env)
 	}
 }
 
-// TestRankErrorsOfThisLife checks that a launcher's error files are read from the log
-// folder that the command names, and that those of earlier lives are left out.
-func TestRankErrorsOfThisLife(t *testing.T) {
+// TestRankErrorsOfThisAttempt checks that a launcher's error files are read from the log
+// folder that the command names, and that those of earlier attempts are left out.
+func TestRankErrorsOfThisAttempt(t *testing.T) {
 	dir := t.TempDir()
 	begun := time.Now()
 	for name, at := range map[string]time.Time{"earlier": begun.Add(-time.Minute), "this": begun.Add(time.Second)} {
@@ -120,7 +167,7 @@ func TestRankErrorsOfThisLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w := &Wrapped{Trouble: func(err error) { t.Error(err) }}
+	w := &Wrapped{Reporter: warned(func(text string) { t.Error(text) })}
 	c := command.Line{Args: []string{"torchrun", "--log-dir", "logs", "--nproc-per-node", "2", "train.py"}, Dir: dir}
 	if got := w.rankErrors(c, begun); len(got) != 1 || got[0].Rank != 1 || got[0].Message != "torch.OutOfMemoryError: this" {
 		t.Errorf("%+v", got)
@@ -137,9 +184,9 @@ func TestGate(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	for free, waits := range map[memory.Bytes]bool{0: false, memory.GiB: false, 2 * memory.GiB: true} {
-		var told []error
-		w := &Wrapped{Free: free, Trouble: func(err error) { told = append(told, err) },
-			list: func() ([]nvml.GPU, error) { return []nvml.GPU{{Total: 8 * memory.GiB, Free: memory.GiB}}, nil }}
+		var told []string
+		w := &Wrapped{Free: free, Reporter: warned(func(text string) { told = append(told, text) }),
+			gpus: func() ([]nvml.GPU, error) { return []nvml.GPU{{Total: 8 * memory.GiB, Free: memory.GiB}}, nil }}
 		err := w.gate(ctx)
 		if errors.Is(err, harness.ErrInterrupted) != waits || (err != nil) != waits || (len(told) == 1) != waits {
 			t.Errorf("%v: %v, told %q", free, err, told)

@@ -13,24 +13,17 @@ import (
 	"headroom/wrap/rewrite"
 )
 
-// foreseen returns what Foreseen says about a command, and what the next smaller
+// foreseen returns what foreseen says about a command, and what the next smaller
 // micro-batch would change.
 func foreseen(c command.Line, g rewrite.Given, trust bool) (string, *Smaller) {
-	w := &Wrapped{Command: c, Trust: trust}
-	m, err := rewrite.Recognise(c, profile.Builtin(), g)
-	if err == nil {
-		var asked rewrite.Asked
-		if asked, err = rewrite.Asks(m); err == nil {
-			w.Match, w.Asked = m, asked.Plan
-		}
+	w := New(c, profile.Builtin(), g)
+	if w.Trust = trust; w.Match == nil {
+		return w.foreseen(), nil
 	}
-	if err != nil {
-		return w.Foreseen(), nil
-	}
-	return w.Foreseen(), w.smaller()
+	return w.foreseen(), w.smaller()
 }
 
-// TestForeseen checks that Foreseen reports in advance what would be refused once memory
+// TestForeseen checks that foreseen reports in advance what would be refused once memory
 // has run out, with the same reason, and that it reports nothing if nothing would be
 // refused.
 func TestForeseen(t *testing.T) {
@@ -74,9 +67,9 @@ func TestForeseen(t *testing.T) {
 	}
 }
 
-// TestForeseenEveryCommand checks that Foreseen repeats the reason that an explanation
+// TestForeseenEveryCommand checks that foreseen repeats the reason that an explanation
 // gives for refusing the next smaller micro-batch. If the explanation gives no reason,
-// Foreseen may only say that resuming would fail.
+// foreseen may only say that resuming would fail.
 func TestForeseenEveryCommand(t *testing.T) {
 	names, err := filepath.Glob("testdata/commands/*.txtar")
 	if err != nil || len(names) == 0 {

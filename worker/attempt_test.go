@@ -172,9 +172,9 @@ func TestGrowthIsTold(t *testing.T) {
 	}
 }
 
-// TestNextLifeKnows checks that the processes of a life are told the limit that
-// an earlier life settled on.
-func TestNextLifeKnows(t *testing.T) {
+// TestNextAttemptKnows checks that the processes of an attempt are told the limit that
+// an earlier attempt settled on.
+func TestNextAttemptKnows(t *testing.T) {
 	l := begun(t, &books{pieces: 12}, Armed)
 	c := dial(t, l)
 	c.send(helloLine(0, 1))
@@ -470,8 +470,8 @@ func TestLastWordsAreHeard(t *testing.T) {
 	}
 }
 
-// FuzzServer sends arbitrary bytes to a life, each time from a new process that has said hello. It
-// checks that the life neither ends nor hangs, and that its answers are valid.
+// FuzzServer sends arbitrary bytes to an attempt, each time from a new process that has said hello. It
+// checks that the attempt neither ends nor hangs, and that its answers are valid.
 func FuzzServer(f *testing.F) {
 	for _, text := range []string{helloLine(0, 1), oom(1, 8, 8, ""), oom(1, 8, 4, ""), `{"type":"step","rows":-1,"pieces":99999999999}`,
 		`{"type":"tomorrow","rows":4}`, `{"type":"refused"}`, "\x00\xff", `{"type":"oom","rows":0,"requested":-5,"phase":"update"}`,
@@ -499,12 +499,12 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// BenchmarkLife measures the time that a life costs a command whose processes
+// BenchmarkAttempt measures the time that an attempt costs a command whose processes
 // send no messages.
-func BenchmarkLife(b *testing.B) {
+func BenchmarkAttempt(b *testing.B) {
 	temp := b.TempDir()
 	for b.Loop() {
-		l, err := Begin(Options{Books: &books{}, temp: temp})
+		l, err := Begin(Options{Journal: &books{}, temp: temp})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -517,7 +517,7 @@ func BenchmarkLife(b *testing.B) {
 // TestFirstStepIsLookedAt checks that only the first report about a first step counts,
 // whether it says what was found or why the step cannot be checked.
 func TestFirstStepIsLookedAt(t *testing.T) {
-	looked := func(l *Life) bool {
+	looked := func(l *Attempt) bool {
 		select {
 		case <-l.Checked():
 			return true
@@ -551,7 +551,7 @@ func TestFirstStepIsLookedAt(t *testing.T) {
 	}
 }
 
-// TestWhoGoesOnTraining checks that a life names the processes that have taken steps and are still
+// TestWhoGoesOnTraining checks that an attempt names the processes that have taken steps and are still
 // connected at its end, and no others.
 func TestWhoGoesOnTraining(t *testing.T) {
 	for _, c := range []struct {

@@ -1,17 +1,16 @@
-package main
+package job
 
 import (
-	"bytes"
+	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
-	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/worker"
-	"headroom/wrap/command"
 	"headroom/wrap/exits"
 )
 
@@ -22,7 +21,7 @@ func TestAllowIsTheNextStep(t *testing.T) {
 		"batchnorm-pieces": "run the command again with --allow batchnorm-pieces, if it is acceptable that the gradients are approximate",
 		"":                 "",
 	} {
-		o := (&inside{}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Allow: allow})
+		o := (&inside{}).ended(exits.Outcome{Kind: exits.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Allow: allow})
 		if o.Hint != want {
 			t.Errorf("%s: %q", allow, o.Hint)
 		}
@@ -33,7 +32,7 @@ func TestAllowIsTheNextStep(t *testing.T) {
 func TestHintFromInside(t *testing.T) {
 	for _, c := range []struct{ before, want string }{{"", "load less"}, {"do this", "do this"}} {
 		seen := worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Hint: "load less"}
-		o := (&inside{}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory, Hint: c.before}, seen)
+		o := (&inside{}).ended(exits.Outcome{Kind: exits.OutOfMemory, Hint: c.before}, seen)
 		if o.Hint != c.want {
 			t.Errorf("%q, want %q", o.Hint, c.want)
 		}
@@ -47,19 +46,25 @@ func TestWhyNothingWasDone(t *testing.T) {
 		seen worker.Ended
 		want string
 	}{
-		{worker.Ended{Python: true, Torch: true, Watches: "several ranks would have to agree"}, "headroom: the worker was only watching: several ranks would have to agree\n"},
-		{worker.Ended{Python: true, Torch: true, Failed: "x", Watches: "several ranks would have to agree"}, "headroom: the worker was not attached: x\n"},
-		{worker.Ended{Python: true, Torch: true}, "headroom: the worker was not attached: torch was imported, but no optimizer took a step\n"},
+		{worker.Ended{Python: true, Torch: true, Watches: "several ranks would have to agree"}, "the worker was only watching: several ranks would have to agree"},
+		{worker.Ended{Python: true, Torch: true, Failed: "x", Watches: "several ranks would have to agree"}, "the worker was not attached: x"},
+		{worker.Ended{Python: true, Torch: true}, "the worker was not attached: torch was imported, but no optimizer took a step"},
 		{worker.Ended{Python: true, Torch: true, Attached: true, Watches: "several ranks would have to agree"}, ""},
 	} {
-		var out bytes.Buffer
-		u := &ui.UI{Screen: &ui.Screen{Writer: &out}}
-		_ = (&inside{u: u, journal: newSession(t)}).ended(command.Line{}, exits.Outcome{Kind: exits.OutOfMemory}, c.seen)
-		if out.String() != c.want {
-			t.Errorf("%+v: %q, want %q", c.seen, out.String(), c.want)
+		var told teller
+		_ = (&inside{to: &told, Options: worker.Options{Journal: newSession(t)}}).ended(exits.Outcome{Kind: exits.OutOfMemory}, c.seen)
+		if said := strings.Join(told, "\n"); said != c.want {
+			t.Errorf("%+v: %q, want %q", c.seen, said, c.want)
 		}
 	}
 }
+
+// teller is a [wrap.Reporter] that remembers what it is told.
+type teller []string
+
+func (t *teller) Entry(e runs.Entry)              { *t = append(*t, e.Text) }
+func (t *teller) Say(format string, args ...any)  { *t = append(*t, fmt.Sprintf(format, args...)) }
+func (t *teller) Warn(format string, args ...any) { *t = append(*t, fmt.Sprintf(format, args...)) }
 
 // newSession returns the session of a run that has just begun.
 func newSession(t *testing.T) *harness.Session {
@@ -79,11 +84,11 @@ func newSession(t *testing.T) *harness.Session {
 	return session
 }
 
-// TestStepsMadeDuringALife checks that the steps of the newest life can be asked for while its processes
-// report them, and that those of an earlier life do not count. The race detector watches.
-func TestStepsMadeDuringALife(t *testing.T) {
+// TestStepsMadeDuringAnAttempt checks that the steps of the newest attempt can be asked for while its processes
+// report them, and that those of an earlier attempt do not count. The race detector watches.
+func TestStepsMadeDuringAnAttempt(t *testing.T) {
 	session := newSession(t)
-	i := &inside{journal: session}
+	i := &inside{Options: worker.Options{Journal: session}}
 	reported := make(chan struct{})
 	go func() {
 		defer close(reported)
@@ -92,18 +97,18 @@ func TestStepsMadeDuringALife(t *testing.T) {
 		}
 	}()
 	for range 100 {
-		if made := i.stepsMade(); made < 0 || made > 99 {
+		if made := i.Made(); made < 0 || made > 99 {
 			t.Fatalf("%d steps", made)
 		}
 	}
 	<-reported
-	if made := i.stepsMade(); made != 99 {
+	if made := i.Made(); made != 99 {
 		t.Errorf("%d steps, not 99", made)
 	}
 	if err := session.Attempt(nil); err != nil {
 		t.Fatal(err)
 	}
-	if made := i.stepsMade(); made != 0 {
-		t.Errorf("%d steps of an earlier life", made)
+	if made := i.Made(); made != 0 {
+		t.Errorf("%d steps of an earlier attempt", made)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"headroom/harness"
 	"headroom/memory"
 	"headroom/nvml"
+	"headroom/recovery"
+	"headroom/runs"
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
@@ -28,20 +30,42 @@ func TestNothingIsStartedAfterARequest(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	made := filepath.Join(t.TempDir(), "made")
-	w := &Wrapped{Command: command.Line{Args: []string{"touch", made}, Env: os.Environ()}, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
+	w := begun(t, &Wrapped{Line: command.Line{Args: []string{"touch", made}, Env: os.Environ()}}, "run", func(text string) { t.Error(text) })
 	for _, stopped := range []bool{true, false} {
-		live := ctx
+		asked := ctx
 		if !stopped {
-			live = context.Background()
+			asked = context.Background()
 		}
-		_, _, err := w.Live(live, Beginning{})
+		_, _, err := w.attempt(asked, beginning{})
 		if _, missing := os.Stat(made); errors.Is(err, harness.ErrInterrupted) != stopped || (missing != nil) != stopped {
 			t.Errorf("asked to end: %v; %v, made: %v", stopped, err, missing == nil)
 		}
 	}
 }
 
-// TestOnlyARestartWaits checks that Newest waits for a fresh checkpoint to settle only if
+// TestRecordedAtTheFirstStart checks that what is known about a command is recorded once, with its
+// first start.
+func TestRecordedAtTheFirstStart(t *testing.T) {
+	w := &Wrapped{Line: command.Line{Args: []string{"true"}, Env: os.Environ()}, Why: errors.New("--watch-only was given")}
+	begun(t, w, "run", func(text string) { t.Error(text) })
+	for range 2 {
+		if _, _, err := w.attempt(context.Background(), beginning{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	journal, err := runs.ReadJournal(w.Folder.Dir())
+	var known []string
+	for _, e := range journal {
+		if e.Kind == runs.KindCommand {
+			known = append(known, e.Text)
+		}
+	}
+	if err != nil || len(known) != 1 || known[0] != "--watch-only was given" {
+		t.Errorf("%q, %v", known, err)
+	}
+}
+
+// TestOnlyARestartWaits checks that newest waits for a fresh checkpoint to settle only if
 // the command may be started again from it.
 func TestOnlyARestartWaits(t *testing.T) {
 	dir := t.TempDir()
@@ -54,14 +78,14 @@ func TestOnlyARestartWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &Wrapped{Command: c, Match: m}
+	w := begun(t, &Wrapped{Line: c, Match: m}, "run", func(text string) { t.Error(text) })
 	for _, decides := range []bool{false, true} {
 		w.decides = decides
 		if err := os.Chtimes(filepath.Join(dir, "step-7.json"), time.Time{}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		s, err := w.Newest()
+		s, err := w.newest()
 		if took := time.Since(began); err != nil || s == nil || s.Step != 7 || (took >= checkpoints.Settled) != decides {
 			t.Errorf("decides: %v: %+v, %v, after %v", decides, s, err, took)
 		}
@@ -73,10 +97,10 @@ func TestOnlyARestartWaits(t *testing.T) {
 func TestHungIsEnded(t *testing.T) {
 	for _, restart := range []bool{true, false} {
 		dir := t.TempDir()
-		told := make(chan error, 8)
-		w := &Wrapped{Number: func() int { return 1 }, Hang: 300 * time.Millisecond, Restart: restart,
-			Command: command.Line{Args: []string{"sh", "-c", `echo $$ >pid; trap 'exit 3' TERM; while ! [ -e told ]; do sleep 0.01; done`}, Env: os.Environ(), Dir: dir}}
-		w.list = func() ([]nvml.GPU, error) {
+		told := make(chan string, 8)
+		w := &Wrapped{Hang: 300 * time.Millisecond, Restart: restart,
+			Line: command.Line{Args: []string{"sh", "-c", `echo $$ >pid; trap 'exit 3' TERM; while ! [ -e told ]; do sleep 0.01; done`}, Env: os.Environ(), Dir: dir}}
+		w.gpus = func() ([]nvml.GPU, error) {
 			text, err := os.ReadFile(filepath.Join(dir, "pid"))
 			pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 			if _, gone := os.Stat(filepath.Join("/proc", strconv.Itoa(pid))); err != nil || gone != nil {
@@ -84,13 +108,13 @@ func TestHungIsEnded(t *testing.T) {
 			}
 			return []nvml.GPU{{Total: 8 * memory.GiB, Used: memory.GiB, Holders: []nvml.Holder{{PID: pid, Bytes: memory.GiB}}}}, nil
 		}
-		w.Trouble = func(err error) {
-			told <- err
+		begun(t, w, "run", func(text string) {
+			told <- text
 			if err := os.WriteFile(filepath.Join(dir, "told"), nil, 0o600); err != nil {
 				t.Error(err)
 			}
-		}
-		o, exit, err := w.Live(context.Background(), Beginning{})
+		})
+		o, exit, err := w.attempt(context.Background(), beginning{})
 		if err != nil || (o.Kind == exits.Hung) != restart || (exit.Code == 3) != restart || exit.Stopped {
 			t.Errorf("restart %v: %+v, %+v, %v", restart, o, exit, err)
 		}
@@ -119,16 +143,15 @@ func TestLeakIsLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := make(chan error, 8)
-		w := &Wrapped{Command: c, Match: m, Asked: asked.Plan, Number: func() int { return 1 }, Hang: 40 * time.Millisecond, Leave: leave,
-			RunsOut: func() RunsOut { return RunsOut{time.Now().Add(-time.Hour), "it grows"} }}
-		w.Trouble = func(err error) {
-			told <- err
+		told := make(chan string, 8)
+		w := &Wrapped{Line: c, Match: m, Asked: asked.Plan, Hang: 40 * time.Millisecond, Leave: leave, Inside: &seenInside{out: time.Now().Add(-time.Hour)}}
+		begun(t, w, "run", func(text string) {
+			told <- text
 			if err := os.WriteFile(filepath.Join(dir, "told"), nil, 0o600); err != nil {
 				t.Error(err)
 			}
-		}
-		o, exit, err := w.Live(context.Background(), Beginning{Plan: asked.Plan})
+		})
+		o, exit, err := w.attempt(context.Background(), beginning{Settings: harness.Settings{Plan: asked.Plan}})
 		if err != nil || (o.Kind == exits.Leaking) != leave || (exit.Code == 3) != leave || exit.Stopped {
 			t.Errorf("leave %v: %+v, %+v, %v", leave, o, exit, err)
 		}
@@ -138,7 +161,7 @@ func TestLeakIsLeft(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatIsInTheWayIsEnded checks what a life leaves behind before the next one starts: what
+// TestOnlyWhatIsInTheWayIsEnded checks what an attempt leaves behind before the next one starts: what
 // holds a GPU, writes to the run's files or is still training is ended, with what it has started;
 // everything else is left alone, and named in the end.
 func TestOnlyWhatIsInTheWayIsEnded(t *testing.T) {
@@ -167,34 +190,32 @@ for name in gpu writer parent child trains reader logs group; do while ! [ -s $n
 		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 		return n
 	}
-	w := &Wrapped{Command: c, Match: m, Number: func() int { return 1 }, Trouble: func(err error) { t.Error(err) }}
-	w.list = func() ([]nvml.GPU, error) {
+	w := begun(t, &Wrapped{Line: c, Match: m, Asked: recovery.Plan{Effective: 4, World: 1, Micro: 4}}, "run", func(text string) { t.Error(text) })
+	w.gpus = func() ([]nvml.GPU, error) {
 		g := nvml.GPU{Total: 8 * memory.GiB}
 		if p := pid("gpu"); p > 0 && !wraptest.Gone(strconv.Itoa(p)) {
 			g.Used, g.Holders = memory.GiB, []nvml.Holder{{PID: p, Bytes: memory.GiB}}
 		}
 		return []nvml.GPU{g}, nil
 	}
-	w.Inside = func(c command.Line) (command.Line, func(exits.Outcome) exits.Outcome) {
-		return c, func(o exits.Outcome) exits.Outcome { o.Training = []int{pid("trains")}; return o }
-	}
-	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil {
+	w.Inside = &seenInside{training: func() []int { return []int{pid("trains")} }}
+	if _, _, err := w.attempt(context.Background(), beginning{Settings: harness.Settings{Plan: w.Asked}}); err != nil {
 		t.Fatal(err)
 	}
 	inTheWay, others := []string{"gpu", "writer", "parent", "child", "trains"}, []string{"reader", "logs", "group"}
 	for _, name := range append(inTheWay, others...) {
 		wraptest.Killed(t, strconv.Itoa(pid(name)))
 		if wraptest.Gone(strconv.Itoa(pid(name))) {
-			t.Errorf("%s was ended before it was known whether another life follows", name)
+			t.Errorf("%s was ended before it was known whether another attempt follows", name)
 		}
 	}
-	text := w.Clear(context.Background())
+	text := w.clear(context.Background())
 	for _, name := range inTheWay {
 		if !wraptest.Gone(strconv.Itoa(pid(name))) || !strings.Contains(text, fmt.Sprintf("(pid %d)", pid(name))) {
 			t.Errorf("%s: gone %v, %q", name, wraptest.Gone(strconv.Itoa(pid(name))), text)
 		}
 	}
-	text = w.LeftText()
+	text = w.leftText()
 	for _, name := range others {
 		if wraptest.Gone(strconv.Itoa(pid(name))) || !strings.Contains(text, fmt.Sprintf("(pid %d)", pid(name))) {
 			t.Errorf("%s: gone %v, %q", name, wraptest.Gone(strconv.Itoa(pid(name))), text)
@@ -203,13 +224,13 @@ for name in gpu writer parent child trains reader logs group; do while ! [ -s $n
 	if !strings.HasPrefix(text, "the command left 3 processes running: ") {
 		t.Errorf("%q", text)
 	}
-	w.Match, w.Command = nil, command.Line{Args: []string{"true"}, Env: os.Environ(), Dir: dir}
-	if _, _, err := w.Live(context.Background(), Beginning{}); err != nil || w.LeftText() != text {
-		t.Errorf("after another life: %v, %q, want %q", err, w.LeftText(), text)
+	w.Match, w.Line = nil, command.Line{Args: []string{"true"}, Env: os.Environ(), Dir: dir}
+	if _, _, err := w.attempt(context.Background(), beginning{Settings: harness.Settings{Plan: w.Asked}}); err != nil || w.leftText() != text {
+		t.Errorf("after another attempt: %v, %q, want %q", err, w.leftText(), text)
 	}
 	_ = syscall.Kill(pid("group"), syscall.SIGKILL)
 	wraptest.Eventually(t, "it is reaped", func() bool { _, err := os.Stat("/proc/" + strconv.Itoa(pid("group"))); return err != nil })
-	if !strings.HasPrefix(w.LeftText(), "the command left 2 processes running: ") {
-		t.Errorf("%q", w.LeftText())
+	if !strings.HasPrefix(w.leftText(), "the command left 2 processes running: ") {
+		t.Errorf("%q", w.leftText())
 	}
 }

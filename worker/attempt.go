@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"headroom/harness"
 	"headroom/memory"
-	"headroom/runs"
 )
 
 // Mode determines what a worker does about out-of-memory failures.
@@ -31,38 +31,28 @@ const (
 // they change the training slightly.
 var Allowances = []string{"batchnorm-pieces"}
 
-// Books receives the records of what happens in a life. It is a [harness.Session], or what
-// records nothing.
-type Books interface {
-	Note(runs.Entry)
-	Survived(runs.Entry)
-	Stepped(runs.ProcessStep)
-	Pieces() int
-	KeepPieces(rows int)
-}
-
-// Options are the options of a life. Books is required.
+// Options are the options of an attempt. Journal is required; an Attempt uses only what records
+// failures, steps and how many rows fit.
 type Options struct {
 	Mode    Mode
-	Books   Books
+	Journal harness.Journal
 	Version string   // the version that the package reports; "" for its own
 	Allow   []string // some of Allowances
 
 	temp string // folder for temporary files; "" is the system's
 }
 
-// Life looks after one life of a command: the time from a start of the command
-// until all of its processes have ended.
-type Life struct {
+// Attempt looks after one attempt of a command, from inside its processes.
+type Attempt struct {
 	o        Options
-	limit    int // most rows to run at once, as earlier lives settled on; 0 if none did
+	limit    int // most rows to run at once, as earlier attempts settled on; 0 if none did
 	folder   *folder
 	listener *net.UnixListener
 	ctx      context.Context
 	cancel   context.CancelFunc
 	all      sync.WaitGroup // goroutines for connections, accept and sweep
 
-	mu      sync.Mutex // guards the books and what follows
+	mu      sync.Mutex // guards what follows
 	ended   Ended
 	notes   int             // entries that were written to the journal
 	talks   map[*talk]bool  // open connections
@@ -71,7 +61,7 @@ type Life struct {
 	told    map[string]bool // keys of once-only entries that have been written
 }
 
-// Ended holds what a life has observed by its end.
+// Ended holds what an attempt has observed by its end.
 type Ended struct {
 	Attached bool   // a process said hello
 	Python   bool   // a Python process found the package
@@ -99,7 +89,7 @@ type Ended struct {
 	Boundary []memory.Bytes
 	Every    int
 	// Training lists the processes that had taken optimizer steps and went on running at the
-	// end of the life.
+	// end of the attempt.
 	Training []int
 }
 
@@ -107,37 +97,39 @@ type Ended struct {
 const socketMost = 107
 
 // Begin unpacks the package and opens the socket. In the background it removes folders
-// that killed processes of this user left behind. The caller must end the life.
-func Begin(o Options) (*Life, error) {
+// that killed processes of this user left behind. The caller must end the attempt.
+func Begin(o Options) (*Attempt, error) {
 	f, err := makeFolder(o.temp, o.Version)
 	if err != nil {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}
-	l := &Life{o: o, limit: o.Books.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, checked: make(chan struct{})}
-	l.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: l.socket(), Net: "unix"})
+	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, checked: make(chan struct{})}
+	a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.socket(), Net: "unix"})
 	if err == nil {
-		err = os.Chmod(l.socket(), 0o600)
+		if err = os.Chmod(a.socket(), 0o600); err != nil {
+			err = errors.Join(err, a.listener.Close())
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the worker's socket: %w", errors.Join(err, l.close(), f.remove()))
+		return nil, fmt.Errorf("open the worker's socket: %w", errors.Join(err, f.remove()))
 	}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.all.Go(l.accept)
-	l.all.Go(func() { sweep(filepath.Dir(f.dir), time.Now().Add(-abandoned)) })
-	return l, nil
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.all.Go(a.accept)
+	a.all.Go(func() { sweep(filepath.Dir(f.dir), time.Now().Add(-abandoned)) })
+	return a, nil
 }
 
 // Checked returns a channel that is closed when a process has checked its first step, or
 // has said why it cannot.
-func (l *Life) Checked() <-chan struct{} { return l.checked }
+func (a *Attempt) Checked() <-chan struct{} { return a.checked }
 
 // RunsOut returns when a process will run out of memory if the memory that it holds keeps
 // growing, and why. If several processes will, it returns the earliest time. The time is
 // zero if none is expected to run out of memory.
-func (l *Life) RunsOut() (at time.Time, why string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for t := range l.talks {
+func (a *Attempt) RunsOut() (at time.Time, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for t := range a.talks {
 		if !t.out.IsZero() && (at.IsZero() || t.out.Before(at)) {
 			at, why = t.out, t.grown
 		}
@@ -147,41 +139,34 @@ func (l *Life) RunsOut() (at time.Time, why string) {
 
 // check keeps what a process found in its first step, or why it cannot check that step.
 // Only the first report counts.
-func (l *Life) check(found []Checked, why string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (a *Attempt) check(found []Checked, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	select {
-	case <-l.checked:
+	case <-a.checked:
 	default:
-		l.ended.Checked, l.ended.Unchecked = found, why
-		close(l.checked)
+		a.ended.Checked, a.ended.Unchecked = found, why
+		close(a.checked)
 	}
 }
 
-func (l *Life) socket() string { return filepath.Join(l.folder.dir, "wire") }
+func (a *Attempt) socket() string { return filepath.Join(a.folder.dir, "wire") }
 
 // caller returns the address from which lastCall connects.
-func (l *Life) caller() string { return filepath.Join(l.folder.dir, "end") }
-
-func (l *Life) close() error {
-	if l.listener == nil {
-		return nil
-	}
-	return l.listener.Close()
-}
+func (a *Attempt) caller() string { return filepath.Join(a.folder.dir, "end") }
 
 // Env returns env with additional variables, by which Python finds the package and the
 // socket. The user's own PYTHONPATH is kept and comes after the package's folder.
-func (l *Life) Env(env []string) []string {
-	path := l.folder.inject()
+func (a *Attempt) Env(env []string) []string {
+	path := a.folder.inject()
 	for _, entry := range env {
 		if users, ok := strings.CutPrefix(entry, "PYTHONPATH="); ok && users != "" {
-			path = l.folder.inject() + string(os.PathListSeparator) + users
+			path = a.folder.inject() + string(os.PathListSeparator) + users
 		}
 	}
-	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+l.socket(), "HEADROOM_WORKER="+string(l.o.Mode))
-	if len(l.o.Allow) > 0 {
-		env = append(env, "HEADROOM_ALLOW="+strings.Join(l.o.Allow, ","))
+	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.socket(), "HEADROOM_WORKER="+string(a.o.Mode))
+	if len(a.o.Allow) > 0 {
+		env = append(env, "HEADROOM_ALLOW="+strings.Join(a.o.Allow, ","))
 	}
 	return env
 }
@@ -193,33 +178,33 @@ const farewell = 2 * time.Second
 // there already.
 const going = 100 * time.Millisecond
 
-// End ends the life. It must be called once the command has ended. It reads all messages that
-// processes have sent, removes the folder, and returns what the life has observed. A process
+// End ends the attempt. It must be called once the command has ended. It reads all messages that
+// processes have sent, removes the folder, and returns what the attempt has observed. A process
 // that the command has left running goes on without the worker.
-func (l *Life) End() (Ended, error) {
-	l.lastCall()
-	err := l.close()
-	l.mu.Lock()
-	for t := range l.talks {
+func (a *Attempt) End() (Ended, error) {
+	a.lastCall()
+	err := a.listener.Close()
+	a.mu.Lock()
+	for t := range a.talks {
 		patience := farewell
 		if unix.Kill(t.pid, 0) == nil {
 			patience = going
 		}
 		_ = t.conn.SetReadDeadline(time.Now().Add(patience)) // otherwise the read waits for the process
 	}
-	l.mu.Unlock()
-	l.cancel()
-	l.all.Wait()
-	l.ended.Python, l.ended.Torch, l.ended.Failed = l.left("python"), l.left("torch"), l.leftText("failed")
-	l.ended.Watches = l.leftText("watches")
-	return l.ended, errors.Join(ignoreClosed(err), l.folder.remove())
+	a.mu.Unlock()
+	a.cancel()
+	a.all.Wait()
+	a.ended.Python, a.ended.Torch, a.ended.Failed = a.left("python"), a.left("torch"), a.leftText("failed")
+	a.ended.Watches = a.leftText("watches")
+	return a.ended, errors.Join(err, a.folder.remove())
 }
 
-// lastCall connects to the life's own socket and waits until accept has reached this
+// lastCall connects to the attempt's own socket and waits until accept has reached this
 // connection. Every process that connected earlier is accepted first, even if it is
 // already gone.
-func (l *Life) lastCall() {
-	c, err := net.DialUnix("unix", &net.UnixAddr{Name: l.caller(), Net: "unix"}, &net.UnixAddr{Name: l.socket(), Net: "unix"})
+func (a *Attempt) lastCall() {
+	c, err := net.DialUnix("unix", &net.UnixAddr{Name: a.caller(), Net: "unix"}, &net.UnixAddr{Name: a.socket(), Net: "unix"})
 	if err != nil {
 		return // the socket has been removed
 	}
@@ -230,15 +215,15 @@ func (l *Life) lastCall() {
 
 // accept accepts connections from processes of this user until lastCall
 // connects.
-func (l *Life) accept() {
+func (a *Attempt) accept() {
 	for {
-		c, err := l.listener.AcceptUnix()
+		c, err := a.listener.AcceptUnix()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
 			select { // no file descriptors are left, perhaps only for a moment
-			case <-l.ctx.Done():
+			case <-a.ctx.Done():
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -246,19 +231,19 @@ func (l *Life) accept() {
 		}
 		pid, uid, err := peer(c)
 		switch {
-		case c.RemoteAddr().String() == l.caller():
+		case c.RemoteAddr().String() == a.caller():
 			_ = c.Close()
 			return
 		case err != nil || !admitted(uid, os.Getuid()):
 			_ = c.Close() // a process of another user
 			continue
 		}
-		t := &talk{life: l, conn: c, pid: pid, cuts: map[int]int{}}
-		l.mu.Lock()
-		l.talks[t] = true
-		l.reached++
-		l.mu.Unlock()
-		l.all.Go(t.listen)
+		t := &talk{attempt: a, conn: c, pid: pid, cuts: map[int]int{}}
+		a.mu.Lock()
+		a.talks[t] = true
+		a.reached++
+		a.mu.Unlock()
+		a.all.Go(t.listen)
 	}
 }
 
@@ -268,24 +253,17 @@ func (l *Life) accept() {
 func admitted(uid, own int) bool { return uid == own }
 
 // left reports whether a process left a file called name beside the socket.
-func (l *Life) left(name string) bool {
-	_, err := os.Lstat(filepath.Join(l.folder.dir, name))
+func (a *Attempt) left(name string) bool {
+	_, err := os.Lstat(filepath.Join(a.folder.dir, name))
 	return err == nil
 }
 
 // leftText returns the first textMost bytes of the file called name beside the socket, or
 // "" if there is none.
-func (l *Life) leftText(name string) string {
-	text, err := os.ReadFile(filepath.Join(l.folder.dir, name))
+func (a *Attempt) leftText(name string) string {
+	text, err := os.ReadFile(filepath.Join(a.folder.dir, name))
 	if err != nil {
 		return ""
 	}
 	return string(text[:min(len(text), textMost)])
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
 }

@@ -1,0 +1,66 @@
+package job
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"headroom/harness"
+	"headroom/recovery"
+	"headroom/runs"
+	"headroom/worker"
+	"headroom/wrap"
+)
+
+// Command is a run of a wrapped command. The caller sets the fields, opens the run's folder, and
+// closes it after Run. Only one goroutine may use it, except where a method says otherwise.
+type Command struct {
+	*wrap.Wrapped
+	Policy  recovery.Policy // what may be done if memory runs out
+	Worker  *worker.Options // without a Journal, which Run adds; nil keeps the worker out of the command's processes
+	Version string          // of headroom, for the journal
+}
+
+// Run starts the command, and starts it again for as long as headroom has a remedy for its
+// failures. The int is the exit status of the newest attempt, with which headroom is to exit. The
+// error is as for [wrap.Wrapped.Run], or a *[checkpoints.KeptElsewhereError].
+func (c *Command) Run(ctx context.Context) (harness.Result, int, error) {
+	ctx, stop := untilEnded(ctx)
+	defer stop()
+	release, err := c.Claim()
+	if err != nil {
+		return harness.Result{}, 0, err
+	}
+	defer release()
+	plan := c.Asked
+	if c.Match == nil {
+		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
+	}
+	o := harness.SessionOptions{Plan: plan, Policy: c.Policy, Version: c.Version, OnEntry: c.Reporter.Entry}
+	if _, secrets := runs.Masked(c.Line.Args); len(secrets) > 0 {
+		o.Scrub = runs.Scrub(secrets)
+	}
+	session, err := harness.Begin(c.Folder, o)
+	if err != nil {
+		return harness.Result{}, 1, err
+	}
+	if c.Worker != nil {
+		i := &inside{Options: *c.Worker, to: c.Reporter}
+		i.Journal = session
+		c.Inside = i
+	}
+	return c.Wrapped.Run(ctx, session)
+}
+
+// untilEnded returns a context that ends when headroom is asked to end. Such signals are meant for
+// the command. Each is passed on to it, and none ends headroom before the command has ended. After
+// a signal, the command is not started again.
+func untilEnded(ctx context.Context) (context.Context, context.CancelFunc) {
+	ends := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	if len(ends) == 0 { // to NotifyContext that would mean all signals
+		return ctx, func() {}
+	}
+	return signal.NotifyContext(ctx, ends...)
+}

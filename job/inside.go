@@ -1,0 +1,117 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"headroom/memory"
+	"headroom/runs"
+	"headroom/worker"
+	"headroom/wrap"
+	"headroom/wrap/command"
+	"headroom/wrap/exits"
+)
+
+// inside is a [wrap.Inside]: the worker, and what it has seen in the outcome of an attempt.
+type inside struct {
+	worker.Options // of every attempt
+	to             wrap.Reporter
+
+	line    command.Line    // the command of the newest attempt
+	attempt *worker.Attempt // nil between two attempts, and if the worker could not be set up
+	failed  error           // why it could not
+	blind   bool            // it is not known how many steps the newest attempt has made
+}
+
+// Begin implements [wrap.Inside]. If the worker cannot be set up, the command runs without it.
+func (i *inside) Begin(c command.Line) command.Line {
+	i.line, i.blind = c, true
+	if i.attempt, i.failed = worker.Begin(i.Options); i.failed == nil {
+		c.Env = i.attempt.Env(c.Env)
+	}
+	return c
+}
+
+// End implements [wrap.Inside].
+func (i *inside) End(o exits.Outcome) exits.Outcome {
+	if i.failed != nil {
+		return i.ended(o, worker.Ended{Failed: i.failed.Error()})
+	}
+	seen, err := i.attempt.End()
+	if i.attempt = nil; err != nil {
+		i.to.Warn("the worker's folder is left behind: %v", err)
+	}
+	i.blind = !seen.Attached && !seen.Torch
+	return i.ended(o, seen)
+}
+
+// Made implements [wrap.Inside].
+func (i *inside) Made() int {
+	if i.blind {
+		return -1
+	}
+	return i.Journal.Made()
+}
+
+// RunsOut implements [wrap.Inside].
+func (i *inside) RunsOut() (at time.Time, why string) {
+	if i.attempt == nil {
+		return at, why
+	}
+	return i.attempt.RunsOut()
+}
+
+// ended returns the outcome of an attempt with what the worker saw added to it. If the attempt
+// failed and the worker was never attached, ended records why.
+func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
+	o.Mixed, o.Training = seen.Mixed, seen.Training
+	switch {
+	case seen.OOM != nil:
+		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
+		if o.Hint == "" && o.Kind.Memory() {
+			o.Hint = helps(seen)
+		}
+		return o
+	case seen.Attached || !o.Kind.Memory() && o.Kind != exits.Failed:
+		return o
+	}
+	why := errors.New("not attached: " + unattached(i.line, seen))
+	if seen.Failed == "" && seen.Watches != "" { // it would have done nothing in any case
+		why = errors.New("only watching: " + unattached(i.line, seen))
+	}
+	i.Journal.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
+	if o.Kind.Memory() {
+		i.to.Say("the worker was %v", why)
+	}
+	return o
+}
+
+// helps returns what would help against a failure that the worker has seen, or "" if it is not
+// known.
+func helps(seen worker.Ended) string {
+	if seen.Allow != "" {
+		return "run the command again with --allow " + seen.Allow + ", if it is acceptable that the gradients are approximate"
+	}
+	if seen.Hint == "" && seen.Mixed != "" {
+		return "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
+	}
+	return seen.Hint
+}
+
+// unattached says why no process of the command c reported to headroom.
+func unattached(c command.Line, seen worker.Ended) string {
+	switch {
+	case seen.Failed != "":
+		return seen.Failed
+	case seen.Watches != "":
+		return seen.Watches
+	case seen.Torch:
+		return "torch was imported, but no optimizer took a step"
+	case c.Isolated() != "":
+		return fmt.Sprintf("python %s ignores PYTHONPATH or skips the site module, and the worker needs both", c.Isolated())
+	case seen.Python:
+		return "torch was never imported"
+	}
+	return "no Python process read PYTHONPATH: the command starts none, or replaces the environment"
+}
