@@ -110,6 +110,7 @@ func TestProofs(t *testing.T) {
 		{"replays.py"},
 		{"changes.py"},
 		{"idle.py"},
+		{"host.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},

@@ -7,6 +7,7 @@ line and globals.
 
 from __future__ import annotations
 
+import sys
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Callable
 
@@ -21,9 +22,17 @@ _known: dict[tuple[int, int], tuple[CodeType, CodeType]] = {}
 _relay: Any = lambda _headroom, args, kwargs: _headroom(*args, **kwargs)  # noqa: E731
 
 
+def called(func: Callable, args: tuple, kwargs: dict) -> Any:
+    """Calls a function."""
+    return func(*args, **kwargs)
+
+
 def relay(frame: FrameType) -> Callable[[Callable, tuple, dict], Any]:
     """Returns a function that calls a function with the given arguments, in the name of the line that has called
-    what PyTorch hands to a tensor's class. ``frame`` is the frame that called ``__torch_function__``."""
+    what PyTorch hands to a tensor's class. ``frame`` is the frame that called ``__torch_function__``. While a debugger or
+    a profiler looks, the function is called in our name: a breakpoint on the line would stop here, too."""
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        return called
     if frame.f_code is _HANDLE:  # called by a function of PyTorch's that is written in Python, and that by the line
         frame = frame.f_back.f_back or frame  # type: ignore[union-attr]
     code, line = frame.f_code, frame.f_lineno

@@ -1615,3 +1615,36 @@ def a_teacher_gets_plain_tensors(t: Training) -> str:
         F.mse_loss(out, wanted).backward()
         t.optimizer.step()
     return "" if seen == [True, True] else f"{seen}"
+
+
+@check
+def a_result_is_a_tensor_of_torch_by_name(t: Training) -> str:
+    """Libraries that do not import torch, such as wandb, tensorboardX and opt_einsum, tell a tensor by the name and the
+    module of its class."""
+    kind = type(t.net(t.x))
+    return "" if kind is not Tensor and (str(kind), kind.__module__) == (str(Tensor), "torch") else f"{kind}"
+
+
+@check
+def a_debugger_sees_each_line_once(t: Training) -> str:
+    """A tracer, and a profiler, see no function that looks like one of the script's."""
+    seen: list[str] = []
+
+    def step() -> None:
+        out = t.net(t.x)
+        loss = out.square().mean() * 2
+        loss.backward()
+        t.optimizer.step()
+
+    def tracer(frame: Any, event: str, arg: Any) -> Any:
+        if frame.f_code.co_filename == __file__ and frame.f_code.co_name == "step":
+            seen.extend([event] if not event.startswith("c_") else [])
+            return tracer
+        return None
+
+    for look in (sys.settrace, sys.setprofile):
+        look(tracer)
+        step()
+        look(None)
+    want = ["call", *["line"] * 4, "return", "call", "return"]
+    return "" if seen == want else f"{seen}"

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..callsite import relay
+from ..callsite import called, relay
 from ..failure import Refused, Survival, clean, is_out_of_memory, release_frames, unframed
 from ..hooks.changes import Change
 from ..hooks.genuine import apart, clone, is_backward, numel
@@ -27,11 +27,6 @@ from .deferred_functions import DeferredFunction, changed
 from .recovery import Recovery, Way
 
 LARGE = 1 << 24  # elements of a tensor whose functions may fail for want of memory rather than use the host's
-
-
-def called(func: Callable, args: tuple, kwargs: dict) -> Any:
-    """Calls a function."""
-    return func(*args, **kwargs)
 
 
 def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:

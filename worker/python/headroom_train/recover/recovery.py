@@ -74,12 +74,15 @@ class Recovery:
                 why = why or bare(refused)  # its own traceback would keep this frame, and what the frame holds
                 if refused.final:
                     break
-        self.refused(failure, why or Refused("there is no other way to make the call"), training)
+        why = why or Refused("there is no other way to make the call")
+        if self.spill.why_not is not None:
+            why = why.more(f"{why}; {self.spill.why_not}")
+        self.refused(failure, why, training)
 
     def open_spill(self) -> None:
         """Raises :class:`Refused` if memory of the host cannot be used for what does not fit."""
         if not self.spill.opened():
-            raise Refused(f"memory of the host cannot be used: {self.spill.why_not or 'no GPU is in use'}")
+            raise Refused(self.spill.why_not or "no GPU is in use")
 
     def withheld(self, limits: Sequence[Limits]) -> Any:
         """A context for a call that fails if the GPU's memory is not enough for it, although there is memory of the

@@ -78,11 +78,9 @@ class Spill:
             try:
                 supported()
                 self._pools[device] = Pool(wanted(os.environ.get("HEADROOM_SPILL", ""), host_memory()), device)
-            except Unavailable as e:
-                self.why_not = str(e)
-                return False
-            except Exception as e:  # memory of the host is a last resort: without it the step fails as it would have
-                self.why_not = f"{type(e).__name__}: {e}"
+            except Exception as e:  # without memory of the host the step fails as it would have
+                said = str(e) if isinstance(e, Unavailable) else f"{type(e).__name__}: {e}"
+                self.why_not = f"memory of the host cannot be used: {said}"
                 return False
             _warm(device)
         return True

@@ -402,7 +402,9 @@ class Recorded(torch.Tensor):
 
 
 _PLAIN = (Recorded, torch.Tensor, torch.nn.Parameter)  # classes that leave it to ours what a function does
-Recorded.__name__ = Recorded.__qualname__ = "Tensor"  # the type's name that a script sees for its own results
+# The type's name that a script sees for its own results. Libraries that must not import torch, such as wandb, go by it.
+Recorded.__name__ = Recorded.__qualname__ = "Tensor"
+Recorded.__module__ = "torch"
 
 
 def place_of(tensor: torch.Tensor) -> Optional[Place]:

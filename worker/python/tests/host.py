@@ -1,0 +1,106 @@
+"""Checks what is decided and said about memory of the host, without a GPU.
+
+python host.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import trial
+from forked import checked
+
+trial.attach()
+
+from headroom_train.spill import pool, spill  # noqa: E402
+
+GIB = 1 << 30
+
+
+class Imitated:
+    """A pool of which so much is in use, one number for each step."""
+
+    def __init__(self, used: list[int]) -> None:
+        self._used, self.held, self.ballast = used, 0, True
+
+    def used(self) -> int:
+        return self._used.pop(0)
+
+    def hold(self) -> Any:
+        self.held += 1
+        return object()
+
+    def release_ballast(self) -> None:
+        self.ballast = False
+
+
+def how_much() -> str:
+    """Half of what the host has free, unless the user has said something else; never more than it has."""
+    cases = {("", 8 * GIB): 4 * GIB, ("off", 8 * GIB): 0, ("1024", 8 * GIB): 1024, (str(9 * GIB), 8 * GIB): 8 * GIB}
+    got = {given: spill.wanted(*given) for given in cases}
+    return "" if got == cases else f"{got}"
+
+
+def slower() -> str:
+    """A step is compared with the median of those that did not spill, once there are three of them."""
+    pace = spill.Pace()
+    said = [
+        pace.step(s, spilled) for s, spilled in ((1, False), (9, True), (1, False), (4, False), (3, True), (2, True))
+    ]
+    if said != [None, None, None, None, 3.0, 2.0] or (pace.spilled, pace.lost) != (3, 3.0):
+        return f"{said}, {pace.spilled}, {pace.lost}"
+    return ""
+
+
+def told() -> str:
+    """Spilling is told at the first step whose duration can be compared, then at most every fifteen minutes, and at the
+    end."""
+    said: list[str] = []
+    now = 0.0
+    s = spill.Spill(said.append, lambda: now)
+    used = [0, 0, 0, 0, GIB, 2 * GIB, GIB, 0, GIB]
+    s._pools[0] = Imitated(used)  # type: ignore[assignment]
+    for i, seconds in enumerate((0, 1, 1, 1, 3, 3, 900, 1, 2)):
+        now += seconds
+        s.step(i)
+    s.ends()
+    want = [
+        "step 4 uses 1.0 GiB of the host's memory and takes 3.0 times as long: the GPU's is not enough",
+        "step 6 uses 1.0 GiB of the host's memory and takes 900.0 times as long: the GPU's is not enough",
+        "4 steps used up to 2.0 GiB of the host's memory, which took 904 s",
+    ]
+    return "" if said == want else f"{said}"
+
+
+def withheld() -> str:
+    """What is withheld is taken from every pool, and a library's failure gives it the ballast; PyTorch's own does not."""
+    s = spill.Spill(lambda text: None)
+    imitated = Imitated([])
+    s._pools[0] = imitated  # type: ignore[assignment]
+    with s.withheld():
+        pass
+    s.release_ballast(trial.torch.OutOfMemoryError("CUDA out of memory"))
+    kept = imitated.ballast
+    s.release_ballast(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"))
+    return "" if (imitated.held, kept, imitated.ballast) == (1, True, False) else f"{imitated.__dict__}"
+
+
+def the_host() -> str:
+    """What the host has free is a plausible number here."""
+    with open("/proc/meminfo") as f:
+        total = int(f.readline().split()[1]) << 10
+    return "" if 0 < pool.host_memory() <= total else f"{pool.host_memory()} of {total}"
+
+
+def without_a_gpu() -> str:
+    """Nothing is opened, and no reason is given, where no GPU is in use."""
+    s = spill.Spill(lambda text: None)
+    return "" if not s.opened() and s.why_not is None and not s.open else f"{s.why_not}"
+
+
+CHECKS: list[Callable[[], str]] = [how_much, slower, told, withheld, the_host, without_a_gpu]
+
+if __name__ == "__main__":
+    sys.exit(checked(CHECKS, 2))
