@@ -111,6 +111,7 @@ func TestProofs(t *testing.T) {
 		{"changes.py"},
 		{"idle.py"},
 		{"host.py"},
+		{"twopass.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},

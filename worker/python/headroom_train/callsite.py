@@ -29,8 +29,8 @@ def called(func: Callable, args: tuple, kwargs: dict) -> Any:
 
 def relay(frame: FrameType) -> Callable[[Callable, tuple, dict], Any]:
     """Returns a function that calls a function with the given arguments, in the name of the line that has called
-    what PyTorch hands to a tensor's class. ``frame`` is the frame that called ``__torch_function__``. While a debugger or
-    a profiler looks, the function is called in our name: a breakpoint on the line would stop here, too."""
+    what PyTorch hands to a tensor's class. ``frame`` is the frame that called ``__torch_function__``. While a debugger
+    or a profiler looks, the function is called in our name: a breakpoint on the line would stop here, too."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return called
     if frame.f_code is _HANDLE:  # called by a function of PyTorch's that is written in Python, and that by the line

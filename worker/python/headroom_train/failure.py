@@ -113,6 +113,7 @@ class Survival(NamedTuple):
             "call": "the same call again",
             "host": "the same call again, with saved tensors on the host",
             "spill": "the same again, with memory of the host for what does not fit on the GPU",
+            "two-pass": f"{self.rows} rows in {self.number} pieces, each computed twice",
             "batch": "the whole batch again",
             "step": "the optimizer's step again",
         }

@@ -75,7 +75,8 @@ def told() -> str:
 
 
 def withheld() -> str:
-    """What is withheld is taken from every pool, and a library's failure gives it the ballast; PyTorch's own does not."""
+    """What is withheld is taken from every pool, and a library's failure gives it the ballast; PyTorch's own does
+    not."""
     s = spill.Spill(lambda text: None)
     imitated = Imitated([])
     s._pools[0] = imitated  # type: ignore[assignment]

@@ -7,14 +7,14 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, clean, is_out_of_memory
+from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_memory
 from ..hooks.genuine import in_place, numel
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, foreign, make, postpone
 from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor, recorded
 from ..tape.tape import Entry, Tape, place_of
 from ..tape.trees import mapped, tensors_in
-from .recovery import Recovery
+from .recovery import Recovery, Way
 
 _SAME_FOR_OTHER_ROWS = "the loss is the same for other rows, so it is not known how it depends on them"
 
@@ -78,9 +78,10 @@ class DeferredFunction:
             self._replace(self._resolved)
             if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
                 return recovery.guarded(self._result)
+            return self._with_values()
         except Refused as why:
-            recovery.refused(failure, why)
-        return self._with_values()
+            refused = bare(why)
+        return self._otherwise(failure, refused)
 
     def _recorded(self) -> Sequence[torch.Tensor]:
         return recorded(self._args, self._kwargs)
@@ -194,8 +195,29 @@ class DeferredFunction:
                     raise
                 failed = e
             clean(failed)
-        why = Refused("an operation after the loss runs out of memory too")
-        self._recovery.refused(self._tape.step.failure, why)
+        raise (Unrepeatable if once else Refused)("an operation after the loss runs out of memory too")
+
+    def _otherwise(self, failure: Any, why: Refused) -> Any:
+        """Calls the function where the step cannot be run in pieces: the results that the script holds become real."""
+        recovery, tape, deferred = self._recovery, self._tape, self._deferred
+        if tape.step.done or tape.why_not:
+            recovery.refused(failure, why)
+
+        def by(way: str) -> Way:
+            def go(reason: Optional[Refused]) -> Any:
+                if way == "spill":
+                    recovery.open_spill()
+                count = recovery.guarded(lambda: deferred.make_real(way))
+                self._replace(self._real)
+                result = self._with_values()
+                if count and not tape.step.preemptive:
+                    recovery.report.survived(failure, Survival(way, reason, deferred.plan.batch, count))
+                return result
+
+            return go
+
+        on_gpu = ["host", "spill"] if any(known.device.type == "cuda" for known in deferred.plan.slots.values()) else []
+        return recovery.recover(failure, [by(way) for way in ("two-pass", "batch", *on_gpu)], why=why)
 
     def _result(self) -> Any:
         """Records the function on results without values, or computes the values where it cannot be recorded."""

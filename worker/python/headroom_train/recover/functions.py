@@ -209,7 +209,7 @@ class Functions:
         of finished steps that require no gradient are replaced by their values. If any other tensor is deferred, raises
         its failure; ``refused`` is the reason that is reported."""
         self._recovery.left_behind([place_of(t) for t in taped])  # type: ignore[misc]
-        args, kwargs = mapped(self._recovery.old, args), mapped(self._recovery.old, kwargs)
+        args, kwargs = mapped(self._recovery.current, args), mapped(self._recovery.current, kwargs)
         for t in recorded(args, kwargs):
             if place_of(t).deferred:  # type: ignore[union-attr]
                 self._recovery.refused(place_of(t).tape.step.failure, Refused(self._recovery.observe or refused))  # type: ignore[union-attr]

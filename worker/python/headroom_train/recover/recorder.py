@@ -141,13 +141,13 @@ class Recorder(Recovery):
         return self._recorded(tape, record, entry, taped, args, kwargs)
 
     def _usable(self, args: tuple, kwargs: dict) -> tuple[list, tuple, dict]:
-        """The recorded tensors among a call's arguments, and the arguments. Deferred tensors of finished steps are
-        replaced by their values."""
+        """The recorded tensors among a call's arguments, and the arguments, in which real tensors take the places of
+        deferred ones where there are any."""
         taped = recorded(args, kwargs)
         self.left_behind([place_of(t) for t in taped])  # type: ignore[misc]
-        if not any(place_of(t).deferred and place_of(t).tape.step.done for t in taped):  # type: ignore[union-attr]
+        if not any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
             return taped, args, kwargs
-        args, kwargs = mapped(self.old, args), mapped(self.old, kwargs)
+        args, kwargs = mapped(self.current, args), mapped(self.current, kwargs)
         return recorded(args, kwargs), args, kwargs
 
     def _recorded(

@@ -61,13 +61,18 @@ class Recovery:
             return False
         return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
-    def recover(self, failure: Optional[BaseException], ways: Sequence[Way], training: bool = True) -> Any:
+    def recover(
+        self,
+        failure: Optional[BaseException],
+        ways: Sequence[Way],
+        training: bool = True,
+        why: Optional[Refused] = None,
+    ) -> Any:
         """Goes on by the first of the ways that holds, and returns what that returns. If none does, reports the reason
-        that the first one gave, and raises the failure. No further way is tried once one has found that nothing of the
-        step may be repeated."""
-        why: Optional[Refused] = None
+        that the first one gave, or ``why`` if an earlier one has given that, and raises the failure. No further way is
+        tried once one has found that nothing of the step may be repeated."""
         self.spill.release_ballast(failure)
-        for way in ways:
+        for way in ways if why is None or not why.final else ():
             try:
                 return way(why)
             except Refused as refused:
@@ -159,15 +164,16 @@ class Recovery:
         except Refused as why:
             self.refused(tape.step.failure, why)
 
-    def old(self, t: Any) -> Any:
-        """The values of ``t`` if it is a deferred tensor of a finished step and requires no gradient; else ``t``
-        itself."""
+    def current(self, t: Any) -> Any:
+        """What takes the place of ``t`` in a call: the real tensor if ``t`` is a deferred one that has been made real,
+        its values if it belongs to a finished step and requires no gradient, else ``t`` itself."""
         place = place_of(t) if isinstance(t, torch.Tensor) else None
-        return (
-            t
-            if place is None or not place.deferred or not place.tape.step.done or t.requires_grad
-            else self.value_of(t)
-        )
+        if place is None or not place.deferred or place.tape.deferred is None:
+            return t
+        real = place.tape.deferred.whole(place.slot)
+        if real is not None:
+            return real
+        return self.value_of(t) if place.tape.step.done and not t.requires_grad else t
 
     def deferred_of(self, tape: Tape, first: Entry) -> Deferred:
         """Returns the tape's :class:`Deferred`, and makes it if there is none. If the tape has no entries yet,

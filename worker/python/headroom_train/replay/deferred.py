@@ -29,7 +29,8 @@ from ..sandbox.sandbox import rehearsal
 from ..tape.graph import KEEP, sequence, walk, within
 from ..tape.snapshot import Snapshot, attributes, submodules
 from ..tape.tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
-from .pieces import by_pieces, gradients, pieces_of
+from .pieces import by_pieces, gradients, on_host, pieces_of
+from .twopass import two_pass
 
 NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU that has made them
 LEFT = -1  # the slot of a tensor that a module left behind
@@ -282,9 +283,81 @@ class Deferred:
         self._read = len(self.tape.entries)
         return self._makers[slot]
 
+    def whole(self, slot: int) -> Optional[torch.Tensor]:
+        """The real tensor of a slot with the rows of the batch, if :meth:`make_real` has made it."""
+        return self._scalars.get(slot) if slot in self.plan.slots and self.plan.slots[slot].axis is not None else None
+
     def real(self, slot: int) -> Optional[torch.Tensor]:
         """The real scalar, if it has been handed back."""
         return self._scalars.get(slot)
+
+    def make_real(self, way: str) -> int:
+        """Gives the results that the script holds values and graphs: of pieces that are computed twice if ``way`` is
+        "two-pass", otherwise of the whole batch, for "host" with saved tensors on the host. Returns the number of
+        pieces, 0 if all of them are real already. Raises :class:`Refused` if that is impossible."""
+        release_frames(self.tape.step.failure)
+        rows, later = self._to_make(False)
+        if not rows and not later:
+            return 0
+        if not self.tape.step.preemptive:
+            clean(thorough=False)
+        try:
+            return self._make_real(way, rows, later)
+        except Refused:
+            again = self._to_make(True)
+            if way != "two-pass" or again == (rows, later):
+                raise
+        return self._make_real(way, *again)  # functions may relate rows although the modules do not
+
+    def _make_real(self, way: str, rows: list[int], later: list[int]) -> int:
+        """Makes ``rows`` real, and runs the functions that have made ``later`` on them."""
+        tape, plan, count = self.tape, self.plan, 1
+        entries, after = needed(tape, rows), random_state()
+        unchanged(tape, entries)
+        self._confirm(entries)
+        confirm(tape, plan, entries)
+        self._begun = self._begun or (tape.random if tape.step.complete else after)
+        set_random_state(self._begun)
+        try:
+            if way == "two-pass":
+                with unseen(tape, plan), self.sizes.withheld():
+                    made, count = two_pass(tape, plan, entries, rows, self.sizes)
+            else:
+                with unseen(tape, plan), torch.enable_grad(), on_host() if way == "host" else nullcontext():
+                    made = run(tape, None, entries, None)
+        finally:
+            if tape.step.complete:
+                set_random_state(after)
+        real = {**self._scalars, **{s: made[s] for s in rows}}
+        for i in sorted({tape.entries.index(self.maker(s)) for s in later}):
+            run(tape, None, [i], None, real)
+        self._scalars.update({s: real[s] for s in (*rows, *later)})
+        if way == "two-pass":
+            self.sizes.confirm(count)
+        # The traceback of the original exception holds the script's frames, and with them the results.
+        tape.step.fails(bare(tape.step.failure))
+        return count
+
+    def _to_make(self, modules: bool) -> tuple[list[int], list[int]]:
+        """The slots of results that have to become real: those with the rows of the batch, only of modules if
+        ``modules`` is true, and what functions have computed from them."""
+        rows, later = set(), set()
+        todo = [s for s in self._held() if s not in self._scalars]
+        while todo:
+            slot = todo.pop()
+            if slot in self._scalars or slot in rows or slot in later:
+                continue
+            entry = self.maker(slot)
+            if self.plan.slots[slot].axis is not None and (entry.module is not None or not modules):
+                rows.add(slot)
+                continue
+            if entry.module is not None or entry.fresh or entry.inplace:
+                raise Refused(
+                    "a number that a module computes, or that is changed in place, belongs to the whole batch"
+                )
+            later.add(slot)
+            todo += entry.references()[0]
+        return sorted(rows), sorted(later)
 
     def unite(self, slot: int) -> None:
         """Makes real a number of the batch that is about to be changed in place, and all others that share memory with
