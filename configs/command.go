@@ -38,7 +38,7 @@ type Command struct {
 	WatchOnly      bool     // never change the command, and never start it again
 	Observe        bool     // the worker inside PyTorch only watches
 	NoWorker       bool     // nothing is put inside the command's processes
-	Allow          []string // names of measures that are allowed although the training is then not bit-for-bit the same
+	Allow          []string // names of the profile's fallbacks that are allowed although the training is then not bit-for-bit the same
 
 	origins map[string]string
 }
@@ -83,7 +83,7 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.Observe} }},
 	{"no_worker", "Whether to keep headroom out of the command's processes entirely.", "false",
 		func(c *Command) value { return boolean{&c.NoWorker} }},
-	{"allow", "What to allow even though training is then not bit-for-bit the same: the profile's\nfallbacks, such as recompute, and batchnorm-pieces (docs/inside.md).", "[recompute, no-workers]",
+	{"allow", "Fallbacks of the profile to allow even though training is then not bit-for-bit the same,\nsuch as recompute.", "[recompute, no-workers]",
 		func(c *Command) value { return words{&c.Allow, "names, as in [recompute]"} }},
 }
 

@@ -21,11 +21,10 @@ const (
 // InPlace says how a failure was survived inside a process. Way is "" if it is only known that
 // the step was finished.
 type InPlace struct {
-	Way         Way    `json:"way,omitempty"`
-	Rows        int    `json:"rows,omitempty"`   // of the whole batch, if it was run in pieces
-	Pieces      int    `json:"pieces,omitempty"` // in which it was run
-	Approximate bool   `json:"approximate,omitempty"`
-	Why         string `json:"why,omitempty"` // why the batch was not run in pieces, or in what way the gradients are approximate
+	Way    Way    `json:"way,omitempty"`
+	Rows   int    `json:"rows,omitempty"`   // of the whole batch, if it was run in pieces
+	Pieces int    `json:"pieces,omitempty"` // in which it was run
+	Why    string `json:"why,omitempty"`    // why the batch was not run in pieces
 }
 
 // String says what was done, and why.
@@ -43,10 +42,7 @@ func (p InPlace) String() string {
 	case WayStep:
 		text = "the optimizer's step again"
 	}
-	switch {
-	case p.Approximate:
-		text += " (approximate, as allowed: " + p.Why + ")"
-	case p.Why != "":
+	if p.Why != "" {
 		text += " (" + p.Why + ")"
 	}
 	return text

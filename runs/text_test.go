@@ -15,7 +15,6 @@ func TestSentences(t *testing.T) {
 	for want, e := range map[string]Entry{
 		wrong + "survived in place: 40 rows in 4 pieces":                                            {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 4}, Verdict: because(memory.Batch)},
 		wrong + "survived in place: 40 rows in 4 pieces; so it is":                                  {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 4}, Verdict: because(memory.Leak)},
-		wrong + "survived in place: 40 rows in 2 pieces (approximate, as allowed: each by itself)":  {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 2, Approximate: true, Why: "each by itself"}},
 		wrong + "survived in place: the same call again (no batch)":                                 {InPlace: &InPlace{Way: WayCall, Why: "no batch"}, Verdict: because(memory.Model)},
 		wrong + "survived in place: the same call again, with saved tensors on the host (no batch)": {InPlace: &InPlace{Way: WayHost, Why: "no batch"}, Verdict: because(memory.Unknown)},
 		wrong + "survived in place: the whole batch again (no batch); so it is":                     {InPlace: &InPlace{Way: WayBatch, Why: "no batch"}, Verdict: because(memory.Foreign)},

@@ -27,17 +27,12 @@ const (
 	Check   Mode = "check"   // like Armed, but it checks the first step instead of carrying it out
 )
 
-// Allowances are the names of the things that a user may allow the worker to do even though
-// they change the training slightly.
-var Allowances = []string{"batchnorm-pieces"}
-
 // Options are the options of an attempt. Journal is required; an Attempt uses only what records
 // failures, steps and how many rows fit.
 type Options struct {
 	Mode    Mode
 	Journal harness.Journal
-	Version string   // the version that the package reports; "" for its own
-	Allow   []string // some of Allowances
+	Version string // the version that the package reports; "" for its own
 
 	temp string // folder for temporary files; "" is the system's
 }
@@ -79,7 +74,6 @@ type Ended struct {
 	Where string
 	Why   string // why the failure was left to the command's own code, or "" if it was not
 	Hint  string // what the user can do about it, or ""
-	Allow string // what the user could allow instead, one of [Allowances], or ""
 	// Mixed says how a step's result was seen to depend on which rows are in a batch together, so
 	// that smaller micro-batches would train something else. It is "" if no step was seen to.
 	Mixed string
@@ -164,11 +158,7 @@ func (a *Attempt) Env(env []string) []string {
 			path = a.folder.inject() + string(os.PathListSeparator) + users
 		}
 	}
-	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.socket(), "HEADROOM_WORKER="+string(a.o.Mode))
-	if len(a.o.Allow) > 0 {
-		env = append(env, "HEADROOM_ALLOW="+strings.Join(a.o.Allow, ","))
-	}
-	return env
+	return append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.socket(), "HEADROOM_WORKER="+string(a.o.Mode))
 }
 
 // farewell is the time that End may take to read the rest of a connection whose process is gone.
