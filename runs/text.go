@@ -14,6 +14,7 @@ const (
 	WayPieces Way = "pieces" // the batch was run in pieces
 	WayCall   Way = "call"   // the same call was made again
 	WayHost   Way = "host"   // the same call was made again, with saved tensors in host memory
+	WaySpill  Way = "spill"  // the same was done again, with memory of the host for what does not fit on the GPU
 	WayBatch  Way = "batch"  // the whole batch was run again
 	WayStep   Way = "step"   // the optimizer's step was made again
 )
@@ -37,6 +38,8 @@ func (p InPlace) String() string {
 		text = "the same call again"
 	case WayHost:
 		text = "the same call again, with saved tensors on the host"
+	case WaySpill:
+		text = "the same again, with memory of the host for what does not fit on the GPU"
 	case WayBatch:
 		text = "the whole batch again"
 	case WayStep:

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +34,9 @@ type Options struct {
 	Mode    Mode
 	Journal harness.Journal
 	Version string // the version that the package reports; "" for its own
+	// Spill is how much of the host's memory a process may use for what does not fit on its
+	// GPU; 0 is none, and nil leaves it to the process.
+	Spill *memory.Bytes
 
 	temp string // folder for temporary files; "" is the system's
 }
@@ -158,7 +162,15 @@ func (a *Attempt) Env(env []string) []string {
 			path = a.folder.inject() + string(os.PathListSeparator) + users
 		}
 	}
-	return append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.socket(), "HEADROOM_WORKER="+string(a.o.Mode))
+	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.socket(), "HEADROOM_WORKER="+string(a.o.Mode))
+	switch {
+	case a.o.Spill == nil:
+	case *a.o.Spill == 0:
+		env = append(env, "HEADROOM_SPILL=off")
+	default:
+		env = append(env, "HEADROOM_SPILL="+strconv.FormatInt(int64(*a.o.Spill), 10))
+	}
+	return env
 }
 
 // farewell is the time that End may take to read the rest of a connection whose process is gone.

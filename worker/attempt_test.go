@@ -211,6 +211,23 @@ func TestLimitIsKept(t *testing.T) {
 	}
 }
 
+// TestMemoryOfTheHostIsBounded checks by which variable a process learns how much of the host's
+// memory it may use, and that nothing is set if nothing was given.
+func TestMemoryOfTheHostIsBounded(t *testing.T) {
+	for want, spill := range map[string]*memory.Bytes{"": nil, "HEADROOM_SPILL=off": new(memory.Bytes), "HEADROOM_SPILL=1610612736": new(1536 * memory.MiB)} {
+		l, err := Begin(Options{Journal: &books{}, Spill: spill, temp: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := l.Env([]string{"A=b"})
+		ended(t, l)
+		at := slices.IndexFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "HEADROOM_SPILL=") })
+		if want == "" && at >= 0 || want != "" && (at < 0 || env[at] != want) {
+			t.Errorf("%q, want %q", env, want)
+		}
+	}
+}
+
 // TestReasonOfARefusal checks that the kind of a reason is recorded.
 func TestReasonOfARefusal(t *testing.T) {
 	b := &books{}

@@ -117,6 +117,7 @@ For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, sa
 	"--hang":            "; a sign of life is output, GPU work or a new checkpoint",
 	"--observe":         "; a step that runs out of memory is left to COMMAND",
 	"--restart-leaking": ": just after it has saved one, if it would run out of memory before the next",
+	"--spill":           ", for each process that trains with PyTorch 2.8 or later; half of what the host has free if not given",
 	"--allow":           ", although training is then not bit-for-bit the same; may be repeated",
 	"--metrics":         "; they are at http://ADDRESS/metrics",
 	"--flat-for":        "; TIME must be longer than an optimizer step, and is a minute if not given",

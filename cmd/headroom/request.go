@@ -51,6 +51,7 @@ func tendFlags() []cli.Flag {
 		boolFlag("no-worker", "keep the worker out of COMMAND's processes"),
 		boolFlag("restart-hung", "if COMMAND hangs, restart it from its newest checkpoint"),
 		boolFlag("restart-leaking", "if COMMAND leaks memory, restart it from a new checkpoint"),
+		&cli.StringFlag{Name: "spill", Usage: "`SIZE|off`: memory of the host for what does not fit on a GPU"},
 		&cli.StringSliceFlag{Name: "allow", Usage: "allow the profile's fallback `NAME`, such as recompute"},
 	}
 }
@@ -146,6 +147,16 @@ func (r *request) override(c *cli.Context) error {
 			return notASize("free", free, err)
 		}
 	}
+	if spill := c.String("spill"); isSet(c, "spill") {
+		var most memory.Bytes
+		if spill != "off" {
+			var err error
+			if most, err = memory.Parse(spill); err != nil || most <= 0 {
+				return notASize("spill", spill, err)
+			}
+		}
+		r.Spill = &most
+	}
 	switch {
 	case isSet(c, "world") && r.World < 1:
 		return wrongValue("world", r.World, outOfRange)
@@ -172,6 +183,8 @@ func (r *request) contradiction() error {
 		return ui.Usagef("leave out one of them", "--observe has no effect with --no-worker")
 	case r.RestartLeaking && r.NoWorker:
 		return ui.Usagef("leave out one of them", "--restart-leaking has no effect with --no-worker: it is the worker that sees a leak")
+	case r.Spill != nil && (r.NoWorker || r.Observe || r.WatchOnly):
+		return ui.Usagef("leave out one of them", "--spill has no effect with --no-worker, --observe or --watch-only")
 	case r.RestartHung && r.Hang == 0:
 		return ui.Usagef("leave out one of them", "--restart-hung has no effect with --hang 0")
 	}

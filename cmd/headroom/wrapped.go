@@ -77,7 +77,7 @@ func recognised(r request) (*wrapped, error) {
 	known.Runs = configs.RunsDir()
 	w := &wrapped{request: r, Command: job.Command{Wrapped: known, Policy: recovery.Policy{Relaunches: 3, Waits: 10}, Version: readBuild().named()}}
 	if !r.NoWorker {
-		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version}
+		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Spill: r.Spill}
 		if r.Observe || r.WatchOnly {
 			w.Worker.Mode = worker.Observe
 		}
