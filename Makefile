@@ -1,5 +1,5 @@
 # make build | run | test | check | bench | clean
-# make torch | browser | test-torch TORCH=VERSION | kernels | gpu-bundle | gpu-test | gpu-bench
+# make torch | browser | test-torch TORCH=VERSION | kernels | spill | gpu-bundle | gpu-test | gpu-bench
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +20,7 @@ export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
 # cmd/headroom/man.go generates the manual page instead.
 TAGS := -tags cuda,urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch test-torch kernels gpu-bundle gpu-test gpu-bench browser
+.PHONY: build run test check bench clean torch test-torch kernels spill gpu-bundle gpu-test gpu-bench browser
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -123,6 +123,12 @@ kernels: $(NVRTC)
 
 $(NVRTC):
 	python3 -m pip install -q --no-deps --target $@ nvidia-cuda-nvrtc-cu11==11.8.89
+
+# The allocator for memory of the host, for this machine's architecture. It needs no
+# library, not even that of C, so that it loads wherever PyTorch runs.
+SPILL := worker/python/headroom_train/spill
+spill:
+	gcc -O2 -shared -fPIC -nostdlib -s -Wl,--build-id=none -Wl,-z,max-page-size=4096 -o $(SPILL)/area-$$(uname -m).so $(SPILL)/area.c
 
 # Binaries for a GPU machine without Go: copy the checkout with dist/gpu to it and
 # run cuda/gpu-test.sh dist/gpu, or bench/gpu-bench.sh dist/gpu OUT.

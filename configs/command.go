@@ -35,10 +35,13 @@ type Command struct {
 	// command has saved a checkpoint and memory would run out before the next one, the
 	// command is ended and started again from the saved checkpoint.
 	RestartLeaking bool
-	WatchOnly      bool     // never change the command, and never start it again
-	Observe        bool     // the worker inside PyTorch only watches
-	NoWorker       bool     // nothing is put inside the command's processes
-	Allow          []string // names of measures that are allowed although the training is then not bit-for-bit the same
+	WatchOnly      bool // never change the command, and never start it again
+	Observe        bool // the worker inside PyTorch only watches
+	NoWorker       bool // nothing is put inside the command's processes
+	// Spill is how much of the host's memory a process of the command may use for what does
+	// not fit on its GPU; 0 is none, and nil means half of what the host has free.
+	Spill *memory.Bytes
+	Allow []string // names of the profile's fallbacks that are allowed although the training is then not bit-for-bit the same
 
 	origins map[string]string
 }
@@ -83,7 +86,9 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.Observe} }},
 	{"no_worker", "Whether to keep headroom out of the command's processes entirely.", "false",
 		func(c *Command) value { return boolean{&c.NoWorker} }},
-	{"allow", "What to allow even though training is then not bit-for-bit the same: the profile's\nfallbacks, such as recompute, and batchnorm-pieces (docs/inside.md).", "[recompute, no-workers]",
+	{"spill", "How much of the host's memory a PyTorch process may use for what does not fit on its GPU,\nor \"off\". If not given, half of what the host has free.", "64GiB",
+		func(c *Command) value { return limit{&c.Spill} }},
+	{"allow", "Fallbacks of the profile to allow even though training is then not bit-for-bit the same,\nsuch as recompute.", "[recompute, no-workers]",
 		func(c *Command) value { return words{&c.Allow, "names, as in [recompute]"} }},
 }
 

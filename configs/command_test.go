@@ -36,6 +36,7 @@ free: 60GiB
 hang: 90s
 restart_hung: true
 restart_leaking: true
+spill: 64GiB
 allow: [recompute]
 `)
 	c, err := LoadCommand(path)
@@ -44,7 +45,7 @@ allow: [recompute]
 	}
 	want := &Command{Args: []string{"torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1e-4", "", "*.txt", "yes"}, Dir: filepath.Join(filepath.Dir(path), "sub"),
 		Name: "night", Profile: filepath.Join(filepath.Dir(path), "own.yaml"), Knobs: []string{"micro=--bs@total", "accumulation=$ACC"}, World: 2, Trust: true,
-		Free: 60 * memory.GiB, Hang: 90 * time.Second, RestartHung: true, RestartLeaking: true, Allow: []string{"recompute"}, origins: c.origins}
+		Free: 60 * memory.GiB, Hang: 90 * time.Second, RestartHung: true, RestartLeaking: true, Spill: new(64 * memory.GiB), Allow: []string{"recompute"}, origins: c.origins}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v", c)
 	}
@@ -72,7 +73,7 @@ func TestLoadCommandProblems(t *testing.T) {
 			"night.yaml:4: trust: maybe: neither true nor false; allowed: true or false",
 			"night.yaml:5: name: a/b: not a valid name for a folder; allowed: 1 to 100 letters",
 			"night.yaml:6: profile: [x]: a list, not text",
-			"night.yaml:7: colour: red: unknown key; the known keys are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker and allow",
+			"night.yaml:7: colour: red: unknown key; the known keys are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker, spill and allow",
 			"night.yaml: command: missing; write the words of the training command",
 		}},
 		{"command: python train.py\n", []string{"night.yaml:1: command: python train.py: not a list; allowed: a list of words, as in [python, train.py]"}},
@@ -148,6 +149,7 @@ func TestDocumentOfACommand(t *testing.T) {
 			Hang:    rapid.SampledFrom([]time.Duration{DefaultHang, 0, 90 * time.Second}).Draw(r, "hang"), Free: memory.Bytes(rapid.IntRange(0, 1<<40).Draw(r, "free"))}
 		c.RestartHung = c.Hang > 0 && rapid.Bool().Draw(r, "restart")
 		c.RestartLeaking = rapid.Bool().Draw(r, "leaking")
+		c.Spill = rapid.SampledFrom([]*memory.Bytes{nil, new(memory.Bytes), new(64 * memory.GiB), new(memory.Bytes(12345))}).Draw(r, "spill")
 		if rapid.Bool().Draw(r, "named") {
 			c.Knobs = []string{"micro=$BS", "accumulation=--acc"}
 		}
@@ -180,7 +182,7 @@ func TestDocumentOfACommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadCommand(commandFile(t, strings.NewReplacer("# dir:", "dir:", "# name:", "name:", "# profile:", "profile:", "# knobs:", "knobs:", "# world:", "world:", "# free:", "free:", "# hang:", "hang:", "# restart_hung:", "restart_hung:", "# restart_leaking:", "restart_leaking:").Replace(string(text)))); err != nil {
+	if _, err := LoadCommand(commandFile(t, strings.NewReplacer("# dir:", "dir:", "# name:", "name:", "# profile:", "profile:", "# knobs:", "knobs:", "# world:", "world:", "# free:", "free:", "# hang:", "hang:", "# restart_hung:", "restart_hung:", "# restart_leaking:", "restart_leaking:", "# spill:", "spill:").Replace(string(text)))); err != nil {
 		t.Errorf("the examples: %v", err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"headroom/memory"
 )
 
 // words is a list of words. It is not empty, and its first word is not empty.
@@ -86,6 +88,27 @@ func (v settings) node() *yaml.Node {
 }
 
 func (v settings) allowed() string { return "names and values, as in {micro: --batch-size}" }
+
+// limit is an amount of memory that may be used. "off" is 0, and nil means that none is given.
+type limit struct{ p **memory.Bytes }
+
+func (v limit) set(n *yaml.Node) error {
+	var b memory.Bytes
+	if err := (size{&b, "off"}).set(n); err != nil {
+		return err
+	}
+	*v.p = &b
+	return nil
+}
+
+func (v limit) node() *yaml.Node {
+	if *v.p == nil {
+		return plain("")
+	}
+	return size{*v.p, "off"}.node()
+}
+
+func (v limit) allowed() string { return size{zero: "off"}.allowed() }
 
 // duration is a length of time. zero is the word that means 0.
 type duration struct {

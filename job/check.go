@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"headroom/harness"
+	"headroom/memory"
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
@@ -23,7 +24,8 @@ const lastWords = 10 * time.Second
 // that step, or why nothing was found. version is headroom's. The error is a *[command.StartError]
 // if the command cannot be started.
 func Check(ctx context.Context, to wrap.Reporter, line command.Line, version string) (found []worker.Checked, why string, err error) {
-	attempt, err := worker.Begin(worker.Options{Mode: worker.Check, Journal: nobody{}, Version: version})
+	// A step that needed the host's memory must not count as one that fits.
+	attempt, err := worker.Begin(worker.Options{Mode: worker.Check, Journal: nobody{}, Version: version, Spill: new(memory.Bytes)})
 	if err != nil {
 		return nil, "", err
 	}

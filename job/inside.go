@@ -90,9 +90,6 @@ func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 // helps returns what would help against a failure that the worker has seen, or "" if it is not
 // known.
 func helps(seen worker.Ended) string {
-	if seen.Allow != "" {
-		return "run the command again with --allow " + seen.Allow + ", if it is acceptable that the gradients are approximate"
-	}
 	if seen.Hint == "" && seen.Mixed != "" {
 		return "a smaller batch would train something else; activation checkpointing in the model, or a GPU with more memory, would not"
 	}

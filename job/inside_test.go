@@ -14,20 +14,6 @@ import (
 	"headroom/wrap/exits"
 )
 
-// TestAllowIsTheNextStep checks that a command that ended because something was not allowed
-// gets that as its hint, and that no other command does.
-func TestAllowIsTheNextStep(t *testing.T) {
-	for allow, want := range map[string]string{
-		"batchnorm-pieces": "run the command again with --allow batchnorm-pieces, if it is acceptable that the gradients are approximate",
-		"":                 "",
-	} {
-		o := (&inside{}).ended(exits.Outcome{Kind: exits.OutOfMemory}, worker.Ended{Attached: true, OOM: &memory.OutOfMemoryError{Requested: 1}, Allow: allow})
-		if o.Hint != want {
-			t.Errorf("%s: %q", allow, o.Hint)
-		}
-	}
-}
-
 // TestHintFromInside checks that what a process says would help is passed on, unless something else is known to help.
 func TestHintFromInside(t *testing.T) {
 	for _, c := range []struct{ before, want string }{{"", "load less"}, {"do this", "do this"}} {

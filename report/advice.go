@@ -113,9 +113,9 @@ func adviseMicro(in Input, r *Report) string {
 // inPieces says that steps ran in pieces, which needs no change of the command. It does
 // not recommend a smaller batch with accumulation, because a loss may need all rows of
 // the batch in one place, which pieces keep and accumulation does not. It returns "" if
-// the newest step did not run in pieces, or if pieces were approximate.
+// the newest step did not run in pieces.
 func inPieces(r *Report) string {
-	if len(r.seen) == 0 || r.Failures.InPlace == 0 || r.Outcome.State != Finished || r.Failures.Approximate {
+	if len(r.seen) == 0 || r.Failures.InPlace == 0 || r.Outcome.State != Finished {
 		return ""
 	}
 	s := r.seen[len(r.seen)-1]

@@ -93,11 +93,7 @@ func (r *Report) commandsBatchCard() Card {
 	c := Card{Question: "Effective batch", Answer: "as the command sets it", Tone: Info, Note: "no plan was changed"}
 	var notes []string
 	if r.Failures.InPlace > 0 {
-		note := "steps that ran out of memory still gave the result of the whole batch"
-		if r.Failures.Approximate {
-			note = "in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"
-		}
-		notes = append(notes, note)
+		notes = append(notes, "steps that ran out of memory still gave the result of the whole batch")
 	}
 	// A new plan has been used only if a step was made in an attempt that began after the
 	// change.

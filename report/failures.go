@@ -13,17 +13,16 @@ import (
 
 // Failures sums up the failures in the ledger.
 type Failures struct {
-	Total       int
-	Causes      []CauseCount // most frequent first
-	Lost        float64      // seconds that are known to have been lost
-	Other       float64      // the part of Lost that no cause in Causes accounts for
-	Share       float64      // Lost as a share of the time in attempts; 0 if not known
-	Uncounted   int          // failures whose cost is not known
-	InPlace     int          // failures survived inside a process of a wrapped command
-	Approximate bool         // a failure was survived in a way that is not exact, which the user had allowed
-	Fatal       bool         // the run ended because of memory
-	Open        bool         // the journal does not say what was done about the newest failure
-	Summary     string       // "memory ran out 3 times, all survived: 2 batch, 1 foreign"
+	Total     int
+	Causes    []CauseCount // most frequent first
+	Lost      float64      // seconds that are known to have been lost
+	Other     float64      // the part of Lost that no cause in Causes accounts for
+	Share     float64      // Lost as a share of the time in attempts; 0 if not known
+	Uncounted int          // failures whose cost is not known
+	InPlace   int          // failures survived inside a process of a wrapped command
+	Fatal     bool         // the run ended because of memory
+	Open      bool         // the journal does not say what was done about the newest failure
+	Summary   string       // "memory ran out 3 times, all survived: 2 batch, 1 foreign"
 }
 
 // CauseCount is how many times memory ran out for one cause, and how much time that cost.
@@ -38,7 +37,6 @@ func failures(rows []Row, o Outcome) Failures {
 	causes, lost := map[memory.Cause]int{}, map[memory.Cause]float64{}
 	for _, row := range rows {
 		f.Lost += row.Lost
-		f.Approximate = f.Approximate || row.approximate
 		if row.Failed {
 			lost[cmp.Or(row.Cause, memory.Unknown)] += row.Lost
 		}

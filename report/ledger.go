@@ -46,7 +46,6 @@ type Row struct {
 	once          bool            // the plan changed for one step only
 	micro         int             // largest micro-batch of the new plan; 0 if the plan did not change
 	starts        bool            // Result says which attempt started, and later outcomes are added to it
-	approximate   bool            // the gradients are not exactly those of the whole batch, as the user had allowed
 	refused       string          // what a worker said about a failure that it left to the command's own code
 }
 
@@ -268,7 +267,7 @@ func (b *bookkeeper) survived(e runs.Entry) {
 		row.Why = e.Text
 		return
 	}
-	row.Why, row.Reason, row.approximate = e.Details(), e.Done(), e.InPlace.Approximate
+	row.Why, row.Reason = e.Details(), e.Done()
 }
 
 // planned records the plan of an attempt. After the first search of a run, this plan is

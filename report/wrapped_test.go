@@ -93,15 +93,8 @@ func TestWrappedBatch(t *testing.T) {
 		happens func(*diary)
 		want    string
 	}{
-		"nothing":  {func(*diary) {}, "as the command sets it, no plan was changed"},
-		"survived": {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory still gave the result of the whole batch"},
-		"survived approximately": {func(d *diary) {
-			d.entry(survivedInside())
-			in := survivedInside() // the worker's note is with the last failure of a step
-			in.Repeated = true
-			in.InPlace.Approximate = true
-			d.entry(in)
-		}, "kept, in steps that ran out of memory, each piece had BatchNorm statistics of its own, as --allow permits"},
+		"nothing":            {func(*diary) {}, "as the command sets it, no plan was changed"},
+		"survived":           {func(d *diary) { d.entry(survivedInside()) }, "kept, steps that ran out of memory still gave the result of the whole batch"},
 		"refused, and ended": {func(d *diary) { d.entry(runs.Entry{Kind: runs.KindRefused, Text: "left to the command"}) }, "as the command sets it, no plan was changed"},
 		"relaunched": {func(d *diary) {
 			smaller(d)

@@ -14,6 +14,7 @@ const (
 	WayPieces Way = "pieces" // the batch was run in pieces
 	WayCall   Way = "call"   // the same call was made again
 	WayHost   Way = "host"   // the same call was made again, with saved tensors in host memory
+	WaySpill  Way = "spill"  // the same was done again, with memory of the host for what does not fit on the GPU
 	WayBatch  Way = "batch"  // the whole batch was run again
 	WayStep   Way = "step"   // the optimizer's step was made again
 )
@@ -21,11 +22,10 @@ const (
 // InPlace says how a failure was survived inside a process. Way is "" if it is only known that
 // the step was finished.
 type InPlace struct {
-	Way         Way    `json:"way,omitempty"`
-	Rows        int    `json:"rows,omitempty"`   // of the whole batch, if it was run in pieces
-	Pieces      int    `json:"pieces,omitempty"` // in which it was run
-	Approximate bool   `json:"approximate,omitempty"`
-	Why         string `json:"why,omitempty"` // why the batch was not run in pieces, or in what way the gradients are approximate
+	Way    Way    `json:"way,omitempty"`
+	Rows   int    `json:"rows,omitempty"`   // of the whole batch, if it was run in pieces
+	Pieces int    `json:"pieces,omitempty"` // in which it was run
+	Why    string `json:"why,omitempty"`    // why the batch was not run in pieces
 }
 
 // String says what was done, and why.
@@ -38,15 +38,14 @@ func (p InPlace) String() string {
 		text = "the same call again"
 	case WayHost:
 		text = "the same call again, with saved tensors on the host"
+	case WaySpill:
+		text = "the same again, with memory of the host for what does not fit on the GPU"
 	case WayBatch:
 		text = "the whole batch again"
 	case WayStep:
 		text = "the optimizer's step again"
 	}
-	switch {
-	case p.Approximate:
-		text += " (approximate, as allowed: " + p.Why + ")"
-	case p.Why != "":
+	if p.Why != "" {
 		text += " (" + p.Why + ")"
 	}
 	return text

@@ -13,15 +13,15 @@ func TestSentences(t *testing.T) {
 	because := func(c memory.Cause) *memory.Verdict { return &memory.Verdict{Cause: c, Why: "so it is"} }
 	wrong := "out of memory at micro-batch 40 in forward: 1 GiB asked for (train.py:31); "
 	for want, e := range map[string]Entry{
-		wrong + "survived in place: 40 rows in 4 pieces":                                            {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 4}, Verdict: because(memory.Batch)},
-		wrong + "survived in place: 40 rows in 4 pieces; so it is":                                  {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 4}, Verdict: because(memory.Leak)},
-		wrong + "survived in place: 40 rows in 2 pieces (approximate, as allowed: each by itself)":  {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 2, Approximate: true, Why: "each by itself"}},
-		wrong + "survived in place: the same call again (no batch)":                                 {InPlace: &InPlace{Way: WayCall, Why: "no batch"}, Verdict: because(memory.Model)},
-		wrong + "survived in place: the same call again, with saved tensors on the host (no batch)": {InPlace: &InPlace{Way: WayHost, Why: "no batch"}, Verdict: because(memory.Unknown)},
-		wrong + "survived in place: the whole batch again (no batch); so it is":                     {InPlace: &InPlace{Way: WayBatch, Why: "no batch"}, Verdict: because(memory.Foreign)},
-		wrong + "survived in place: the optimizer's step again":                                     {InPlace: &InPlace{Way: WayStep}},
-		wrong + "survived in place: the step was finished":                                          {InPlace: &InPlace{}},
-		wrong + "left to the command's own code: no reason":                                         {Refusal: &Refusal{Why: "no reason"}},
+		wrong + "survived in place: 40 rows in 4 pieces":                                                                 {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 4}, Verdict: because(memory.Batch)},
+		wrong + "survived in place: 40 rows in 4 pieces; so it is":                                                       {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 4}, Verdict: because(memory.Leak)},
+		wrong + "survived in place: the same call again (no batch)":                                                      {InPlace: &InPlace{Way: WayCall, Why: "no batch"}, Verdict: because(memory.Model)},
+		wrong + "survived in place: the same call again, with saved tensors on the host (no batch)":                      {InPlace: &InPlace{Way: WayHost, Why: "no batch"}, Verdict: because(memory.Unknown)},
+		wrong + "survived in place: the same again, with memory of the host for what does not fit on the GPU (no batch)": {InPlace: &InPlace{Way: WaySpill, Why: "no batch"}, Verdict: because(memory.Model)},
+		wrong + "survived in place: the whole batch again (no batch); so it is":                                          {InPlace: &InPlace{Way: WayBatch, Why: "no batch"}, Verdict: because(memory.Foreign)},
+		wrong + "survived in place: the optimizer's step again":                                                          {InPlace: &InPlace{Way: WayStep}},
+		wrong + "survived in place: the step was finished":                                                               {InPlace: &InPlace{}},
+		wrong + "left to the command's own code: no reason":                                                              {Refusal: &Refusal{Why: "no reason"}},
 	} {
 		e.OOM, e.Where = oom, "train.py:31"
 		if got := e.Told().Text; got != want {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,17 +28,15 @@ const (
 	Check   Mode = "check"   // like Armed, but it checks the first step instead of carrying it out
 )
 
-// Allowances are the names of the things that a user may allow the worker to do even though
-// they change the training slightly.
-var Allowances = []string{"batchnorm-pieces"}
-
 // Options are the options of an attempt. Journal is required; an Attempt uses only what records
 // failures, steps and how many rows fit.
 type Options struct {
 	Mode    Mode
 	Journal harness.Journal
-	Version string   // the version that the package reports; "" for its own
-	Allow   []string // some of Allowances
+	Version string // the version that the package reports; "" for its own
+	// Spill is how much of the host's memory a process may use for what does not fit on its
+	// GPU; 0 is none, and nil leaves it to the process.
+	Spill *memory.Bytes
 
 	temp string // folder for temporary files; "" is the system's
 }
@@ -79,7 +78,6 @@ type Ended struct {
 	Where string
 	Why   string // why the failure was left to the command's own code, or "" if it was not
 	Hint  string // what the user can do about it, or ""
-	Allow string // what the user could allow instead, one of [Allowances], or ""
 	// Mixed says how a step's result was seen to depend on which rows are in a batch together, so
 	// that smaller micro-batches would train something else. It is "" if no step was seen to.
 	Mixed string
@@ -165,8 +163,12 @@ func (a *Attempt) Env(env []string) []string {
 		}
 	}
 	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.socket(), "HEADROOM_WORKER="+string(a.o.Mode))
-	if len(a.o.Allow) > 0 {
-		env = append(env, "HEADROOM_ALLOW="+strings.Join(a.o.Allow, ","))
+	switch {
+	case a.o.Spill == nil:
+	case *a.o.Spill == 0:
+		env = append(env, "HEADROOM_SPILL=off")
+	default:
+		env = append(env, "HEADROOM_SPILL="+strconv.FormatInt(int64(*a.o.Spill), 10))
 	}
 	return env
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"debug/elf"
 	"errors"
 	"io/fs"
 	"os"
@@ -34,6 +35,39 @@ func TestEverythingIsEmbedded(t *testing.T) {
 		if !slices.Contains(have, name) {
 			t.Errorf("%s is missing", name)
 		}
+	}
+}
+
+// TestAllocatorIsSelfContained checks that the library for memory of the host is unpacked, that it
+// exports what pool.py calls and nothing else, and that it needs no other library: what it would
+// load may not be there, or not in the version that PyTorch has loaded.
+func TestAllocatorIsSelfContained(t *testing.T) {
+	l := begun(t, &books{}, Armed)
+	defer ended(t, l)
+	const name = "headroom_train/spill/area-x86_64.so"
+	library, err := elf.Open(filepath.Join(l.folder.inject(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = library.Close() }() // nothing was written
+	if library.Machine != elf.EM_X86_64 || library.Type != elf.ET_DYN {
+		t.Errorf("%v, %v", library.Machine, library.Type)
+	}
+	needed, err := library.ImportedLibraries()
+	if err != nil || len(needed) > 0 {
+		t.Errorf("it needs %q, %v", needed, err)
+	}
+	symbols, err := library.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, s := range symbols {
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	if want := []string{"headroom_alloc", "headroom_area", "headroom_free"}; !slices.Equal(names, want) {
+		t.Errorf("it has the symbols %q, want %q", names, want)
 	}
 }
 

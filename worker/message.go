@@ -59,12 +59,10 @@ type message struct {
 	Found []Checked `json:"found"`
 
 	// survived
-	Way         runs.Way `json:"way"`
-	Approximate bool     `json:"approximate"`
+	Way runs.Way `json:"way"`
 
 	// refused
 	Code  string `json:"code"`  // the kind of reason
-	Allow string `json:"allow"` // what the user could allow instead, or ""
 	Mixed bool   `json:"mixed"` // the result depends on which rows are in a batch together
 	Hint  string `json:"hint"`  // what the user can do, or ""
 
@@ -121,7 +119,7 @@ func parse(line []byte) (message, error) {
 	if m.Seconds < 0 || m.Seconds > math.MaxInt32 {
 		m.Seconds = 0
 	}
-	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Allow, (*string)(&m.Way), (*string)(&m.Phase)} {
+	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, (*string)(&m.Way), (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
 	}
 	m.Found = m.Found[:min(len(m.Found), foundMost)]

@@ -122,7 +122,7 @@ func (t *talk) end() {
 	}
 	if last != nil {
 		t.attempt.ended.OOM, t.attempt.ended.Where, t.attempt.ended.Why = &last.failure, last.Where, last.Why
-		t.attempt.ended.Hint, t.attempt.ended.Allow = last.Hint, last.Allow
+		t.attempt.ended.Hint = last.Hint
 		t.attempt.ended.Boundary, t.attempt.ended.Every = t.trend.newest(memory.LeakWindow)
 	}
 }
@@ -143,7 +143,7 @@ func (t *talk) take(m message) error {
 		if len(t.pending) == 0 { // its beginning was not reported
 			t.pending = []told{{message: m, failure: m.failure()}}
 		}
-		t.settle(runs.InPlace{Way: m.Way, Rows: m.Rows, Pieces: m.Pieces, Approximate: m.Approximate, Why: m.Why}, m.Rows)
+		t.settle(runs.InPlace{Way: m.Way, Rows: m.Rows, Pieces: m.Pieces, Why: m.Why}, m.Rows)
 	case "refused":
 		t.refusal(told{message: m, failure: m.failure()})
 		t.say(answer{Type: "heard", ID: m.ID})

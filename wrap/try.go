@@ -76,9 +76,10 @@ func (t *Trials) Try(ctx context.Context, p recovery.Plan) (_ Tried, err error) 
 }
 
 // environment returns c with the environment of a trial of p. It tells the command that it
-// is a trial, and limits the allocator if less memory is to be simulated.
+// is a trial, limits the allocator if less memory is to be simulated, and turns off the use of the
+// host's memory: a size that needs that must not count as one that fits.
 func (t *Trials) environment(c command.Line, p recovery.Plan) (command.Line, error) {
-	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_TRIAL=1", "HEADROOM_MICRO="+strconv.Itoa(p.Largest()))
+	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "HEADROOM_TRIAL=1", "HEADROOM_SPILL=off", "HEADROOM_MICRO="+strconv.Itoa(p.Largest()))
 	if t.Memory == 0 {
 		return c, nil
 	}

@@ -2,7 +2,6 @@
 # Really runs PyTorch trainings out of memory: uncapped, then capped at a fraction of the memory
 # that the uncapped run took, bare and under headroom, and prints a table of the two:
 #   gpt2 later late lightning accelerate resnet scaler compiled optimizer evaluation   one training each
-#   approximate  ResNet-50 where, at 0.15, only pieces with their own BatchNorm statistics fit
 #   leak     what headroom says about a training that keeps more and more memory
 #   restart  a training that leaks and saves: bare, restarted when memory has run out, and
 #            restarted just after a checkpoint before that
@@ -80,7 +79,6 @@ part() {
     lightning) "${case[@]}" lightning trainers.py lightning 0.5 ;;
     accelerate) "${case[@]}" accelerate raw.py accelerate 0.5 ;;
     resnet) "${case[@]}" resnet raw.py resnet 0.6 ;;
-    approximate) BENCH_FLAGS="--allow batchnorm-pieces" "${case[@]}" approximate raw.py resnet 0.3 0.15 ;;
     scaler) "${case[@]}" scaler raw.py scaler 0.5 ;;
     compiled) "${case[@]}" compiled raw.py compiled 0.6 ;;
     optimizer) "${case[@]}" optimizer raw.py optimizer 0.9 ;;

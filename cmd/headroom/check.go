@@ -92,7 +92,7 @@ func (a checked) String() string {
 	}
 	if !a.safe() {
 		b.WriteString("Where pieces would be wrong, the whole batch is run once more; on a GPU, autograd's saved tensors are kept in host memory\n" +
-			"if necessary. If that fails too, the command gets the exception.\n")
+			"if necessary, and then whatever does not fit (--spill). If that fails too, the command gets the exception.\n")
 	}
 	b.WriteString("The optimizer took no step.")
 	return b.String()

@@ -11,6 +11,7 @@ import (
 
 	"headroom/cmd/headroom/ui"
 	"headroom/machine"
+	"headroom/memory"
 	"headroom/worker"
 	"headroom/wrap"
 	"headroom/wrap/command"
@@ -50,13 +51,16 @@ func explainAction(u *ui.UI, c *cli.Context) error {
 }
 
 // explanation puts a [wrap.Explanation] into words for people.
-type explanation struct{ wrap.Explanation }
+type explanation struct {
+	wrap.Explanation
+	spill *memory.Bytes // as for [configs.Command]
+}
 
 // explained returns all that is known about w before it runs.
 func explained(w *wrapped, now time.Time) explanation {
 	e := w.Explain(wrap.Look{Files: os.DirFS("/"), Now: now, Free: machine.DiskFree})
 	e.InPlace = w.Worker != nil && w.Worker.Mode == worker.Armed && e.Launch.Ranks <= 1 // several ranks are only watched
-	return explanation{e}
+	return explanation{e, w.request.Spill}
 }
 
 // full returns the whole explanation as text.
@@ -140,6 +144,9 @@ func (e explanation) recognised(b *strings.Builder, full bool) {
 	if e.InPlace && (full || e.Why != "") {
 		b.WriteString("in place: a PyTorch step that runs out of memory is run again in pieces, without a change to the command; to try that: headroom check -- COMMAND\n")
 	}
+	if e.InPlace && full {
+		fmt.Fprintf(b, "spill: %s\n", e.spills())
+	}
 	if e.Why != "" {
 		fmt.Fprintf(b, "the command would be run as it is, and never changed: %s\n", e.Why)
 	}
@@ -156,6 +163,17 @@ func (e explanation) recognised(b *strings.Builder, full bool) {
 		source = " (" + e.File + ")"
 	}
 	fmt.Fprintf(b, "profile: %s%s\n", e.Profile, source)
+}
+
+// spills says how much of the host's memory may be used for what does not fit on a GPU.
+func (e explanation) spills() string {
+	switch {
+	case e.spill == nil:
+		return "what does not fit on a GPU may use half of the memory that the host has free (--spill SIZE|off)"
+	case *e.spill == 0:
+		return "off: what does not fit on a GPU uses no memory of the host"
+	}
+	return fmt.Sprintf("what does not fit on a GPU may use %v of the host's memory", *e.spill)
 }
 
 func (e explanation) planned(b *strings.Builder) {

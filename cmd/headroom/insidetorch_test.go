@@ -86,18 +86,8 @@ func TestTorchSurvivesInPlace(t *testing.T) {
 		}
 	}
 
-	// BatchNorm cannot be cut exactly, so this needs the user's permission.
-	want, _, _ = run(nil, "0", "norm")
-	if _, status, errs = run([]string{"headroom", "run", "--"}, "80", "norm"); status != 1 || !strings.Contains(errs, "with --allow batchnorm-pieces") {
-		t.Errorf("not allowed: status %d\n%s", status, errs)
-	}
-	got, status, errs = run([]string{"headroom", "run", "--allow", "batchnorm-pieces", "--"}, "80", "norm")
-	if status != 0 || len(got) != len(want) || !strings.Contains(errs, "approximate, as allowed") {
-		t.Fatalf("allowed: status %d, %v\n%s", status, got, errs)
-	}
-	for i := range want {
-		if math.Abs(got[i]-want[i]) > 1e-2*want[i] {
-			t.Errorf("step %d: loss %v, with room %v", i, got[i], want[i])
-		}
+	// BatchNorm cannot be cut exactly, and on the CPU the whole batch does not fit in any other way.
+	if _, status, errs = run([]string{"headroom", "run", "--"}, "80", "norm"); status != 1 || !strings.Contains(errs, "BatchNorm1d computes statistics over the batch") {
+		t.Errorf("with BatchNorm: status %d\n%s", status, errs)
 	}
 }

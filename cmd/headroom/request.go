@@ -14,7 +14,6 @@ import (
 	"headroom/configs"
 	"headroom/memory"
 	"headroom/runs"
-	"headroom/worker"
 	"headroom/wrap/profile"
 )
 
@@ -52,7 +51,8 @@ func tendFlags() []cli.Flag {
 		boolFlag("no-worker", "keep the worker out of COMMAND's processes"),
 		boolFlag("restart-hung", "if COMMAND hangs, restart it from its newest checkpoint"),
 		boolFlag("restart-leaking", "if COMMAND leaks memory, restart it from a new checkpoint"),
-		&cli.StringSliceFlag{Name: "allow", Usage: "allow the inexact remedy `NAME`, such as batchnorm-pieces"},
+		&cli.StringFlag{Name: "spill", Usage: "`SIZE|off`: memory of the host for what does not fit on a GPU"},
+		&cli.StringSliceFlag{Name: "allow", Usage: "allow the profile's fallback `NAME`, such as recompute"},
 	}
 }
 
@@ -147,10 +147,17 @@ func (r *request) override(c *cli.Context) error {
 			return notASize("free", free, err)
 		}
 	}
-	inside, _ := r.allowances()
+	if spill := c.String("spill"); isSet(c, "spill") {
+		var most memory.Bytes
+		if spill != "off" {
+			var err error
+			if most, err = memory.Parse(spill); err != nil || most <= 0 {
+				return notASize("spill", spill, err)
+			}
+		}
+		r.Spill = &most
+	}
 	switch {
-	case len(inside) > 0 && (r.NoWorker || r.Observe || r.WatchOnly):
-		return ui.Usagef("leave out one of them", "--allow %s has no effect with --no-worker, --observe or --watch-only", inside[0])
 	case isSet(c, "world") && r.World < 1:
 		return wrongValue("world", r.World, outOfRange)
 	case r.Hang < 0:
@@ -176,29 +183,12 @@ func (r *request) contradiction() error {
 		return ui.Usagef("leave out one of them", "--observe has no effect with --no-worker")
 	case r.RestartLeaking && r.NoWorker:
 		return ui.Usagef("leave out one of them", "--restart-leaking has no effect with --no-worker: it is the worker that sees a leak")
+	case r.Spill != nil && (r.NoWorker || r.Observe || r.WatchOnly):
+		return ui.Usagef("leave out one of them", "--spill has no effect with --no-worker, --observe or --watch-only")
 	case r.RestartHung && r.Hang == 0:
 		return ui.Usagef("leave out one of them", "--restart-hung has no effect with --hang 0")
 	}
 	return nil
-}
-
-// allowances splits what the user allows into the worker's part and the names of the
-// profile's fallbacks.
-func (r request) allowances() (inside, fallbacks []string) {
-	for _, name := range r.Allow {
-		if slices.Contains(worker.Allowances, name) {
-			inside = append(inside, name)
-		} else {
-			fallbacks = append(fallbacks, name)
-		}
-	}
-	return inside, fallbacks
-}
-
-// workerAllowances returns a hint that lists what --allow takes for any command that trains with
-// PyTorch.
-func workerAllowances() string {
-	return "for any command, --allow takes: " + strings.Join(worker.Allowances, ", ")
 }
 
 // isSet reports whether the user gave a flag. It replaces the context's own IsSet, which runs a

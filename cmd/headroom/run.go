@@ -27,10 +27,9 @@ func runCommand(u *ui.UI) *cli.Command {
 		ArgsUsage: "-- COMMAND | CONFIG",
 		UsageText: `headroom run [FLAGS] -- COMMAND	run any training command, unchanged
 headroom run [FLAGS] CONFIG	train what a file or a preset describes`,
-		Description: `If a PyTorch step of COMMAND runs out of memory, it is run again in pieces. If
-that cannot be done, and headroom knows where COMMAND sets its batch, COMMAND
-starts again from its newest checkpoint, with a smaller micro-batch and the same
-effective batch. A file from "headroom init" can take the place of -- COMMAND.
+		Description: `A PyTorch step of COMMAND that runs out of memory is run again in pieces. If it
+cannot be, COMMAND starts again from its newest checkpoint, the micro-batch made
+smaller. A file from "headroom init" can take the place of -- COMMAND.
 
 A run of CONFIG is kept in runs/NAME; the same command line continues it.`,
 		CustomHelpTemplate: jobHelp(ui.PassedOn),

@@ -76,9 +76,8 @@ func recognised(r request) (*wrapped, error) {
 	known.Trust, known.Hang, known.Restart, known.Leave, known.Free = r.Trust, r.Hang, r.RestartHung, r.RestartLeaking, r.Free
 	known.Runs = configs.RunsDir()
 	w := &wrapped{request: r, Command: job.Command{Wrapped: known, Policy: recovery.Policy{Relaunches: 3, Waits: 10}, Version: readBuild().named()}}
-	inside, fallbacks := r.allowances()
 	if !r.NoWorker {
-		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Allow: inside}
+		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Spill: r.Spill}
 		if r.Observe || r.WatchOnly {
 			w.Worker.Mode = worker.Observe
 		}
@@ -89,17 +88,14 @@ func recognised(r request) (*wrapped, error) {
 		return w, nil
 	case w.Why != nil && (len(r.Knobs) > 0 || r.Profile != ""): // the user said how to read the command, and that was wrong
 		return nil, ui.AsUsage(r.placed(w.Why))
-	case w.Why != nil && len(fallbacks) > 0:
-		return nil, ui.Usagef(workerAllowances(), "--allow %s: not known, unless a profile names it, and no profile is known for this command: %v", fallbacks[0], w.Why)
+	case w.Why != nil && len(r.Allow) > 0:
+		return nil, ui.Usagef("name the command's profile with --profile, or leave out --allow", "--allow %s: not known, unless a profile names it, and no profile is known for this command: %v", r.Allow[0], w.Why)
 	case w.Why != nil:
 		return w, nil
 	}
-	w.Policy.Host, w.Policy.Recompute, err = rewrite.Fallbacks(w.Match, fallbacks)
+	w.Policy.Host, w.Policy.Recompute, err = rewrite.Fallbacks(w.Match, r.Allow)
 	w.Policy.Able = recovery.Able{Recompute: w.Policy.Recompute, Eval: w.Asked.Eval > 0}
-	if err != nil {
-		err = &ui.UsageError{Err: err, Hint: workerAllowances()}
-	}
-	return w, err
+	return w, ui.AsUsage(err)
 }
 
 // onlyOfNames returns s with a dash in place of each sequence of characters that are not allowed
