@@ -416,6 +416,30 @@ def place_of(tensor: torch.Tensor) -> Optional[Place]:
     return tensor.__dict__.get("_headroom") if type(tensor) is Recorded else None
 
 
+def recorded(args: tuple, kwargs: dict) -> list:
+    """The recorded tensors among the arguments."""
+    found: list = []
+    for t in args:
+        _search(t, found)
+    for t in kwargs.values():
+        _search(t, found)
+    return found
+
+
+def _search(tree: Any, found: list) -> None:
+    kind = type(tree)
+    if kind is Recorded:
+        found.append(tree)
+    elif kind in LEAVES or kind is torch.Tensor or kind is torch.nn.Parameter:
+        return
+    elif kind is tuple or kind is list:
+        if not plain(tree):
+            for t in tree:
+                _search(t, found)
+    else:
+        found += [t for t in flatten(tree)[0] if type(t) is Recorded]
+
+
 class plain_class:
     """A context in which recorded tensors have the class of plain ones: for code that checks
     the class, or runs faster with it."""
