@@ -153,7 +153,7 @@ class Report:
         """The line of the user's code that is being run."""
         return _where(None)
 
-    def step(self, *_: Any) -> None:
+    def step(self) -> None:
         """Count an optimizer's step, and report it if it is due: the first step, the first one
         after a failure, each one that is cut in a new way, and otherwise one every 0.2 s."""
         self._steps += 1
