@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
 from itertools import count
 from types import FunctionType, MethodType
 from typing import Any, Callable, Optional
@@ -175,20 +174,14 @@ class RecordedModule(Limits):
     def before(self, frozen: int) -> None:
         """Keeps whatever a call may change, so that it can be put back. ``frozen`` is the number of
         frozen parameters."""
-        if self.changing is None:
-            module = self.module()
-            self.params = [*parameters([module])]  # type: ignore[list-item]
-            self._norms = [weakref.ref(m) for m in module.modules() if isinstance(m, _NORMS)]  # type: ignore[union-attr]
-            counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
-            self.changing = [b for b in self.buffers if id(b) in counting]
-            self.kept = copies(self.changing)
-        elif self.changing:
-            with torch.no_grad():
-                torch._foreach_copy_(self.kept, self.changing)
-        every = [*self.module().modules()] if self.still is None else self.moving  # type: ignore[union-attr]  # no call has succeeded yet
-        self.now = Snapshot(every, self.still is None or self.deep) if self.still is None or self.moving else None
-        if self.still is None:
+        self._keep_buffers()
+        if self.still is None:  # no call has succeeded yet
+            every = [*self.module().modules()]  # type: ignore[union-attr]
+            self.now = Snapshot(every, deep=True)
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
+        else:
+            moving = self.moving
+            self.now = Snapshot(moving, self.deep) if moving else None
         if len(self.frozen) != frozen:
             self.frozen = [p for p in self.params if not p.requires_grad]
         self.marks = self._versions()
@@ -196,11 +189,24 @@ class RecordedModule(Limits):
         self.calls += 1
         self.whole = True
 
-    def changes_buffers(self, beside: Iterable[torch.nn.Module] = ()) -> bool:
-        """Whether a call changes any buffers other than those of the modules in ``beside``. Each submodule's
-        current mode is taken into account: a layer with running statistics, such as BatchNorm, does not change
-        them in evaluation mode."""
-        fixed = {id(b) for m in [*beside, *(m for m in self.norms if not m.training)] for b in m.buffers(recurse=False)}
+    def _keep_buffers(self) -> None:
+        """Keeps the values of the buffers that a call may change: at first, those that it changes without raising
+        their versions."""
+        if self.changing is None:
+            module: Any = self.module()
+            self.params = [*parameters([module])]
+            self._norms = [weakref.ref(m) for m in module.modules() if isinstance(m, _NORMS)]
+            counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
+            self.changing = [b for b in self.buffers if id(b) in counting]
+            self.kept = copies(self.changing)
+        elif self.changing:
+            with torch.no_grad():
+                torch._foreach_copy_(self.kept, self.changing)
+
+    def changes_buffers(self) -> bool:
+        """Whether a call changes any buffers. Each submodule's current mode is taken into account: a layer with running
+        statistics, such as BatchNorm, does not change them in evaluation mode."""
+        fixed = {id(b) for m in self.norms if not m.training for b in m.buffers(recurse=False)}
         return any(id(b) not in fixed for b in self.changing or ())
 
     def after(self) -> Optional[Snapshot]:
@@ -318,21 +324,19 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
     unread = record.unread if record is not None else ()
     names: list = []
     numbers: list = []
-    seen: set[int] = set()
+    objects: dict[int, Any] = {}
     for m in submodules([module]):
         own = m.__dict__
-        names.append(id(m))
-        if own["_parameters"]:
-            names += map(id, own["_parameters"].values())
-        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
-            names += (h for hooks in _HOOKS for h in own[hooks])
+        names += (id(m), *map(id, own["_parameters"].values()), *(h for hooks in _HOOKS for h in own[hooks]))
         for name, value in attributes(m):
             kind = type(value)
-            if kind in _PLAIN and not (unread and (id(m), name) in unread):
+            if kind not in _PLAIN:
+                objects[id(value)] = value
+            elif (id(m), name) not in unread:
                 (numbers if kind in _NUMERIC else names).append(value)
-            elif kind not in _PLAIN and kind not in _NO_OBJECTS and id(value) not in seen:
-                seen.add(id(value))
-                names += [v == 0 for v in getattr(value, "__dict__", {}).values() if type(v) in _NUMERIC]
         numbers += plain_reached(m)
+    for value in objects.values():
+        if type(value) not in _NO_OBJECTS:
+            names += [v == 0 for v in getattr(value, "__dict__", {}).values() if type(v) in _NUMERIC]
     first = hash(tuple(names))
     return first, hash((first, *numbers))
