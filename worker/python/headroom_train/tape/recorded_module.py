@@ -218,14 +218,18 @@ class RecordedModule(Limits):
             self.writes = self.writes or self._wrote()
         snapshot = self.now if self.moving and self.plain else None
         self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
-        if [b._version for b in self.buffers] != self.versions:
-            known = {id(b) for b in self.changing or ()}
-            for b, v in zip(self.buffers, self.versions):
-                if b._version != v and id(b) not in known:
-                    self.changing.append(b)  # type: ignore[union-attr]
-                    self.kept.append(torch.empty_like(b))
-                    self.whole = False
+        for b in self._changed_anew():
+            self.changing.append(b)  # type: ignore[union-attr]
+            self.kept.append(torch.empty_like(b))
+            self.whole = False
         return snapshot
+
+    def _changed_anew(self) -> list[torch.Tensor]:
+        """The buffers that the newest call has changed, although none before it had."""
+        if [b._version for b in self.buffers] == self.versions:
+            return []
+        known = {id(b) for b in self.changing or ()}
+        return [b for b, v in zip(self.buffers, self.versions) if b._version != v and id(b) not in known]
 
     def _versions(self) -> list[Optional[int]]:
         """The versions of the frozen parameters and of the tensors among the attributes. A
@@ -240,13 +244,8 @@ class RecordedModule(Limits):
 
     def put_back(self) -> bool:
         """Undoes a failed call's changes to buffers and attributes. Returns whether all of them could be undone."""
-        known = {id(b) for b in self.changing or ()}
         self.writes = self.writes or self._wrote()
-        if (
-            self.writes
-            or not self.whole
-            or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions))
-        ):
+        if self.writes or not self.whole or self._changed_anew():
             return False
         for b, k in zip(self.changing or (), self.kept):
             with set_aside():
@@ -259,15 +258,14 @@ class RecordedModule(Limits):
         return False
 
     def _settle(self, snapshot: Snapshot) -> None:
-        """Sorts the modules by whether their attributes are still the same as in ``held``: those
+        """Sorts the modules by whether their attributes are still the same as in ``snapshot``: those
         that have changed are added to ``moving``, and ``still`` covers the rest."""
         changes = list(snapshot.changed())
         self.deep = self.deep or any(c.inside is not None for c in changes)
         # Inspecting these before every call would take too long.
         self.writes = self.writes or self.deep and snapshot.size() > MANY
         self.plain = (self.plain or self.still is None) and all(map(snapshot.plain, changes))
-        moved: dict[int, Any] = {id(m): m for m in (c.module() for c in changes)}
-        moved = {**{id(m): m for m in self.moving}, **moved}
+        moved: dict[int, Any] = {id(m): m for m in (*self.moving, *(c.module() for c in changes))}
         self._moving = [weakref.ref(m) for m in moved.values()]
         self.still = Snapshot([m for m in self.module().modules() if id(m) not in moved])  # type: ignore[union-attr]
 

@@ -207,23 +207,18 @@ class Tape:
         self.entries.append(entry)
         if len(self.entries) > LONGEST:
             self.refuse("the step calls more functions than the worker records")
-        if type(result) is torch.Tensor or type(result) is Recorded:
-            entry.slots = [self._adopt(result, entry, deferred)]
-            return
-        entry.slots = [
-            self._adopt(t, entry, deferred) if isinstance(t, torch.Tensor) else None for t in flatten(result)[0]
-        ]
+        outputs = [result] if isinstance(result, torch.Tensor) else flatten(result)[0]
+        entry.slots = [self._adopt(t, entry, deferred) if isinstance(t, torch.Tensor) else None for t in outputs]
 
     def _adopt(self, tensor: torch.Tensor, entry: Entry, deferred: bool) -> Optional[int]:
         place = place_of(tensor)
-        if place is not None and place.tape is self and entry.fresh:
-            place.slot = self.count  # the same object with a new value
-            self.count += 1
-            with unrecorded():
-                self.without_values(tensor) if deferred else self._value(tensor, place.slot)
+        if place is not None and place.tape is self:  # of an in-place function, or a module that returns its argument
+            if entry.fresh:  # the same object with a new value
+                place.slot = self.count
+                self.count += 1
+                with unrecorded():
+                    self.without_values(tensor) if deferred else self._value(tensor, place.slot)
             return place.slot
-        if place is not None and place.tape is self:
-            return place.slot  # the result of an in-place function, or of a module that returns its argument
         if type(tensor) is not torch.Tensor:
             return None  # a parameter, or another subclass of Tensor
         if id(tensor) in self._known:

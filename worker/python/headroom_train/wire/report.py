@@ -172,17 +172,10 @@ class Report:
         self._cuts.add(ran)
         wire = self.wire()
         if wire is not None:
-            rows, pieces = ran
-            limit = self.sizes.limit()
+            (rows, pieces), limit = ran, self.sizes.limit()
+            known = {} if limit is None else {"limit": limit}
             wire.made = (self._steps, now)
-            wire.step(
-                step=self._steps,
-                rows=rows,
-                pieces=pieces,
-                **({} if limit is None else {"limit": limit}),
-                **_memory(),
-                **phases,
-            )
+            wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases)
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:
