@@ -143,9 +143,12 @@ def _replaced(func: Any, frame: FrameType) -> Any:
     for spot in _SPOTS:
         if spot.genuine is not func and spot.has(func):
             found.setdefault(spot.name, spot)
-    if len(found) == 1:
-        [_spots[id(func)]] = found.values()
-    return _likely([*found.values()], func, frame).genuine if found else None
+    if len(found) > 1:
+        return _likely([*found.values()], func, frame).genuine
+    for spot in found.values():
+        _spots[id(func)] = spot
+        return spot.genuine
+    return None
 
 
 def _likely(spots: list[_Spot], func: Any, frame: FrameType) -> _Spot:
