@@ -26,8 +26,6 @@ from .tape.tape import Recorded, as_plain_copy
 from .wire.report import Report
 
 _recorder: Optional[Recorder] = None
-
-
 FIRST, LAST = (2, 4), (2, 15)  # the oldest and the newest version of PyTorch with which the tests have passed
 
 
@@ -52,43 +50,72 @@ def install() -> None:
     if _recorder is not None:
         return
     why = only_watches()
-    report = Report(why or "")
-    check = None
+    report, check = Report(why or ""), None
     if os.environ.get("HEADROOM_WORKER") == "check":
         from .recover.check import Check  # not needed for training
 
         check = Check(report)
-    optimizer = torch.optim.Optimizer
-    hook = optimizer.profile_hook_step
     if why:
         from _headroom_hook import leave  # not needed for training
 
         leave("watches", why)  # the process says hello only after a step, and may not live to see one
         if check is not None:
-            Change(optimizer, "profile_hook_step", staticmethod(wraps(hook)(lambda step: check.instead(hook(step)))))
+            _around_steps(check.instead)
         register_optimizer_step_post_hook(unless_compiled(report.step))
         return
     recorder = _recorder = Recorder(report)
+    recorder.check = check
     recorder.sizes.tell = report.failed
     recorder.sizes.learned = report.limit
     report.sizes = recorder.sizes
+    finder = Finder(recorder)
+    report.trained = finder.trained
+    _around_steps(check.instead if check else lambda step: optimizers.guard(step, report, recorder.step_begins))
+    _intercept(recorder)
+    _tell(finder)
+    genuine.remember()
+    for work in (finder.step, recorder.step_ends, report.step):
+        register_optimizer_step_post_hook(unless_compiled(work))
+
+
+def _around_steps(around: Callable[[Callable], Callable]) -> None:
+    """Puts what ``around`` makes of an optimizer's step in its place, for all classes of optimizers."""
+    hook = torch.optim.Optimizer.profile_hook_step
+    made = staticmethod(wraps(hook)(lambda step: around(hook(step))))
+    Change(torch.optim.Optimizer, "profile_hook_step", made)
+
+
+def _intercept(recorder: Recorder) -> None:
+    """Makes torch call the recorder with functions of recorded tensors. Parameters and other processes get plain
+    ones."""
     Recorded.intercept = staticmethod(recorder.functions.function)
     Recorded.shared = staticmethod(recorder.functions.shared)
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
-    finder = Finder(recorder)
-    report.trained = finder.trained
-    around: Callable = lambda step: optimizers.guard(step, report, recorder.step_begins)  # noqa: E731
-    if check is not None:
-        recorder.check, around = check, check.instead
-    Change(optimizer, "profile_hook_step", staticmethod(wraps(hook)(lambda step: around(hook(step)))))
-    add = optimizer.add_param_group
+    recorder.functions.watch_functions()
+    new = torch.nn.Parameter.__new__
+
+    @wraps(new)
+    def parameter(cls: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return new(cls, as_plain_copy(data) if type(data) is Recorded else data, *args, **kwargs)
+
+    Change(torch.nn.Parameter, "__new__", staticmethod(parameter))
+    ForkingPickler.register(Recorded, lambda t: reduce_tensor(as_plain_copy(t)))
+
+
+def _tell(finder: Finder) -> None:
+    """Makes torch tell the finder what is trained, evaluated and compiled."""
+    add, eval_, compile_ = torch.optim.Optimizer.add_param_group, torch.nn.Module.eval, torch.compile
 
     @wraps(add)
     def add_param_group(self: torch.optim.Optimizer, group: Any) -> None:
         add(self, group)
         finder.trains(self.param_groups[-1]["params"])
 
-    compile_ = torch.compile
+    @wraps(eval_)
+    def eval(self: torch.nn.Module) -> Any:
+        if not torch.compiler.is_compiling():
+            finder.evaluates()
+        return eval_(self)
 
     @wraps(compile_)
     def compile(model: Any = None, **options: Any) -> Any:
@@ -99,31 +126,12 @@ def install() -> None:
         # Module.compile puts the result where our entry may be
         if isinstance(getattr(model, "__self__", None), torch.nn.Module):
             finder.look()
-        return made if isinstance(model, torch.nn.Module) or not callable(made) else recorder.functions.opaque(made)
+        opaque = finder.recorder.functions.opaque
+        return made if isinstance(model, torch.nn.Module) or not callable(made) else opaque(made)
 
-    new = torch.nn.Parameter.__new__
-
-    @wraps(new)
-    def parameter(cls: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return new(cls, as_plain_copy(data) if type(data) is Recorded else data, *args, **kwargs)
-
-    Change(torch.nn.Parameter, "__new__", staticmethod(parameter))
-    Change(torch, "compile", compile)
-    recorder.functions.watch_functions()
-    Change(optimizer, "add_param_group", add_param_group)
-    eval_ = torch.nn.Module.eval
-
-    @wraps(eval_)
-    def eval(self: torch.nn.Module) -> Any:
-        if not torch.compiler.is_compiling():
-            finder.evaluates()
-        return eval_(self)
-
+    Change(torch.optim.Optimizer, "add_param_group", add_param_group)
     Change(torch.nn.Module, "eval", eval)
-    ForkingPickler.register(Recorded, lambda t: reduce_tensor(as_plain_copy(t)))
-    genuine.remember()
-    for work in (finder.step, recorder.step_ends, report.step):
-        register_optimizer_step_post_hook(unless_compiled(work))
+    Change(torch, "compile", compile)
     # Torch.jit.script would try to compile a RecordedModule.
     getattr(torch.jit._recursive, "ignored_attributes", []).append("_compiled_call_impl")
 

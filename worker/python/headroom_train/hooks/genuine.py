@@ -15,7 +15,7 @@ import types
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType, FunctionType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -28,18 +28,29 @@ detach: Callable[[torch.Tensor], torch.Tensor] = _BASE.detach
 clone: Callable[[torch.Tensor], torch.Tensor] = _BASE.clone
 is_inference: Callable[[torch.Tensor], bool] = _BASE.is_inference
 
+
+class _Spot(NamedTuple):
+    """Where PyTorch looks a function of its own up when it hands that to a tensor's class."""
+
+    owner: Any
+    name: str
+    genuine: Any
+
+    def has(self, func: Any) -> bool:
+        return getattr(self.owner, self.name, None) is func
+
+
 _HANDLE = torch.overrides.handle_torch_function.__code__
-_OWNERS = [
-    vars(torch._C).get(n) for n in ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special", "_nested", "_sparse")
-]
-# Functions written in C++, and where PyTorch looks them up when it hands them to a tensor's class.
-_BUILTINS: dict[Any, Any] = {
-    f: owner
-    for owner in _OWNERS
+_OWNERS = ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special", "_nested", "_sparse")
+# Functions written in C++, beside the methods.
+_BUILTINS: dict[Any, _Spot] = {
+    f: _Spot(owner, f.__name__, f)
+    for owner in (vars(torch._C).get(n) for n in _OWNERS)
     if owner is not None
     for f in (getattr(owner, n) for n in dir(owner))
     if isinstance(f, types.BuiltinFunctionType)
 }
+_SPOTS = [*(_Spot(torch.Tensor, n, f) for n, f in _METHODS.items()), *_BUILTINS.values()]
 _MODULES = (torch.nn.functional, torch.functional, torch.nn.init, torch.autograd, torch._tensor, torch._tensor_str)
 _OF_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -70,8 +81,7 @@ def _functions(owner: Any) -> dict[str, Callable]:
 _known = {id(vars(m)): _functions(m) for m in _MODULES}  # by the module's namespace
 _known_methods = _functions(torch.Tensor)
 _codes: dict[Any, Callable] = {}  # functions that were replaced before the worker was started, by their code
-# Replacements by id → where each stands, under which name, and in whose place.
-_places: dict[int, tuple[Any, str, Any]] = {}
+_spots: dict[int, _Spot] = {}  # where replacements stand, by their ids
 
 
 def asked(func: Any, frame: FrameType) -> Any:
@@ -81,16 +91,12 @@ def asked(func: Any, frame: FrameType) -> Any:
     PyTorch looks ``func`` up by name at that moment, so it is the script's replacement if there is
     one, although the call has come from within the function that was replaced."""
     kind = type(func)
-    if kind is FunctionType:
-        if frame.f_code is _HANDLE:
-            body: Any = frame.f_back
-            return func if func.__code__ is body.f_code else _meant(func, body) or func
-    elif kind in _C_METHODS:
+    if kind in _C_METHODS:
         if getattr(torch.Tensor, func.__name__, None) is func:
             return func
     elif kind is types.BuiltinFunctionType:
-        owner = _BUILTINS.get(func)
-        if owner is None or getattr(owner, func.__name__, None) is func:
+        spot = _BUILTINS.get(func)
+        if spot is None or spot.has(func):
             return func
     elif kind is types.MethodWrapperType and func.__name__ in _ACCESS:
         prop = func.__self__
@@ -98,9 +104,12 @@ def asked(func: Any, frame: FrameType) -> Any:
             return func
         found = _replaced(prop, frame)
         return func if found is None else getattr(found, func.__name__)
-    if frame.f_code is _HANDLE:
-        return _meant(func, frame.f_back) or func  # type: ignore[arg-type]
-    return _replaced(func, frame) or func
+    if frame.f_code is not _HANDLE:
+        return _replaced(func, frame) or func
+    body: Any = frame.f_back
+    if kind is FunctionType and func.__code__ is body.f_code:
+        return func
+    return _meant(func, body) or func
 
 
 def _meant(func: Any, frame: FrameType) -> Optional[Callable]:
@@ -126,27 +135,28 @@ def _of_code(frame: FrameType) -> Optional[Callable]:
 
 
 def _replaced(func: Any, frame: FrameType) -> Any:
-    """The function or property written in C++ in whose place ``func`` stands; None if there is none. If it stands
-    in several places, the name that it has, or the code that has called it, tells which one is meant."""
-    known = _places.get(id(func))
-    if known is not None and getattr(known[0], known[1], None) is func:
-        return known[2]
-    found = {
-        n: (torch.Tensor, n, f) for n, f in _METHODS.items() if f is not func and getattr(torch.Tensor, n, None) is func
-    }
-    for f, owner in _BUILTINS.items():
-        if f is not func and getattr(owner, f.__name__, None) is func:
-            found.setdefault(f.__name__, (owner, f.__name__, f))
-    if len(found) == 1:
-        [_places[id(func)]] = found.values()
+    """The function or property written in C++ in whose place ``func`` stands; None if there is none."""
+    known = _spots.get(id(func))
+    if known is not None and known.has(func):
+        return known.genuine
+    found: dict[str, _Spot] = {}
+    for spot in _SPOTS:
+        if spot.genuine is not func and spot.has(func):
+            found.setdefault(spot.name, spot)
     if len(found) > 1:
-        code, known_here = frame.f_code, {**frame.f_globals, **frame.f_locals}
-        called = [known_here.get(n) for n in (*code.co_freevars, *code.co_varnames, *code.co_names)]
-        named = [at for at in found.values() if any(at[2] is c for c in called)] or [
-            at for n, at in found.items() if n == getattr(func, "__name__", "")
-        ]
-        return (named or list(found.values()))[0][2]
-    return next(iter(found.values()))[2] if found else None
+        return _likely([*found.values()], func, frame).genuine
+    for spot in found.values():
+        _spots[id(func)] = spot
+        return spot.genuine
+    return None
+
+
+def _likely(spots: list[_Spot], func: Any, frame: FrameType) -> _Spot:
+    """The one of several places of a replacement that is meant: the code that has called it tells, or its name."""
+    code, known = frame.f_code, {**frame.f_globals, **frame.f_locals}
+    called = {id(known.get(n)) for n in (*code.co_freevars, *code.co_varnames, *code.co_names)}
+    named = getattr(func, "__name__", "")
+    return [*(s for s in spots if id(s.genuine) in called), *(s for s in spots if s.name == named), *spots][0]
 
 
 def grad(outputs: Any, inputs: Any, given: Any = None, retain: bool = False) -> Any:

@@ -66,19 +66,31 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
     return guarded
 
 
+class Before:
+    """What an optimizer and its parameters were like before a step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer, state = optimizer, optimizer.state
+        with apart():
+            params = [p for g in optimizer.param_groups for p in g["params"]]
+            self._had = None if len(state) >= len(params) else set(state)
+            states = [s for s in state.values() if isinstance(s, dict)]
+            self._tensors = params + [v for s in states for v in s.values() if isinstance(v, torch.Tensor)]
+            self._versions = [t._version for t in self._tensors]
+
+    def changed(self) -> bool:
+        """Whether weights or state that existed before have been written to."""
+        return [t._version for t in self._tensors] != self._versions
+
+    def remove_new(self) -> None:
+        """Removes state that did not exist before."""
+        state = self._optimizer.state
+        for p in [p for p in state if self._had is not None and p not in self._had]:
+            del state[p]
+
+
 def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> Any:
-    with apart():
-        params = [p for g in optimizer.param_groups for p in g["params"]]
-        had = None if len(optimizer.state) >= len(params) else set(optimizer.state)
-        tensors = params + [
-            v
-            for s in optimizer.state.values()
-            if isinstance(s, dict)
-            for v in s.values()
-            if isinstance(v, torch.Tensor)
-        ]
-        before = [t._version for t in tensors]
-    failed = None
+    before, failed = Before(optimizer), None
     _inside.step = True
     try:
         return step(optimizer)
@@ -89,12 +101,10 @@ def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> An
     finally:
         _inside.step = False
     release_frames(failed)
-    if [t._version for t in tensors] != before:
+    if before.changed():
         report.refused(failed, Refused("the optimizer had begun to change weights or its state"))
         raise failed
-    if had is not None:
-        for p in [p for p in optimizer.state if p not in had]:
-            del optimizer.state[p]
+    before.remove_new()
     clean(failed)
     again = None
     try:

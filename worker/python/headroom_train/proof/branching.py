@@ -18,42 +18,14 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..sandbox.sandbox import Watched, Watcher
+from ..tape.functions import BOUNDS, LAYOUT, LOOKS_UP, TOTALS
 from ..tape.graph import walk
 from ..tape.snapshot import USUAL, submodules
 from ..tape.trees import tensors_in
 
 # A foreign kernel that asks for memory that is not there gets an exception.
 GUARDED = hasattr(torch._C, "_set_throw_on_mutable_data_ptr")
-# These only arrange memory: which of them run may depend on strides.
-_LAYOUT = {
-    "clone",
-    "contiguous",
-    "view",
-    "_unsafe_view",
-    "_reshape_alias",
-    "reshape",
-    "alias",
-    "detach",
-    "expand",
-    "copy_",
-    "as_strided",
-}
 _NUMBERS = ("number", "float", "Optional[number]", "Optional[float]", "Tensor")
-# May count rows.
-_TOTALS = {"sum", "count_nonzero", "bincount", "index_add", "index_add_", "scatter_add", "scatter_add_"}
-_BOUNDS = {"ge", "gt", "le", "lt", "eq", "ne", "floor_divide", "clamp", "clamp_min", "clamp_max", "sub", "rsub"}
-_LOOKS_UP = {
-    "index",
-    "index_put",
-    "index_put_",
-    "_index_put_impl_",
-    "gather",
-    "embedding",
-    "index_select",
-    "take",
-    "scatter",
-    "scatter_",
-}
 
 
 class Made(NamedTuple):
@@ -80,9 +52,9 @@ class Calls(Watcher):
             if t.is_meta:
                 torch._C._set_throw_on_mutable_data_ptr(t)
         numbers = _numbers(func, args, kwargs)
-        if self._follows(name, args, kwargs, found) and name.rstrip("_") in _BOUNDS:
+        if self._follows(name, args, kwargs, found) and name.rstrip("_") in BOUNDS:
             self.bounds.update(numbers)
-        if name not in _LAYOUT:
+        if name not in LAYOUT:
             self.made.append(Made(name, numbers, tuple(tuple(t.shape) for t in found)))
 
     def _follows(self, name: str, args: Any, kwargs: Any, found: Sequence[torch.Tensor]) -> bool:
@@ -91,8 +63,8 @@ class Calls(Watcher):
         given = any(id(t) in self._numbered for t in before)
         rows = any(self._rows in t.shape for t in found)
         numbers = name == "arange" and rows
-        totals = name in _TOTALS and not rows and any(self._rows in t.shape for t in before)
-        if given and name not in _LOOKS_UP or numbers or totals:
+        totals = name in TOTALS and not rows and any(self._rows in t.shape for t in before)
+        if given and name not in LOOKS_UP or numbers or totals:
             self._numbered.update({id(t): t for t in found})
         return given
 

@@ -17,23 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..sandbox.sandbox import Watcher
-
-ALONG = {
-    "cumsum",
-    "cumprod",
-    "cummax",
-    "cummin",
-    "logcumsumexp",
-    "sort",
-    "argsort",
-    "topk",
-    "kthvalue",
-    "_softmax",
-    "_log_softmax",
-    "softmax",
-    "log_softmax",
-}
-
+from ..tape.functions import ALONG
 
 COUNTED = -1
 

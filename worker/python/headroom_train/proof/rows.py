@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from ..failure import Mixed, Refused, Writes, is_out_of_memory, patiently
 from ..hooks.genuine import in_place
 from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watcher, rehearsal
+from ..tape.functions import INDEXING, JOINING, RUNNING, SELECTING, SHAPING
 from ..tape.graph import signature
 from ..tape.recorded_module import number_of, record_of, state_of
 from ..tape.snapshot import Change, Snapshot, Unavailable, submodules
@@ -28,23 +29,6 @@ from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as
 from ..tape.trees import FIXED, flatten, mapped, tensors_in
 from .branching import otherwise, without_memory
 from .mixing import Operations, mixing
-
-SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
-JOINING = {"cat", "concat", "concatenate"}
-RUNNING = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "argsort"}
-INDEXING = {
-    "__getitem__",
-    "gather",
-    "index_select",
-    "take_along_dim",
-    "take",
-    "embedding",
-    "scatter",
-    "scatter_",
-    "__setitem__",
-}
-# The size of their results depends on values.
-SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}
 
 
 class Axis(NamedTuple):

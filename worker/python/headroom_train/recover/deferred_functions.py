@@ -11,8 +11,8 @@ from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_me
 from ..hooks.genuine import in_place, numel
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, foreign, make, postpone
-from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor, recorded
-from ..tape.tape import Entry, Tape, place_of
+from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor
+from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
 from .recovery import Recovery, Way
 

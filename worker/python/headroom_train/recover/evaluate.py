@@ -21,10 +21,9 @@ from ..proof.rows import Other, Plan, Rows, Slot
 from ..proof.weights import typed, weight
 from ..replay.pieces import by_pieces, pieces_of
 from ..sandbox.norms import refuse_batchwise
-from ..tape.functions import recorded
 from ..tape.recorded_module import RecordedModule
 from ..tape.snapshot import Change, Snapshot
-from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
+from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
 from ..tape.trees import tensors_in, unflatten
 from .recovery import Recovery
 

@@ -28,10 +28,9 @@ from ..replay.pieces import by_pieces, in_two, pieces_of
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness, Sealed, Watched, rehearsal
-from ..tape.functions import recorded
 from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Snapshot
-from ..tape.tape import random_state, set_random_state
+from ..tape.tape import random_state, recorded, set_random_state
 from ..tape.trees import flatten, mapped, opened, tensors_in, unflatten
 from .backward import state_of
 

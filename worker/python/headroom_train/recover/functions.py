@@ -18,10 +18,10 @@ from ..proof.recheck import note
 from ..proof.rerun import modules_of
 from ..replay.deferred import disown
 from ..sandbox.norms import refuse_batchwise
-from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes, recorded
+from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes
 from ..tape.graph import KEEP
 from ..tape.recorded_module import record_of
-from ..tape.tape import Entry, Place, Recorded, Tape, place_of, plain_class
+from ..tape.tape import Entry, Place, Recorded, Tape, place_of, plain_class, recorded
 from ..tape.trees import flatten, mapped, tensors_in
 from .deferred_functions import DeferredFunction, changed
 from .recovery import Recovery, Way

@@ -18,11 +18,10 @@ from ..failure import Refused, is_out_of_memory
 from ..hooks.genuine import apart
 from ..proof.rerun import altered, versions_of
 from ..replay.sizes import Sizes
-from ..tape.functions import recorded
 from ..tape.graph import sequence
 from ..tape.idle import Idle, shapes_of
 from ..tape.recorded_module import RecordedModule
-from ..tape.tape import Entry, Tape, place_of, random_state, set_random_state
+from ..tape.tape import Entry, Tape, place_of, random_state, recorded, set_random_state
 from ..tape.trees import mapped
 from .backward import Backward
 from .calls import FailedCall

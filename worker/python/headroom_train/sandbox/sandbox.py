@@ -18,18 +18,14 @@ from torch.utils._pytree import tree_leaves
 from ..failure import Elsewhere, Writes
 from ..hooks.changes import changed
 from ..hooks.genuine import asked, set_aside
+from ..tape.functions import DRAWS, FILLS
 from ..tape.graph import REENTRANT, leaves, walk
 from ..tape.recorded_module import ANYWHERE, CALLED, NEVER
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import OwnMode, random_state, set_random_state
 
-_FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
 HALF = {torch.float16, torch.bfloat16}
 STANCES = hasattr(torch.compiler, "set_stance")  # whether compiled code can be run as it was written: since PyTorch 2.6
-_DRAWS = {
-    "rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like",
-    "multinomial", "poisson", "exponential",
-}  # fmt: skip
 
 
 class Watcher:
@@ -165,44 +161,44 @@ class _Anywhere(Watched):
         name = _named(func)
         if not name:
             return self._seen(func(*args, **kwargs))
-        generator = kwargs.get("generator")
-        if (
-            generator is not None
-            and generator is not torch.default_generator
-            and generator not in torch.cuda.default_generators
-        ):
+        if kwargs.get("generator") not in (None, torch.default_generator, *torch.cuda.default_generators):
             raise Writes("a call draws random numbers from a generator of the script's own")
-        if "attention" not in name:
-            self._trial.drawn(ANYWHERE, name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float))))
-        if name in _FILLS:
-            return args[0].fill_(1 if name == "bernoulli_" else 0.5 if args[0].is_floating_point() else 0)
+        if "attention" in name:
+            return self._attention(func, name, args, kwargs)
+        self._trial.drawn(ANYWHERE, name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float))))
+        if name in FILLS:
+            return args[0].fill_(1 if name == "bernoulli_" else _constant(args[0]))
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if "attention" in name:
-            for i, wanted in enumerate(func._schema.arguments):
-                if wanted.name == "dropout_p":
-                    share = args[i] if i < len(args) else kwargs.get("dropout_p", 0.0)
-                    if share:
-                        self._trial.drawn(ANYWHERE, name, share)
-                    if i < len(args):
-                        args = (*args[:i], 0.0, *args[i + 1 :])
-                    elif "dropout_p" in kwargs:
-                        kwargs = {**kwargs, "dropout_p": 0.0}
         result = self._seen(func(*args, **kwargs))
-        if name in _DRAWS and isinstance(result, torch.Tensor):
-            result.fill_(0.5 if result.is_floating_point() else 0)
-        return result
+        return result.fill_(_constant(result)) if isinstance(result, torch.Tensor) else result
+
+    def _attention(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        at = next((i for i, a in enumerate(func._schema.arguments) if a.name == "dropout_p"), len(args))
+        share = args[at] if at < len(args) else kwargs.get("dropout_p", 0.0)
+        if share:
+            self._trial.drawn(ANYWHERE, name, share)
+            if at < len(args):
+                args = (*args[:at], 0.0, *args[at + 1 :])
+            else:
+                kwargs = {**kwargs, "dropout_p": 0.0}
+        return self._seen(func(*args, **kwargs))
 
     def _seen(self, result: Any) -> Any:
         self._trial.half = self._trial.half or isinstance(result, torch.Tensor) and result.dtype in HALF
         return result
 
 
+def _constant(tensor: torch.Tensor) -> float:
+    """What takes the place of random numbers."""
+    return 0.5 if tensor.is_floating_point() else 0
+
+
 @cache
 def _named(func: Any) -> str:
     """The name of an operation that may draw random numbers; empty for any other operation."""
     name: str = func._schema.name.split("::")[-1]
-    return name if name in _FILLS or name in _DRAWS or name == "native_dropout" or "attention" in name else ""
+    return name if name in FILLS or name in DRAWS or name == "native_dropout" or "attention" in name else ""
 
 
 class Sealed(Watcher):

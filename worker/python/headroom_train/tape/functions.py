@@ -1,13 +1,11 @@
-"""What can be told about PyTorch's functions from their names."""
+"""What is known about PyTorch's functions, by name: functions as a script calls them, and operations as PyTorch runs
+them inside."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Callable
 
 import torch
-
-from .tape import Recorded
-from .trees import LEAVES, flatten, plain
 
 # Methods that read no values.
 METADATA = {
@@ -24,9 +22,11 @@ GETTERS = {
     )
     if hasattr(torch.Tensor, n)
 }  # fmt: skip
-_IN_PLACE = {f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()} | {
-    "__setitem__"
+_IN_PLACE = {
+    "__setitem__",
+    *(f"__i{n}__" for n in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()),
 }
+# Functions that ask for values.
 ASKS = {
     "item", "tolist", "numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
     "__str__", "__complex__", "equal", "allclose",
@@ -37,30 +37,45 @@ OPAQUE = {
     "register_hook", "retain_grad", "set_", "resize_", "share_memory_", "requires_grad_",
     "register_post_accumulate_grad_hook", "__set__", "data_ptr", "untyped_storage", "storage", "__dlpack__",
 }  # fmt: skip
+# Functions that are given a shape.
+SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
+JOINING = {"cat", "concat", "concatenate"}
+# Functions in which a row depends on those before it.
+RUNNING = {"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "argsort"}
+# Functions that are told by a tensor of numbers which elements to use.
+INDEXING = {
+    "__getitem__", "__setitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter",
+    "scatter_",
+}  # fmt: skip
+# Functions whose results' size depends on values.
+SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}
 
-
-def recorded(args: tuple, kwargs: dict) -> list:
-    """The recorded tensors among the arguments."""
-    found: list = []
-    for t in args:
-        _search(t, found)
-    for t in kwargs.values():
-        _search(t, found)
-    return found
-
-
-def _search(tree: Any, found: list) -> None:
-    kind = type(tree)
-    if kind is Recorded:
-        found.append(tree)
-    elif kind in LEAVES or kind is torch.Tensor or kind is torch.nn.Parameter:
-        return
-    elif kind is tuple or kind is list:
-        if not plain(tree):
-            for t in tree:
-                _search(t, found)
-    else:
-        found += [t for t in flatten(tree)[0] if type(t) is Recorded]
+# Operations that draw random numbers: into their first argument, and into a new tensor. So do those of dropout and
+# attention.
+FILLS = {"bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"}
+DRAWS = {
+    "rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like",
+    "multinomial", "poisson", "exponential",
+}  # fmt: skip
+# Operations that relate what is along the dimension ``dim``.
+ALONG = {
+    "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax",
+    "_log_softmax", "softmax", "log_softmax",
+}  # fmt: skip
+# Operations that only arrange memory: which of them run may depend on strides.
+LAYOUT = {
+    "clone", "contiguous", "view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "expand", "copy_",
+    "as_strided",
+}  # fmt: skip
+# Operations that may count rows.
+TOTALS = {"sum", "count_nonzero", "bincount", "index_add", "index_add_", "scatter_add", "scatter_add_"}
+# Operations that compare what they are given with a number, or set it off against one.
+BOUNDS = {"ge", "gt", "le", "lt", "eq", "ne", "floor_divide", "clamp", "clamp_min", "clamp_max", "sub", "rsub"}
+# The operations behind INDEXING.
+LOOKS_UP = {
+    "index", "index_put", "index_put_", "_index_put_impl_", "gather", "embedding", "index_select", "take", "scatter",
+    "scatter_",
+}  # fmt: skip
 
 
 def changes(name: str) -> bool:

@@ -18,6 +18,7 @@ import torch
 # The name of a reentrant checkpoint's node, in PyTorch and in libraries that have their own.
 REENTRANT = "CheckpointFunctionBackward"
 MOST = 10000  # nodes of a graph that are looked at
+SMALL = 1000  # nodes of a graph that the script has built outside a step
 KEEP = 16  # saved tensors with at most this many elements are kept, so that the graphs of scalars stay usable
 
 
@@ -57,10 +58,10 @@ def leaves(nodes: Iterable[Any]) -> Iterator[torch.Tensor]:
     return (n.variable for n in nodes if n.name().endswith("AccumulateGrad"))
 
 
-def leaves_behind(tensors: Iterable[Any], most: int = 1000) -> Optional[list[Any]]:
-    """The leaves behind the graphs of some tensors; None if the graphs have more than ``most`` nodes."""
-    nodes = [*walk([t.grad_fn for t in tensors], most=most)]
-    return None if len(nodes) >= most else [*leaves(nodes)]
+def leaves_behind(tensors: Iterable[Any]) -> Optional[list[Any]]:
+    """The leaves behind the graphs of some tensors; None if the graphs have more than :data:`SMALL` nodes."""
+    nodes = [*walk([t.grad_fn for t in tensors], most=SMALL)]
+    return None if len(nodes) >= SMALL else [*leaves(nodes)]
 
 
 @cache

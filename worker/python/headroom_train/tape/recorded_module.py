@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
 from itertools import count
 from types import FunctionType, MethodType
 from typing import Any, Callable, Optional
@@ -176,20 +175,14 @@ class RecordedModule(Limits):
     def before(self, frozen: int) -> None:
         """Keeps whatever a call may change, so that it can be put back. ``frozen`` is the number of
         frozen parameters."""
-        if self.changing is None:
-            module = self.module()
-            self.params = [*parameters([module])]  # type: ignore[list-item]
-            self._norms = [weakref.ref(m) for m in module.modules() if isinstance(m, _NORMS)]  # type: ignore[union-attr]
-            counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
-            self.changing = [b for b in self.buffers if id(b) in counting]
-            self.kept = copies(self.changing)
-        elif self.changing:
-            with torch.no_grad():
-                torch._foreach_copy_(self.kept, self.changing)
-        every = [*self.module().modules()] if self.still is None else self.moving  # type: ignore[union-attr]  # no call has succeeded yet
-        self.now = Snapshot(every, self.still is None or self.deep) if self.still is None or self.moving else None
-        if self.still is None:
+        self._keep_buffers()
+        if self.still is None:  # no call has succeeded yet
+            every = [*self.module().modules()]  # type: ignore[union-attr]
+            self.now = Snapshot(every, deep=True)
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
+        else:
+            moving = self.moving
+            self.now = Snapshot(moving, self.deep) if moving else None
         if len(self.frozen) != frozen:
             self.frozen = [p for p in self.params if not p.requires_grad]
         self.marks = self._versions()
@@ -197,11 +190,24 @@ class RecordedModule(Limits):
         self.calls += 1
         self.whole = True
 
-    def changes_buffers(self, beside: Iterable[torch.nn.Module] = ()) -> bool:
-        """Whether a call changes any buffers other than those of the modules in ``beside``. Each submodule's
-        current mode is taken into account: a layer with running statistics, such as BatchNorm, does not change
-        them in evaluation mode."""
-        fixed = {id(b) for m in [*beside, *(m for m in self.norms if not m.training)] for b in m.buffers(recurse=False)}
+    def _keep_buffers(self) -> None:
+        """Keeps the values of the buffers that a call may change: at first, those that it changes without raising
+        their versions."""
+        if self.changing is None:
+            module: Any = self.module()
+            self.params = [*parameters([module])]
+            self._norms = [weakref.ref(m) for m in module.modules() if isinstance(m, _NORMS)]
+            counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
+            self.changing = [b for b in self.buffers if id(b) in counting]
+            self.kept = copies(self.changing)
+        elif self.changing:
+            with torch.no_grad():
+                torch._foreach_copy_(self.kept, self.changing)
+
+    def changes_buffers(self) -> bool:
+        """Whether a call changes any buffers. Each submodule's current mode is taken into account: a layer with running
+        statistics, such as BatchNorm, does not change them in evaluation mode."""
+        fixed = {id(b) for m in self.norms if not m.training for b in m.buffers(recurse=False)}
         return any(id(b) not in fixed for b in self.changing or ())
 
     def after(self) -> Optional[Snapshot]:
@@ -213,14 +219,18 @@ class RecordedModule(Limits):
             self.writes = self.writes or self._wrote()
         snapshot = self.now if self.moving and self.plain else None
         self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
-        if [b._version for b in self.buffers] != self.versions:
-            known = {id(b) for b in self.changing or ()}
-            for b, v in zip(self.buffers, self.versions):
-                if b._version != v and id(b) not in known:
-                    self.changing.append(b)  # type: ignore[union-attr]
-                    self.kept.append(torch.empty_like(b))
-                    self.whole = False
+        for b in self._changed_anew():
+            self.changing.append(b)  # type: ignore[union-attr]
+            self.kept.append(torch.empty_like(b))
+            self.whole = False
         return snapshot
+
+    def _changed_anew(self) -> list[torch.Tensor]:
+        """The buffers that the newest call has changed, although none before it had."""
+        if [b._version for b in self.buffers] == self.versions:
+            return []
+        known = {id(b) for b in self.changing or ()}
+        return [b for b, v in zip(self.buffers, self.versions) if b._version != v and id(b) not in known]
 
     def _versions(self) -> list[Optional[int]]:
         """The versions of the frozen parameters and of the tensors among the attributes. A
@@ -235,13 +245,8 @@ class RecordedModule(Limits):
 
     def put_back(self) -> bool:
         """Undoes a failed call's changes to buffers and attributes. Returns whether all of them could be undone."""
-        known = {id(b) for b in self.changing or ()}
         self.writes = self.writes or self._wrote()
-        if (
-            self.writes
-            or not self.whole
-            or any(b._version != v and id(b) not in known for b, v in zip(self.buffers, self.versions))
-        ):
+        if self.writes or not self.whole or self._changed_anew():
             return False
         for b, k in zip(self.changing or (), self.kept):
             with set_aside():
@@ -254,15 +259,14 @@ class RecordedModule(Limits):
         return False
 
     def _settle(self, snapshot: Snapshot) -> None:
-        """Sorts the modules by whether their attributes are still the same as in ``held``: those
+        """Sorts the modules by whether their attributes are still the same as in ``snapshot``: those
         that have changed are added to ``moving``, and ``still`` covers the rest."""
         changes = list(snapshot.changed())
         self.deep = self.deep or any(c.inside is not None for c in changes)
         # Inspecting these before every call would take too long.
         self.writes = self.writes or self.deep and snapshot.size() > MANY
         self.plain = (self.plain or self.still is None) and all(map(snapshot.plain, changes))
-        moved: dict[int, Any] = {id(m): m for m in (c.module() for c in changes)}
-        moved = {**{id(m): m for m in self.moving}, **moved}
+        moved: dict[int, Any] = {id(m): m for m in (*self.moving, *(c.module() for c in changes))}
         self._moving = [weakref.ref(m) for m in moved.values()]
         self.still = Snapshot([m for m in self.module().modules() if id(m) not in moved])  # type: ignore[union-attr]
 
@@ -319,21 +323,19 @@ def state_of(module: torch.nn.Module) -> tuple[int, int]:
     unread = record.unread if record is not None else ()
     names: list = []
     numbers: list = []
-    seen: set[int] = set()
+    objects: dict[int, Any] = {}
     for m in submodules([module]):
         own = m.__dict__
-        names.append(id(m))
-        if own["_parameters"]:
-            names += map(id, own["_parameters"].values())
-        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
-            names += (h for hooks in _HOOKS for h in own[hooks])
+        names += (id(m), *map(id, own["_parameters"].values()), *(h for hooks in _HOOKS for h in own[hooks]))
         for name, value in attributes(m):
             kind = type(value)
-            if kind in _PLAIN and not (unread and (id(m), name) in unread):
+            if kind not in _PLAIN:
+                objects[id(value)] = value
+            elif (id(m), name) not in unread:
                 (numbers if kind in _NUMERIC else names).append(value)
-            elif kind not in _PLAIN and kind not in _NO_OBJECTS and id(value) not in seen:
-                seen.add(id(value))
-                names += [v == 0 for v in getattr(value, "__dict__", {}).values() if type(v) in _NUMERIC]
         numbers += plain_reached(m)
+    for value in objects.values():
+        if type(value) not in _NO_OBJECTS:
+            names += [v == 0 for v in getattr(value, "__dict__", {}).values() if type(v) in _NUMERIC]
     first = hash(tuple(names))
     return first, hash((first, *numbers))

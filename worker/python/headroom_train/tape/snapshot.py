@@ -10,6 +10,7 @@ import sysconfig
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from types import CodeType, FunctionType, MethodType
@@ -17,6 +18,8 @@ from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten
+
+from .trees import slots_of
 
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
@@ -237,11 +240,23 @@ def _inner(value: Any) -> Any:
 
 @cache
 def _slots(kind: type) -> tuple[str, ...]:
-    """The names of a class's slots; empty if the class is not the script's own."""
+    """The names of a class's slots; empty if the class is not the script's own. A name that Python has changed is left
+    out."""
     if not _own(kind.__module__) or issubclass(kind, (torch.nn.Module, torch.Tensor, type)):
         return ()
-    slots = [s for c in kind.__mro__ if isinstance(s := vars(c).get("__slots__", ()), (tuple, list))]
-    return tuple(n for s in slots for n in s if n not in ("__dict__", "__weakref__") and not n.startswith("__"))
+    return tuple(n for n in slots_of(kind.__mro__) if not n.startswith("__"))
+
+
+def _contents(value: Any, seen: set[int]) -> Optional[Contents]:
+    """The contents of a container, or of an object of the script's own classes; None for anything else, and for what
+    is in ``seen`` already, by its id."""
+    inner = _inner(value)
+    slots = _slots(type(value)) if inner is None else ()  # type: ignore[arg-type]
+    owner = value if slots else inner
+    if owner is None or id(owner) in seen:
+        return None
+    seen.add(id(owner))
+    return Names(value, slots) if slots else Contents(inner)
 
 
 def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
@@ -251,19 +266,15 @@ def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
     todo = [(value, 0)]
     while todo and len(seen) < MOST:
         value, depth = todo.pop()
-        inner: Any = value if isinstance(value, tuple) else None if type(value) in PLAIN else _inner(value)
-        slots = _slots(type(value)) if inner is None else ()  # type: ignore[arg-type]
-        if inner is None and not slots or id(value if inner is None else inner) in seen:
-            continue
-        if slots:
-            seen.add(id(value))
-            yield (names := Names(value, slots))
-            inner = names.before
-        elif not isinstance(inner, tuple):
-            seen.add(id(inner))
-            yield Contents(inner)
-        if depth < DEPTH and len(inner) <= WIDE and not isinstance(inner, set):
-            todo += [(v, depth + 1) for v in (inner.values() if isinstance(inner, dict) else inner)]
+        inside = value
+        if not isinstance(value, tuple):
+            contents = None if type(value) in PLAIN else _contents(value, seen)
+            if contents is None:
+                continue
+            yield contents
+            inside = contents.before
+        if depth < DEPTH and not isinstance(inside, (int, set)) and len(inside) <= WIDE:
+            todo += [(v, depth + 1) for v in (inside.values() if isinstance(inside, dict) else inside)]
 
 
 @cache
@@ -287,38 +298,41 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     functions, classes = _classes(type(module))  # type: ignore[arg-type]
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
     for kind in classes:
-        own = {n: v for n, v in vars(kind).items() if not n.startswith("__")}
-        yield "", Names(kind, [n for n, v in own.items() if isinstance(v, PLAIN)])
-        yield from [(n, v) for n, v in own.items() if isinstance(v, (dict, list, deque, set))]
+        yield from _of_class(kind)
     for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-        function = hook.__func__ if isinstance(hook, MethodType) else hook
+        owner, function = (hook.__self__, hook.__func__) if isinstance(hook, MethodType) else (None, hook)
         if isinstance(function, FunctionType) and _own(function.__module__):
             functions.append(function)
-            if isinstance(hook, MethodType):
-                yield from (
-                    _named(vars(hook.__self__), _names(function.__code__)) if hasattr(hook.__self__, "__dict__") else ()
-                )
+            if hasattr(owner, "__dict__"):
+                yield from _named(vars(owner), _names(function.__code__))
     for function in functions:
-        names = _names(function.__code__)
-        values = {}
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-            try:
-                values[name] = cell.cell_contents
-            except ValueError:  # the cell is still empty
-                pass
-        for name, value in (*_named(function.__globals__, names), *values.items()):
-            inner = None if isinstance(value, (Names, dict, list, deque, set)) else _inner(value)
-            # The other attributes of an object outside the model may belong to other code, and to other threads.
-            yield from [(name, value)] if inner is None else _named(inner, names)
+        yield from _used_by(function)
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    own = {n: v for n, v in vars(kind).items() if not n.startswith("__")}
+    yield "", Names(kind, [n for n, v in own.items() if isinstance(v, PLAIN)])
+    yield from [(n, v) for n, v in own.items() if isinstance(v, (dict, list, deque, set))]
+
+
+def _used_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yields what a function can reach by its globals and its closure."""
+    names = _names(function.__code__)
+    values = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with suppress(ValueError):  # the cell is still empty
+            values[name] = cell.cell_contents
+    for name, value in (*_named(function.__globals__, names), *values.items()):
+        inner = None if isinstance(value, (Names, dict, list, deque, set)) else _inner(value)
+        # The other attributes of an object outside the model may belong to other code, and to other threads.
+        yield from [(name, value)] if inner is None else _named(inner, names)
 
 
 def plain_reached(module: torch.nn.Module) -> list[tuple]:
     """The plain values among those that :func:`_reached` yields, as (name, value)."""
-    return (
-        [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()]
-        if _classes(type(module))[1]  # type: ignore[arg-type]
-        else []
-    )
+    if not _classes(type(module))[1]:  # type: ignore[arg-type]
+        return []
+    return [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()]
 
 
 def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -369,6 +383,22 @@ def _attributes_of(ref: weakref.ref) -> dict:
     return {} if module is None else vars(module)
 
 
+class Reached(NamedTuple):
+    """A container that was reached from a module, by the name of an attribute or a global."""
+
+    module: weakref.ref[torch.nn.Module]
+    name: str
+    contents: Contents
+    attribute: bool  # the container is the attribute's value
+
+    def change(self) -> Optional[Change]:
+        """What has changed in the container; None if that is nothing, or if the attribute has another value now."""
+        keys = self.contents.keys()
+        if not keys or self.attribute and _attributes_of(self.module).get(self.name) is not self.contents.container:
+            return None
+        return Change(self.module, self.name or str(keys[0]), tuple(keys), None if self.attribute else self.contents)
+
+
 class Snapshot:
     """What some modules held at one moment. If ``deep`` is true, this includes what was nested
     inside. Keeps references, and copies no tensors. It does not keep the modules: a module keeps what
@@ -376,29 +406,25 @@ class Snapshot:
 
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
         self._own: list[tuple[weakref.ref[torch.nn.Module], dict]] = []
-        # Last: whether the container is the attribute's value.
-        self._contents: list[tuple[weakref.ref[torch.nn.Module], str, Contents, bool]] = []
+        self._reached: list[Reached] = []
         seen: set[int] = set()
         for m in modules:
             own, ref = dict(attributes(m)), weakref.ref(m)
             self._own.append((ref, own))
             for name, value in own.items():
-                if isinstance(value, (dict, list)):
-                    self._contents.append((ref, name, Contents(value), True))
+                attribute = isinstance(value, (dict, list))
+                if attribute:
+                    self._reached.append(Reached(ref, name, Contents(value), True))
                 if deep and type(value) not in PLAIN:
-                    self._contents += [
-                        (ref, name, c, False)
-                        for c in _within(value, seen)
-                        if c.container is not value or not isinstance(value, (dict, list))
-                    ]
+                    every = (c for c in _within(value, seen) if not attribute or c.container is not value)
+                    self._reached += [Reached(ref, name, c, False) for c in every]
             for name, value in _reached(m) if deep else ():
-                self._contents += [
-                    (ref, name, c, False) for c in ([value] if isinstance(value, Names) else _within(value, seen))
-                ]
+                found = (value,) if isinstance(value, Names) else _within(value, seen)
+                self._reached += [Reached(ref, name, c, False) for c in found]
 
     def size(self) -> int:
         """The number of containers that are compared."""
-        return len(self._contents)
+        return len(self._reached)
 
     def changed(self) -> Iterator[Change]:
         """Yields everything that has changed since that moment."""
@@ -407,23 +433,17 @@ class Snapshot:
             for name in [*own, *(n for n in now if n not in own and n not in USUAL)] if now else ():
                 if name not in now or name not in own or not _same(own[name], now[name]):
                     yield Change(ref, name, ())
-        for ref, name, contents, attribute in self._contents:
-            keys = contents.keys()
-            if keys and (not attribute or _attributes_of(ref).get(name) is contents.container):
-                yield Change(ref, name or str(keys[0]), tuple(keys), None if attribute else contents)
+        yield from filter(None, (reached.change() for reached in self._reached))
 
     def plain(self, change: Change) -> bool:
         """Whether the changed values were, and are, nothing but numbers, strings and other plain values."""
         if change.inside is not None:
             return change.inside.plain(change.keys)
-        module, name, keys, _ = change
-        if keys:
-            return next(
-                c for ref, n, c, attribute in self._contents if attribute and ref is module and n == name
-            ).plain(keys)
-        return _plain(
-            [next(own for ref, own in self._own if ref is module).get(name), _attributes_of(module).get(name)]
-        )
+        ref, name = change.module, change.name
+        if change.keys:
+            found = (r.contents for r in self._reached if r.attribute and r.module is ref and r.name == name)
+            return next(found).plain(change.keys)
+        return _plain([next(own for r, own in self._own if r is ref).get(name), _attributes_of(ref).get(name)])
 
     def put_back(self) -> None:
         """Puts everything back as it was."""
@@ -434,5 +454,5 @@ class Snapshot:
             for name, value in own.items() if now else ():
                 if now.get(name, self) is not value:
                     now[name] = value
-        for _, _, contents, _ in self._contents:
-            contents.put_back()
+        for reached in self._reached:
+            reached.contents.put_back()

@@ -158,20 +158,16 @@ class Tape:
     def encode(self, tree: Any) -> Any:
         """The tree of arguments, with references in place of tensors."""
         kind = type(tree)
-        if kind is Recorded and place_of(tree).tape is self:  # type: ignore[union-attr]
-            return Ref(place_of(tree).slot)  # type: ignore[union-attr]
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
+        if kind is Recorded and tree._headroom.tape is self:
+            return Ref(tree._headroom.slot)
+        if isinstance(tree, torch.Tensor):
             return self._outer(tree)
-        if kind is tuple:
-            return tree if plain(tree) else tuple(self.encode(t) for t in tree)
-        if kind is list:
-            return [*tree] if plain(tree) else [self.encode(t) for t in tree]
+        if kind is tuple or kind is list:
+            return kind(tree) if plain(tree) else kind(map(self.encode, tree))
         if kind is dict:
             return {k: self.encode(v) for k, v in tree.items()}
         if kind in LEAVES:
             return tree
-        if isinstance(tree, torch.Tensor):
-            return self._outer(tree)
         leaves, structure = flatten(tree)  # nothing of the script's is built anew: its constructor may count or check
         if not any(isinstance(t, torch.Tensor) for t in leaves):
             return tree
@@ -211,23 +207,18 @@ class Tape:
         self.entries.append(entry)
         if len(self.entries) > LONGEST:
             self.refuse("the step calls more functions than the worker records")
-        if type(result) is torch.Tensor or type(result) is Recorded:
-            entry.slots = [self._adopt(result, entry, deferred)]
-            return
-        entry.slots = [
-            self._adopt(t, entry, deferred) if isinstance(t, torch.Tensor) else None for t in flatten(result)[0]
-        ]
+        outputs = [result] if isinstance(result, torch.Tensor) else flatten(result)[0]
+        entry.slots = [self._adopt(t, entry, deferred) if isinstance(t, torch.Tensor) else None for t in outputs]
 
     def _adopt(self, tensor: torch.Tensor, entry: Entry, deferred: bool) -> Optional[int]:
         place = place_of(tensor)
-        if place is not None and place.tape is self and entry.fresh:
-            place.slot = self.count  # the same object with a new value
-            self.count += 1
-            with unrecorded():
-                self.without_values(tensor) if deferred else self._value(tensor, place.slot)
+        if place is not None and place.tape is self:  # of an in-place function, or a module that returns its argument
+            if entry.fresh:  # the same object with a new value
+                place.slot = self.count
+                self.count += 1
+                with unrecorded():
+                    self.without_values(tensor) if deferred else self._value(tensor, place.slot)
             return place.slot
-        if place is not None and place.tape is self:
-            return place.slot  # the result of an in-place function, or of a module that returns its argument
         if type(tensor) is not torch.Tensor:
             return None  # a parameter, or another subclass of Tensor
         if id(tensor) in self._known:
@@ -311,26 +302,37 @@ class Tape:
         self._long = 2 * len(self.entries) + SHORT
 
     def _forget(self, kept: set[int]) -> None:
-        alive = [(ref, t, place_of(t)) for ref, t in ((ref, ref()) for ref in self.live) if t is not None]
-        there = [(ref, t, place.slot) for ref, t, place in alive if place is not None]
+        held = self._held_by_script()
         with unrecorded():
-            roots = {slot for _, t, slot in there if slot in kept or t.requires_grad}
-        maker = {s: e for e in self.entries for s in e.slots if s is not None}
-        todo, needed, slots = [*roots], set(), set()
+            makers = self._makers([place.slot for t, place in held if place.slot in kept or t.requires_grad])
+        self.let_go([t for t, place in held if place.slot not in makers])
+        needed = {*makers.values()}
+        self.entries = [e for e in self.entries if e in needed]
+        self.scalars = {s: value for s, value in self.scalars.items() if s in makers}
+        self._forget_outside()
+        self.random = next((e.random for e in self.entries if e.random is not None), None) or random_state()
+
+    def _makers(self, slots: Iterable[int]) -> dict[int, Entry]:
+        """The calls on which some slots depend, by the slots that they make."""
+        every = {s: e for e in self.entries for s in e.slots if s is not None}
+        todo, found = [*slots], dict[int, Entry]()
         while todo:
             slot = todo.pop()
-            if slot not in slots and slot in maker:
-                slots.add(slot)
-                needed.add(id(maker[slot]))
-                todo += maker[slot].references()[0]
-        self.live = [ref for ref, _, _ in there]
-        self.let_go([t for _, t, slot in there if slot not in slots])
-        self.entries = [e for e in self.entries if id(e) in needed]
+            if slot in every and slot not in found:
+                found[slot] = every[slot]
+                todo += every[slot].references()[0]
+        return found
+
+    def _forget_outside(self) -> None:
+        """Forgets the tensors from elsewhere that are no arguments of any call."""
         used = {i for e in self.entries for i in e.references()[1]}
         self._known = {key: i for key, i in self._known.items() if i in used}
         self.outside = [t if i in used else _NOTHING for i, t in enumerate(self.outside)]
-        self.scalars = {s: value for s, value in self.scalars.items() if s in slots}
-        self.random = next((e.random for e in self.entries if e.random is not None), None) or random_state()
+
+    def _held_by_script(self) -> list[tuple[torch.Tensor, Place]]:
+        """The tensors on the tape that still exist, with their places."""
+        there = [(t, place_of(t)) for t in (ref() for ref in self.live) if t is not None]
+        return [(t, place) for t, place in there if place is not None]
 
     def _release(self) -> None:
         self.step.closes()
@@ -341,14 +343,13 @@ class Tape:
         """Makes the user's tensors plain again, except deferred ones, which keep the tape alive."""
         if self.step.closed:
             return
-        there = [(t, place_of(t)) for t in (ref() for ref in self.live) if t is not None]
-        found = [(t, place) for t, place in there if place is not None]
-        kept = [(t, place) for t, place in found if not place.deferred]
+        held = self._held_by_script()
+        kept = [(t, place) for t, place in held if not place.deferred]
         if self.deferred is not None:
             for tensor, place in kept:
                 self.deferred.keep(place.slot, tensor)
         self.let_go([t for t, _ in kept])
-        if len(kept) == len(found):
+        if len(kept) == len(held):
             self._release()
 
     def let_go(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -358,7 +359,7 @@ class Tape:
             _plain(tensor)
         refs = [ref for ref in self.live if id(ref()) in there]
         self._held -= sum(ref.__callback__ is not None for ref in refs)
-        self.live = [ref for ref in self.live if id(ref()) not in there]
+        self.live = [ref for ref in self.live if ref() is not None and id(ref()) not in there]
         if not self._held:
             self._release()
 
@@ -410,6 +411,30 @@ Recorded.__module__ = "torch"
 def place_of(tensor: torch.Tensor) -> Optional[Place]:
     """A tensor's place on its tape; None for a tensor that is not on a tape."""
     return tensor.__dict__.get("_headroom") if type(tensor) is Recorded else None
+
+
+def recorded(args: tuple, kwargs: dict) -> list:
+    """The recorded tensors among the arguments."""
+    found: list = []
+    for t in args:
+        _search(t, found)
+    for t in kwargs.values():
+        _search(t, found)
+    return found
+
+
+def _search(tree: Any, found: list) -> None:
+    kind = type(tree)
+    if kind is Recorded:
+        found.append(tree)
+    elif kind in LEAVES or kind is torch.Tensor or kind is torch.nn.Parameter:
+        return
+    elif kind is tuple or kind is list:
+        if not plain(tree):
+            for t in tree:
+                _search(t, found)
+    else:
+        found += [t for t in flatten(tree)[0] if type(t) is Recorded]
 
 
 class plain_class:

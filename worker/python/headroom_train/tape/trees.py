@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, Callable, NamedTuple, Optional
@@ -29,19 +30,11 @@ LEAVES = {
 }  # fmt: skip
 # Values without parts that could change.
 FIXED = (
-    str,
-    bool,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    enum.Enum,
-    type,
-    FunctionType,
-    BuiltinFunctionType,
-)
+    str, bool, type(None), torch.dtype, torch.device, torch.layout, enum.Enum, type, FunctionType, BuiltinFunctionType,
+)  # fmt: skip
 _CLOSED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, enum.Enum, type, BaseException)
 _BASES: tuple[type, ...] = (OrderedDict, dict, list, tuple, SimpleNamespace)
+_EXACTLY = {*LEAVES, OrderedDict, dict, list, tuple, object}  # not opened here, although their subclasses may be
 _wide: set[tuple] = set()  # the classes of objects that had more leaves, with the names of their attributes
 _WORD = tuple.__itemsize__
 _WRITTEN = 1 << 9  # CPython's flag of classes that are made while the program runs
@@ -76,46 +69,47 @@ def plain(elements: Collection) -> bool:
     return LEAVES.issuperset(map(type, elements))
 
 
-@cache
-def _kind(cls: type) -> Optional[Kind]:
-    """None if instances of the class are not opened: if it is not written in Python, or is a module or a cache.
+def slots_of(classes: Iterable[type]) -> tuple[str, ...]:
+    """The names of the slots that the classes define themselves."""
+    named = [vars(c).get("__slots__", ()) for c in classes]
+    return tuple(n for s in named for n in ((s,) if isinstance(s, str) else s) if n not in ("__dict__", "__weakref__"))
+
+
+def _stays_closed(cls: type) -> bool:
+    """Whether instances of a class are not opened, whatever is inside: such as a module, or a cache.
 
     A cache of keys and values is there to be filled by later calls, and takes more memory than other results."""
-    if (
-        cls in LEAVES
-        or issubclass(cls, _CLOSED)
-        or cls.__name__.endswith("Cache")
-        or cls.__module__.startswith(f"{__package__}.")
-    ):
+    ours = cls.__module__.startswith(f"{__package__}.")
+    return cls in _EXACTLY or issubclass(cls, _CLOSED) or cls.__name__.endswith("Cache") or ours
+
+
+@cache
+def _kind(cls: type) -> Optional[Kind]:
+    """None if instances of the class are not opened: also if it is not written in Python."""
+    if _stays_closed(cls):
         return None
     base = next((b for b in _BASES if issubclass(cls, b)), object)
-    if (
-        cls is base
-        and cls is not SimpleNamespace
-        or not all(c in base.__mro__ or c.__flags__ & _WRITTEN for c in cls.__mro__)
-    ):
-        return None
-    named = [vars(c).get("__slots__", ()) for c in cls.__mro__ if c not in base.__mro__]
-    slots = tuple(n for s in named for n in ((s,) if isinstance(s, str) else s) if n not in ("__dict__", "__weakref__"))
-    # Python has changed such names
-    if any(n.startswith("__") for n in slots) or base is object and not slots and not cls.__dictoffset__:
-        return None
-    if cls.__basicsize__ > base.__basicsize__ + _WORD * (len(slots) + 2):  # it has memory that Python code cannot reach
+    own = [c for c in cls.__mro__ if c not in base.__mro__]
+    slots = slots_of(own)
+    written = all(c.__flags__ & _WRITTEN for c in own)
+    empty = base is object and not slots and not cls.__dictoffset__
+    renamed = any(n.startswith("__") for n in slots)  # Python has changed such names
+    hides = cls.__basicsize__ > base.__basicsize__ + _WORD * (len(slots) + 2)  # memory that Python code cannot reach
+    if empty or renamed or hides or not written:
         return None
     return Kind(base, slots, cls.__module__.startswith("torch.distributions."))
 
 
-def opened(leaf: Any) -> Optional[tuple[Kind, Any, dict[str, Any]]]:
-    """How an object is opened, its elements and its attributes; None if the object is not opened."""
+def opened(leaf: Any, within: tuple[int, ...] = ()) -> Optional[tuple[Kind, Any, dict[str, Any]]]:
+    """How an object is opened, its elements and its attributes; None if the object is not opened. ``within`` has the
+    ids of the objects that it is inside."""
     kind = _kind(type(leaf))  # type: ignore[arg-type]
-    if kind is None:
+    if kind is None or len(within) >= DEPTH or id(leaf) in within:
         return None
     own = dict(object.__getattribute__(leaf, "__dict__")) if type(leaf).__dictoffset__ else {}
     for name in kind.slots:
-        try:
+        with suppress(AttributeError):  # a slot may be empty
             own[name] = object.__getattribute__(leaf, name)
-        except AttributeError:  # a slot may be empty
-            pass
     if _wide and (type(leaf), *own) in _wide:
         return None
     elements: Any = None
@@ -153,25 +147,29 @@ def _flatten(tree: Any, within: tuple[int, ...]) -> tuple[list, Tree]:
         return leaves, Tree(spec, shells)
     found: list = []
     for i, leaf in enumerate(leaves):
-        contents = opened(leaf) if len(within) < DEPTH and id(leaf) not in within else None
-        if contents is None:
-            found.append(leaf)
-            continue
-        kind, elements, own = contents
-        constants = {n: v for n, v in own.items() if kind.constant and _constant(n, v)}
-        try:
-            inner, inside = _flatten(
-                (elements, {n: v for n, v in own.items() if n not in constants}), (*within, id(leaf))
-            )
-        except Wide:
-            _wide.add((type(leaf), *own))
-            found.append(leaf)
-            continue
-        shells[i] = Shell(type(leaf), constants, inside)
-        found += inner
-        if within and len(found) > WIDE:
-            raise Wide
+        inside, shell = _emptied(leaf, within)
+        found += inside
+        if shell is not None:
+            shells[i] = shell
+            if within and len(found) > WIDE:
+                raise Wide
     return found, Tree(spec, shells)
+
+
+def _emptied(leaf: Any, within: tuple[int, ...]) -> tuple[list, Optional[Shell]]:
+    """The leaves inside an object, and the object without them; the object itself and None if it is not opened."""
+    contents = opened(leaf, within)
+    if contents is None:
+        return [leaf], None
+    kind, elements, own = contents
+    constants = {n: v for n, v in own.items() if kind.constant and _constant(n, v)}
+    others = {n: v for n, v in own.items() if n not in constants}
+    try:
+        inside, tree = _flatten((elements, others), (*within, id(leaf)))
+    except Wide:
+        _wide.add((type(leaf), *own))
+        return [leaf], None
+    return inside, Shell(type(leaf), constants, tree)
 
 
 def _constant(name: str, value: Any) -> bool:
@@ -226,17 +224,13 @@ def mapped(work: Callable[[Any], Any], tree: Any) -> Any:
 
 def _mapped(work: Callable[[Any], Any], tree: Any, within: tuple[int, ...]) -> Any:
     def one(leaf: Any) -> Any:
-        if type(leaf) in LEAVES or isinstance(leaf, torch.Tensor):
-            return work(leaf)
-        contents = opened(leaf) if len(within) < DEPTH and id(leaf) not in within else None
+        contents = opened(leaf, within)
         if contents is None:
             return work(leaf)
-        _, elements, own = contents
-        before = elements, own
+        before = contents[1:]
         after = _mapped(work, before, (*within, id(leaf)))
-        same = all(
-            a is b for a, b in zip(tree_flatten(before, is_leaf=_sized)[0], tree_flatten(after, is_leaf=_sized)[0])
-        )
+        now = tree_flatten(after, is_leaf=_sized)[0]
+        same = all(a is b for a, b in zip(tree_flatten(before, is_leaf=_sized)[0], now))
         return leaf if same else _made(type(leaf), *after)
 
     return tree_map(one, tree, is_leaf=_sized if within else None)

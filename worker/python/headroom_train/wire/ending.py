@@ -42,40 +42,31 @@ def ending(error: BaseException, trained: Iterable[int]) -> Ending:
     """Explains an exception for want of memory that the worker's code has not seen. ``trained`` has the ids of the
     parameters that optimizers train."""
     if lines(error):
-        if any(name.endswith("collate.py") for name, _ in lines(error)):
-            why = "it was in a worker process of a DataLoader, which put a batch together"
-            return Ending(why, "load smaller batches, or start fewer loader workers (num_workers)", apart=True)
-        return Ending(
-            "it was in a worker process of a DataLoader, which loaded one sample: the size of the batch "
-            "does not change that",
-            "let a sample need less memory at that line, or start fewer loader workers (num_workers)",
-            apart=True,
-        )
+        return _loaded(lines(error))
     every = [*frames(error)]
     names = [f.f_code.co_filename.removeprefix(_TORCH) for f in every]
+    running = {f.f_code.co_name for f in every}
     if any(name.startswith("_functorch") for name in names):
-        hint = (
-            "vmap(…, chunk_size=N) computes N rows at a time"
-            if any(f.f_code.co_name == "vmap_impl" for f in every)
-            else ""
-        )
+        hint = "vmap(…, chunk_size=N) computes N rows at a time" if "vmap_impl" in running else ""
         return Ending("it was inside torch.func, whose functions the worker does not record", hint)
-    module = next(
-        (
-            f
-            for f, name in zip(every, names)
-            if name == "nn/modules/module.py" and isinstance(f.f_locals.get("self"), torch.nn.Module)
-        ),
-        None,
-    )
+    calls = (f for f, name in zip(every, names) if name == "nn/modules/module.py")
+    module = next((f for f in calls if isinstance(f.f_locals.get("self"), torch.nn.Module)), None)
     if module is not None:
         return _called(module, set(trained))
-    if any(f.f_code.co_name == "_engine_run_backward" for f in every):
+    if "_engine_run_backward" in running:
         return Ending("nothing in this backward pass came from a call that is recorded")
     if any(name.startswith("optim") for name in names):
         return Ending("it was in an optimizer's step that the worker does not run again")
     hint = "make or load less at once at that line, or keep less from earlier steps"
     return Ending("the script itself asked for it, outside the calls of its modules", hint, apart=True)
+
+
+def _loaded(sent: list[tuple[str, str]]) -> Ending:
+    where, fewer = "it was in a worker process of a DataLoader, which ", "start fewer loader workers (num_workers)"
+    if any(name.endswith("collate.py") for name, _ in sent):
+        return Ending(f"{where}put a batch together", f"load smaller batches, or {fewer}", apart=True)
+    why = f"{where}loaded one sample: the size of the batch does not change that"
+    return Ending(why, f"let a sample need less memory at that line, or {fewer}", apart=True)
 
 
 def _called(frame: FrameType, trained: set[int]) -> Ending:

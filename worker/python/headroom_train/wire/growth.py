@@ -5,6 +5,7 @@ and only when headroom asks."""
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections import deque
 from types import FrameType, ModuleType
@@ -23,9 +24,8 @@ class Kind(NamedTuple):
 
     def __str__(self) -> str:
         shape = " × ".join(map(str, self.shape)) or "a scalar"
-        return (
-            f"{str(self.dtype).replace('torch.', '')} ({shape}){', with the graph that made it' if self.graph else ''}"
-        )
+        graph = ", with the graph that made it" if self.graph else ""
+        return f"{str(self.dtype).replace('torch.', '')} ({shape}){graph}"
 
 
 class Growth:
@@ -41,10 +41,9 @@ class Growth:
             return None
         after, taken = census(), steps - self._until + STEPS
         grown = {k: len(v) - len(self._before.get(k, ())) for k, v in after.items()}
+        many = [k for k, n in grown.items() if n >= STEPS // 2]
         # A graph holds more than its tensor shows.
-        largest = sorted(
-            (k for k, n in grown.items() if n >= STEPS // 2), key=lambda k: (k.graph, grown[k] * size(k)), reverse=True
-        )
+        largest = sorted(many, key=lambda k: (k.graph, grown[k] * size(k)), reverse=True)[:LINES]
         if not largest:
             return (
                 f"in {taken} steps no kind of tensor visible to Python has grown in number: the growing "
@@ -52,10 +51,10 @@ class Growth:
             )
         known = {i for ids in self._before.values() for i in ids}
         lines = []
-        for kind in largest[:LINES]:
+        for kind in largest:
             newest = [i for i in after[kind] if i not in known]
             lines.append(f"{grown[kind]} more of {kind}{holder(newest[-1]) if newest else ''}")
-        if any(k.graph for k in largest[:LINES]):
+        if any(k.graph for k in largest):
             lines.append("keep loss.item() or loss.detach() instead")
         return f"what grew in {taken} steps: " + "; ".join(lines)
 
@@ -74,10 +73,7 @@ def tensors() -> list[torch.Tensor]:
 
 
 def size(kind: Kind) -> int:
-    count = 1
-    for n in kind.shape:
-        count *= n
-    return count * kind.dtype.itemsize
+    return math.prod(kind.shape) * kind.dtype.itemsize
 
 
 def holder(number: int) -> str:
@@ -119,14 +115,8 @@ def attribute(value: Any) -> str:
     for owned in gc.get_referrers(value):
         if isinstance(owned, dict):
             name = next((n for n, v in owned.items() if v is value and isinstance(n, str)), "")
-            owner = next(
-                (
-                    o
-                    for o in gc.get_referrers(owned)
-                    if not isinstance(o, ModuleType) and getattr(o, "__dict__", None) is owned
-                ),
-                None,
-            )
+            owners = (o for o in gc.get_referrers(owned) if getattr(o, "__dict__", None) is owned)
+            owner = next((o for o in owners if not isinstance(o, ModuleType)), None)
         else:
             owner, name = owned, next((n for n, v in getattr(owned, "__dict__", {}).items() if v is value), "")
         if name and owner is not None and not type(owner).__module__.startswith("headroom_train."):

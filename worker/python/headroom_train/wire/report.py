@@ -158,7 +158,7 @@ class Report:
         """The line of the user's code that is being run."""
         return _where(None)
 
-    def step(self, *_: Any) -> None:
+    def step(self) -> None:
         """Count an optimizer's step, and report it if it is due: the first step, the first one
         after a failure, each one that is cut in a new way, and otherwise one every 0.2 s."""
         self._steps += 1
@@ -177,17 +177,10 @@ class Report:
         self._cuts.add(ran)
         wire = self.wire()
         if wire is not None:
-            rows, pieces = ran
-            limit = self.sizes.limit()
+            (rows, pieces), limit = ran, self.sizes.limit()
+            known = {} if limit is None else {"limit": limit}
             wire.made = (self._steps, now)
-            wire.step(
-                step=self._steps,
-                rows=rows,
-                pieces=pieces,
-                **({} if limit is None else {"limit": limit}),
-                **_memory(),
-                **phases,
-            )
+            wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases)
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:

@@ -42,7 +42,6 @@ class Wire:
         self._out = b""
         self._asked = 0
         self._plan: Message = {}
-        self.dropped = 0  # messages that could not be sent
         self.asked_to_look = False  # headroom has asked what grows
         self.made = (0, 0.0)  # optimizer steps of this process, reported or not, and when the newest one ended
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -116,13 +115,10 @@ class Wire:
         """Report a finished optimizer step. Never waits: if the connection is busy, the step goes
         unreported."""
         if not self._lock.acquire(blocking=False):
-            self.dropped += 1
             return
         try:
             if self._flush():
                 self._send("step", f)
-            else:
-                self.dropped += 1
             message = self._receive(0)
             while message is not None:
                 self._take(message)
@@ -190,13 +186,10 @@ class Wire:
         try:
             line = json.dumps({"type": kind, **fields}, allow_nan=False, default=str).encode() + b"\n"
         except (TypeError, ValueError, RecursionError):
-            self.dropped += 1
             return
-        if self._socket is None or len(line) > LINE or len(self._out) + len(line) > max(PENDING, len(line)):
-            self.dropped += 1
-            return
-        self._out += line
-        self._flush()
+        if self._socket is not None and len(line) <= LINE and len(self._out) + len(line) <= max(PENDING, len(line)):
+            self._out += line
+            self._flush()
 
     def _flush(self) -> bool:
         """Send as much of the waiting data as the socket accepts now. Returns whether nothing is left to send;
