@@ -40,9 +40,11 @@ trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
 from headroom_train.proof import branching, proof, weights  # noqa: E402
 from headroom_train.proof import recheck as again  # noqa: E402
+from headroom_train.proof.cutting import refuse_pointing  # noqa: E402
 from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
 from headroom_train.proof.proof import sketched  # noqa: E402
-from headroom_train.proof.rows import Axis, Cut, Plan, alike, sample, sliced  # noqa: E402
+from headroom_train.proof.rows import Axis, Cut, alike, sample  # noqa: E402
+from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.recover import backward, check, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
@@ -168,10 +170,10 @@ def indices() -> str:
 
 
 def listing(names: list[str]) -> Any:
-    """Returns a replacement for Plan._both that appends to ``names`` the name of each call that it tries."""
-    both = Plan._both
+    """Returns a replacement for Trials.both that appends to ``names`` the name of each call that it tries."""
+    both = Trials.both
 
-    def counting(self: Plan, entry: Entry, *args: Any, **kwargs: Any) -> list:
+    def counting(self: Trials, entry: Entry, *args: Any, **kwargs: Any) -> list:
         names.append(entry.call_name())
         return both(self, entry, *args, **kwargs)
 
@@ -187,13 +189,13 @@ def tried_once() -> str:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     tried: list[str] = []
     ran: list[int] = []
-    one = Plan._one
+    one = Trials.one
 
-    def counting(self: Plan, entry: Entry, cut: Any, which: int, watchers: Any = ()) -> Any:
+    def counting(self: Trials, entry: Entry, cut: Any, which: int, watchers: Any = ()) -> Any:
         ran.append(which)
         return one(self, entry, cut, which, watchers)
 
-    Plan._both, Plan._one = listing(tried), counting  # type: ignore[method-assign]
+    Trials.both, Trials.one = listing(tried), counting  # type: ignore[method-assign]
     with Injector(Fault("again", 0, 8)) as injector:
         injector.begin()
         F.cross_entropy(net(x)[:, :-1].flatten(0, 1).float(), y.flatten()).backward()
@@ -289,7 +291,7 @@ def a_log_is_tried_once() -> str:
     with Whole("aten._log_softmax.default", loop.rows):
         for i in range(5):
             if i == 3:  # the second step in pieces uses what the first has shown
-                Plan._both = listing(tried)  # type: ignore[method-assign]
+                Trials.both = listing(tried)  # type: ignore[method-assign]
             loop.step(i)
     return f"{tried}" if tried else ""
 
@@ -450,15 +452,15 @@ def no_trial_for_numbers() -> str:
     in every step."""
     net, tried = nn.Linear(6, 5), list[str]()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    both = Plan._both
+    both = Trials.both
     with Whole("aten.addmm.default", 8):
         for i in range(4):
             if i == 3:
-                Plan._both = listing(tried)  # type: ignore[method-assign]
+                Trials.both = listing(tried)  # type: ignore[method-assign]
             out = net(torch.randn(8, 6))
             (out.square().mean() * (0.1 * i) + out.abs().mean()).backward()
             optimizer.step()
-    Plan._both = both  # type: ignore[method-assign]
+    Trials.both = both  # type: ignore[method-assign]
     return f"{tried}" if "Linear" in tried or not tried else ""
 
 
@@ -1417,17 +1419,15 @@ def kinds_of_batches() -> str:
             refused = _torch._recorder.report.told[-1]
             if refused["why"] != why or refused["code"] == failure.Mixed.code:
                 wrong.append(f"{where} {why}: {refused}")
-    plan = Plan.__new__(Plan)
-    plan.tape, plan.batch, plan._rows = (
-        SimpleNamespace(outside=[x, edges, edges[:, :1]]),
-        8,
-        [SimpleNamespace(count=2), SimpleNamespace(count=3)],
-    )  # type: ignore[assignment]
+    trials: Any = SimpleNamespace(
+        tape=SimpleNamespace(outside=[x, edges, edges[:, :1]]),
+        batch=8,
+        rows=[SimpleNamespace(count=2), SimpleNamespace(count=3)],
+    )
     for at, points in ((1, True), (2, False), (0, False)):
         try:
-            plan.refuse_pointing(
-                Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: Axis(0)}, False)
-            )
+            entry = Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {})
+            refuse_pointing(trials, entry, Cut({0: Axis(0)}, False))
             found = False
         except failure.Refused:
             found = True

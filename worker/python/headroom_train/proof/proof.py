@@ -24,8 +24,9 @@ from ..tape.graph import reentrant
 from ..tape.recorded_module import draws_of, number_of, record_of
 from ..tape.snapshot import parameters, submodules
 from ..tape.tape import Entry, Tape
+from .plan import Plan
 from .rerun import SEVERAL, modules_of, needed, run
-from .rows import Axis, Plan, Rows, as_real, pick
+from .rows import Axis, Rows, as_real
 from .weights import Rule, candidates, distinct, others, same_rule, settled, surviving, telling, weight
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
@@ -574,7 +575,7 @@ class Values:
     def __call__(self, slot: int, rows: Sequence[int]) -> float:
         if tuple(rows) not in self._found:
             plan, where = self._proof.plan, [self._place[r] for r in rows]
-            env = {s: pick(v, plan.slots[s], where) for s, v in self._outputs.items()}
+            env = {s: plan.slots[s].pick(v, where) for s, v in self._outputs.items()}
             env = run(self._proof.tape, plan, self._entries, Rows(plan.batch, 0, plan.batch, list(rows)), env)
             self._found[tuple(rows)] = {s: float(env[s]) for s in self._slots}
         return self._found[tuple(rows)][slot]

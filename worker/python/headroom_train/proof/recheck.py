@@ -20,8 +20,9 @@ from ..failure import Refused, Unrepeatable, patiently
 from ..sandbox.sandbox import rehearsal, undone, unwarned
 from ..tape.graph import signature
 from ..tape.tape import Tape, place_of, random_state, same_random_state, unrecorded
+from .plan import Plan
 from .rerun import half_in, modules_of, needed, run, unchanged
-from .rows import Plan, Rows, alike, rounding, sample, steps_of
+from .rows import Rows, alike, rounding, sample, steps_of
 
 
 class Sampled(NamedTuple):

@@ -13,7 +13,8 @@ from ..tape.recorded_module import record_of
 from ..tape.snapshot import parameters
 from ..tape.tape import Entry, Tape, set_random_state
 from ..tape.trees import flatten
-from .rows import NOTHING, Plan, Rows, arguments, perform
+from .plan import Plan
+from .rows import NOTHING, Rows, arguments, perform
 
 SEVERAL = "the batch is reduced to more than one number"
 

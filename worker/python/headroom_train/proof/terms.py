@@ -14,8 +14,8 @@ import torch
 from ..failure import Refused
 from ..hooks.genuine import grad
 from ..tape.tape import Tape
+from .plan import Plan
 from .rerun import SEVERAL, needed, run, unchanged
-from .rows import Plan
 
 
 class Terms:
