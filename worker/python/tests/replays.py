@@ -38,12 +38,14 @@ from inject import Fault, Injector, Whole
 
 trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
-from headroom_train.proof import branching, proof, weights  # noqa: E402
+from headroom_train.proof import branching, contexts, groups, proof, weights  # noqa: E402
 from headroom_train.proof import recheck as again  # noqa: E402
 from headroom_train.proof.cutting import refuse_pointing  # noqa: E402
+from headroom_train.proof.gradients import accumulated, residual, sketched  # noqa: E402
+from headroom_train.proof.groups import Groups  # noqa: E402
 from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
-from headroom_train.proof.proof import sketched  # noqa: E402
 from headroom_train.proof.rows import Axis, Cut, alike, sample  # noqa: E402
+from headroom_train.proof.rules import Weighing  # noqa: E402
 from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.recover import backward, check, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
@@ -737,7 +739,7 @@ def crossing() -> str:
     halves of the rows."""
     for n in (2, 3, 4, 6, 8):
         rows = list(range(n))
-        one, two, another, other = proof.crossing(rows)
+        one, two, another, other = weights.crossing(rows)
         before, after = {(*one, *two), (*another, *other)}, {(*one, *another), (*two, *other)}
         sizes = {len(rows) for rows in before | after}
         if len(sizes) != 1 or before & after:
@@ -1718,7 +1720,7 @@ def mode_only_for_draws() -> str:
     on all eight rows run out of memory here. So rules are tried twice, and gradients six times: on
     eight rows, on four, and four times on two."""
     tried: list[bool] = []
-    rule, sketch, wrong = proof.Proof._rules, proof.Proof._sketch, []
+    rule, sketch, wrong = Weighing.settles, Groups.sketch, []
 
     def noting(work: Any) -> Any:
         def noted(*args: Any) -> Any:
@@ -1727,7 +1729,7 @@ def mode_only_for_draws() -> str:
 
         return noted
 
-    proof.Proof._rules, proof.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
+    Weighing.settles, Groups.sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
     plain, every = [False] * 8, [True] * 8
     # before PyTorch 2.6, the two are not told apart
     called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)
@@ -1753,10 +1755,10 @@ def mode_only_for_draws() -> str:
             F.cross_entropy(net(x), y).backward()
         found: Any = record_of(net)
         # nothing is drawn in this trial, and that must not change what is known
-        proof.rehearsed([net], 2, lambda *_: None)
+        contexts.rehearsed([net], 2, lambda *_: None)
         if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
             wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
-    proof.Proof._rules, proof.Proof._sketch = rule, sketch  # type: ignore[method-assign]
+    Weighing.settles, Groups.sketch = rule, sketch  # type: ignore[method-assign]
     return "; ".join(wrong)
 
 
@@ -1765,7 +1767,7 @@ def equal_calls() -> str:
     places have the same size. No mode is active while gradients are reduced to a few numbers."""
     sizes: list[int] = []
     modes: list[int] = []
-    sketch, reduced = proof.Proof._sketch, proof.sketched
+    sketch, reduced = Groups.sketch, groups.sketched
 
     def noting(self: Any, *args: Any) -> Any:
         sizes.append(len(args[3]))
@@ -1775,12 +1777,12 @@ def equal_calls() -> str:
         modes.append(torch._C._len_torch_dispatch_stack())
         return reduced(grads)
 
-    proof.Proof._sketch, proof.sketched = noting, bare  # type: ignore[method-assign]
+    Groups.sketch, groups.sketched = noting, bare  # type: ignore[method-assign]
     net, x, y = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1)), torch.randn(5, 6), torch.randint(0, 5, (5,))
     torch.optim.SGD(net.parameters(), lr=0.1)
     with Fail():
         F.cross_entropy(net(x), y).backward()
-    proof.Proof._sketch, proof.sketched = sketch, reduced  # type: ignore[method-assign]
+    Groups.sketch, groups.sketched = sketch, reduced  # type: ignore[method-assign]
     return "" if sizes == [4, 2, 2, 2, 2] and modes == [0] * 5 else f"{sizes}, {modes}"
 
 
@@ -1870,11 +1872,11 @@ def complex_numbers() -> str:
     b = torch.complex(a.real, a.imag + 0.5)
     if not check.distance(a, b) > 0.1 or check.distance(a, a.conj().conj()) or not check.distance(a, a.conj()) > 0.1:
         return f"a distance of {check.distance(a, b)}"
-    if proof.same(a, b, 1e-3) or not proof.same(a, a.clone(), 1e-3):
+    if groups.same(a, b, 1e-3) or not groups.same(a, a.clone(), 1e-3):
         return "results"
     if alike(sample(a), sample(b), 1e-3) or not alike(sample(a), sample(a.clone()), 1e-3):
         return "samples"
-    return "" if proof.residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
+    return "" if residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
 
 
 def gradients_set_aside() -> str:
@@ -1896,7 +1898,7 @@ def gradients_set_aside() -> str:
         t.grad = g
     for twice in (False, True):
         want = torch.autograd.grad(total(False, twice), tensors)
-        found, shared = proof.accumulated(total(True, twice), tensors)
+        found, shared = accumulated(total(True, twice), tensors)
         if not all(torch.allclose(a, b) for a, b in zip(found, want)):  # type: ignore[arg-type]
             return f"twice: {twice}: {found} in place of {want}"
         if shared != ({id(p) for p in first.parameters()} if twice else set()):
@@ -1904,13 +1906,13 @@ def gradients_set_aside() -> str:
     broken = total(True, False)
     with Whole("aten.tanh_backward.default", 3):
         try:
-            proof.accumulated(broken, tensors)
+            accumulated(broken, tensors)
             return "nothing has failed"
         except torch.OutOfMemoryError:
             pass
     handle = first.weight.register_post_accumulate_grad_hook(lambda p: None)
     try:
-        proof.accumulated(total(True, False), tensors)
+        accumulated(total(True, False), tensors)
         return "a hook has seen the gradients of a piece"
     except failure.Refused:
         pass
@@ -1942,7 +1944,7 @@ def without_autocast() -> str:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found.append(torch.is_autocast_enabled("cpu"))
 
-    with proof.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
+    with contexts.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
         enabled()
         thread = threading.Thread(target=enabled)
         thread.start()
@@ -2483,7 +2485,7 @@ def full_precision() -> str:
     for i, change in enumerate(changes):
         change()
         before = settings()
-        with proof.full_precision():
+        with contexts.full_precision():
             inside = settings()
         if settings() != before or i < 3 and inside[:2] != ["highest", "False"]:
             return f"{i}: {inside} inside, {settings()} in place of {before}"

@@ -121,12 +121,11 @@ class _Module:
         """Raises :class:`Refused` if the module is seen to do something else for the whole batch than for a few
         rows."""
         trials, entry = self._trials, self._entry
-        few = next((rows for rows in reversed(trials.rows) if rows.count < trials.batch), None)
-        if few is None:
-            return
+        which = 1 if trials.rows[1].count < trials.batch else 0
+        few = trials.rows[which]
 
         def call(rows: Optional[Rows]) -> Callable[[], Any]:
-            known = trials.slots if rows is None else trials.env[trials.rows.index(rows)]
+            known = trials.slots if rows is None else trials.env[which]
             with torch._C.DisableTorchFunction():  # a mode of the script's might put new tensors elsewhere
                 env = {}
                 for r in entry.references()[0]:
@@ -186,13 +185,10 @@ class _Function:
         if self._given and not rowful:
             self._refuse_selecting([s.dtype for s in self._given] + [trials.tape.outside[i].dtype for i in outside])
             return Tried(NOTHING, trials.both(entry, NOTHING))
-        axes = trials.axes(outside, {1, *(axis.each() for axis in rowful)})
-        if len(axes) > 4:
-            raise Refused(f"{self._name} takes too many tensors of the batch's size")
         found: list[Tried] = []
         why: Optional[Refused] = None
         error: Optional[Exception] = None
-        for cut in self._cuts(axes):
+        for cut in self._cuts(trials.axes(outside, {1, *(axis.each() for axis in rowful)})):
             try:
                 results = trials.both(entry, cut, rehearse=True)
                 self._refuse_improper(cut, results)
@@ -212,6 +208,8 @@ class _Function:
 
     def _cuts(self, axes: dict[int, Axis]) -> Iterator[Cut]:
         """All ways to cut the function's arguments, where ``axes`` says where rows would be in outside tensors."""
+        if len(axes) > 4:
+            raise Refused(f"{self._name} takes too many tensors of the batch's size")
         sized = any(type(leaf) is int and leaf > 0 and leaf % self._trials.batch == 0 for leaf in self._entry.leaves())
         for scaled in (True, False) if sized and self._name in SHAPING else (False,):
             for size in range(len(axes) + 1):

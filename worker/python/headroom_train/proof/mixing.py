@@ -19,22 +19,9 @@ from torch.utils._pytree import tree_leaves
 from ..sandbox.sandbox import Watcher
 
 ALONG = {
-    "cumsum",
-    "cumprod",
-    "cummax",
-    "cummin",
-    "logcumsumexp",
-    "sort",
-    "argsort",
-    "topk",
-    "kthvalue",
-    "_softmax",
-    "_log_softmax",
-    "softmax",
-    "log_softmax",
-}
-
-
+    "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue",
+    "_softmax", "_log_softmax", "softmax", "log_softmax",
+}  # fmt: skip
 COUNTED = -1
 
 

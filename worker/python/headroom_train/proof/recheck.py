@@ -59,28 +59,34 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
     """Repeats those of the given entries whose results :func:`note` has sampled. Raises
     :class:`Refused` if a result is now different."""
     sampled: Optional[Sampled] = tape.step.sampled
+    if sampled is None:
+        return
     made = {s for i in entries for s in tape.entries[i].slots}
-    slots = [s for s in sampled.values if s in made] if sampled is not None else []
-    if sampled is None or not slots:
+    slots = [s for s in sampled.values if s in made]
+    if not slots:
         return
     again = [i for i in needed(tape, slots) if i < sampled.entries]
     keys = tuple(plan.keys[i] for i in again)
     if tape.step.preemptive and keys in Plan.same:  # nothing has failed: comparing one step of each kind is enough
         return
     unchanged(tape, again)
-    why = "there is not enough memory to repeat the step's calls"
-    try:
-        same = patiently(lambda: _whole(tape, sampled, again, slots), why)
-    except Refused:
-        if sampled.drawn:
-            raise
-        same = patiently(lambda: _rows(tape, plan, sampled, again, slots), why)
-    if not same:
+    if not _same(tape, plan, sampled, again, slots):
         Plan.forget()
         raise Unrepeatable("a call returns different results when it is repeated")
     Plan.same.add(keys)
     for s in slots:
         del sampled.values[s]
+
+
+def _same(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
+    """Whether the entries ``again`` return what was sampled: for the whole batch if there is enough memory."""
+    why = "there is not enough memory to repeat the step's calls"
+    try:
+        return patiently(lambda: _whole(tape, sampled, again, slots), why)
+    except Refused:
+        if sampled.drawn:
+            raise
+    return patiently(lambda: _rows(tape, plan, sampled, again, slots), why)
 
 
 def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:

@@ -23,10 +23,10 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
     """The indices of the entries that compute the given slots, in order. If a function on the tape
     changes its arguments in place, these are the indices of all entries up to the last one
     needed."""
-    maker: dict[int, int] = {}
+    maker: dict[Optional[int], int] = {}
     for i, e in enumerate(tape.entries):
-        for s in e.slots:
-            if s is not None and not e.inplace:
+        if not e.inplace:
+            for s in e.slots:
                 maker.setdefault(s, i)
     want, todo = set(), [maker[s] for s in slots]
     while todo:
@@ -34,19 +34,35 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
         if i not in want:
             want.add(i)
             todo += [maker[s] for s in tape.entries[i].references()[0]]
-    last = max(want)
-    if any(e.inplace for e in tape.entries):
-        changed = {s for e in tape.entries if e.inplace for s in e.references()[0]}
-        last = max(
-            [
-                i
-                for i, e in enumerate(tape.entries)
-                if e.inplace and changed & set(e.references()[0]) and i > last and set(slots) & changed
-            ]
-            + [last]
-        )
-        return list(range(last + 1))
-    return sorted(want)
+    changes = {i: e.references()[0] for i, e in enumerate(tape.entries) if e.inplace}
+    if not changes:
+        return sorted(want)
+    if any(not set(slots).isdisjoint(refs) for refs in changes.values()):
+        want.add(max(i for i, refs in changes.items() if refs))
+    return list(range(max(want) + 1))
+
+
+def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Splits the entries, which are in order, into the modules' calls and the functions called on their results. If a
+    module's call needs a function's result, or if a loss is computed inside a module, returns all
+    entries and no functions."""
+    first: list[int] = []
+    tail: list[int] = []
+    made: set[Optional[int]] = set()  # slots of functions' results
+    inside = needs = after = False  # a module computes a loss; it needs a function's result; it is called after one
+    for i in entries:
+        entry = tape.entries[i]
+        if entry.module is None:
+            tail.append(i)
+            made.update(entry.slots)
+            continue
+        first.append(i)
+        inside = inside or any(s is not None and plan.slots[s].whole for s in entry.slots)
+        needs = needs or not made.isdisjoint(entry.references()[0])
+        after = after or bool(tail)
+    if any(tape.entries[i].inplace for i in tail):
+        needs = after
+    return (list(entries), []) if inside or needs else (first, tail)
 
 
 def run(

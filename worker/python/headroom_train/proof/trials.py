@@ -25,9 +25,9 @@ from .rows import Axis, Cut, Other, Rows, Slot, alike, arguments, as_real, perfo
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 INDEXING = {
-    *("__getitem__", "__setitem__", "gather", "index_select", "take_along_dim", "take", "embedding"),
-    *("scatter", "scatter_"),
-}
+    "__getitem__", "__setitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter",
+    "scatter_",
+}  # fmt: skip
 PLAIN = (int, float, str, type(None))
 MEANT = 1e-3  # a relative difference that is more than rounding
 MADE_UP = (0.25, 0.75)  # in a trial, values of a number of the batch that has not been computed for a few rows
@@ -118,8 +118,12 @@ class Trials:
     def axes(self, outside: Sequence[int], factors: set[int]) -> dict[int, Axis]:
         """Where the rows would be in those outside tensors that can be cut, by index. ``factors`` are the numbers of
         slices that a row may have."""
-        found = {i: axis_in(self.tape.outside[i], self.batch, self._dim) for i in outside}
-        return {i: axis for i, axis in found.items() if axis is not None and axis.each() in factors}
+        found = {}
+        for i in outside:
+            axis = axis_in(self.tape.outside[i], self.batch, self._dim)
+            if axis is not None and axis.each() in factors:
+                found[i] = axis
+        return found
 
     def both(self, entry: Entry, cut: Cut, rehearse: bool = False, sealed: Sequence[Sealed] = ()) -> list:
         """What a call returns for each of the two numbers of rows, without graphs. Raises :class:`Refused` if a

@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..failure import Refused, is_out_of_memory
-from ..proof.proof import precisely
+from ..proof.contexts import precisely
 from ..proof.rerun import modules_of
 from ..proof.rows import as_real
 from ..replay.pieces import gradients, in_two
