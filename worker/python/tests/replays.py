@@ -38,11 +38,15 @@ from inject import Fault, Injector, Whole
 
 trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
-from headroom_train.proof import branching, contexts, groups, proof, weights  # noqa: E402
+from headroom_train.proof import branching, groups, proof, rerun, weights  # noqa: E402
 from headroom_train.proof import recheck as again  # noqa: E402
 from headroom_train.proof.cutting import refuse_pointing  # noqa: E402
-from headroom_train.proof.gradients import accumulated, residual, sketched  # noqa: E402
-from headroom_train.proof.groups import Groups  # noqa: E402
+from headroom_train.proof.groups import (  # noqa: E402
+    Groups,
+    accumulated,
+    residual,
+    sketched,
+)
 from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
 from headroom_train.proof.rows import Axis, Cut, alike, sample  # noqa: E402
 from headroom_train.proof.rules import Weighing  # noqa: E402
@@ -1755,7 +1759,7 @@ def mode_only_for_draws() -> str:
             F.cross_entropy(net(x), y).backward()
         found: Any = record_of(net)
         # nothing is drawn in this trial, and that must not change what is known
-        contexts.rehearsed([net], 2, lambda *_: None)
+        rerun.rehearsed([net], 2, lambda *_: None)
         if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
             wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
     Weighing.settles, Groups.sketch = rule, sketch  # type: ignore[method-assign]
@@ -1944,7 +1948,7 @@ def without_autocast() -> str:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found.append(torch.is_autocast_enabled("cpu"))
 
-    with contexts.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
+    with rerun.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
         enabled()
         thread = threading.Thread(target=enabled)
         thread.start()
@@ -2485,7 +2489,7 @@ def full_precision() -> str:
     for i, change in enumerate(changes):
         change()
         before = settings()
-        with contexts.full_precision():
+        with rerun.full_precision():
             inside = settings()
         if settings() != before or i < 3 and inside[:2] != ["highest", "False"]:
             return f"{i}: {inside} inside, {settings()} in place of {before}"

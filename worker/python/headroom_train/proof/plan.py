@@ -96,10 +96,9 @@ class Plan:
         return key in Plan.memory and (entry.module is None or not entry.grad or key in Plan.sure)
 
     def result(self, entry: Entry) -> tuple[list, Any]:
-        """The result of a call that is not on the tape yet, as leaves and their tree. A leaf is a
-        :class:`Slot` for a tensor, a plain value, or an :class:`Other`.
-        Samples of what a module's call returns now, at its place in the script, are kept for
-        :meth:`confirm`, unless the call is :meth:`known`."""
+        """The result of a call that is not on the tape yet, as leaves and their tree. A leaf is a :class:`Slot` for a
+        tensor, a plain value, or an :class:`Other`. Samples of what a module's call returns now, at its place in the
+        script, are kept for :meth:`confirm`, unless the call is :meth:`known`."""
         key, results = self._key(entry), None
         if self.known(entry):
             found = Plan.memory[key]
@@ -206,15 +205,8 @@ class Plan:
         if entry.state is None and entry.module is not None:
             entry.state = state_of(entry.module)
         modes = entry.grad, entry.state, entry.inplace, entry.fresh, repr(entry.autocast)
-        key = (
-            self.keys[-1] if self.keys else 0,
-            self.batch,
-            called,
-            entry.call_name(),
-            repr((entry.args, entry.kwargs)),
-            shapes,
-            modes,
-        )
+        before, name, given = self.keys[-1] if self.keys else 0, entry.call_name(), repr((entry.args, entry.kwargs))
+        key = before, self.batch, called, name, given, shapes, modes
         if len(Plan.numbers) > MANY:
             Plan.numbers.clear()
             Plan.forget()

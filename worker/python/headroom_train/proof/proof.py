@@ -16,14 +16,12 @@ from ..sandbox.sandbox import NoRandomness
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
 from ..tape.tape import Tape
-from .contexts import SOME, full_precision, precisely, rehearsed
-from .gradients import Inputs, added, residual
-from .groups import TF32, Groups
+from .groups import TF32, Groups, Inputs, Sketch, added, residual
 from .plan import Plan
-from .rerun import SEVERAL, modules_of, needed, parted
+from .rerun import SEVERAL, SOME, full_precision, modules_of, needed, parted, precisely, rehearsed
 from .rows import Axis, Rows, said
 from .rules import Weighing
-from .weights import Rule, candidates, crossing, distinct, halves, settled, spread
+from .weights import Named, Rule, candidates, crossing, distinct, halves, settled, spread
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
 ELEMENT = 64  # bytes of free memory required for each element of an output on which rules are tried
@@ -56,9 +54,8 @@ class Uses:
 
 
 class Proof:
-    """Tests, on real rows, whether a tape may be cut and by which rules. For each kind of tape this
-    takes some forward and backward passes of a few rows, which are repeated when :meth:`Uses.due`
-    says so. The tests leave no traces."""
+    """Tests, on real rows, whether a tape may be cut and by which rules. For each kind of tape this takes some forward
+    and backward passes of a few rows, which are repeated when :meth:`Uses.due` says so. The tests leave no traces."""
 
     # For each scalar, by slot, names of the rules that no batch has refuted; by kind of tape.
     known: ClassVar[dict[tuple, dict[int, set]]] = {}
@@ -106,8 +103,8 @@ class Proof:
         return self._tried(entries, min(count, MOST), weighed)
 
     def _near(
-        self, slots: Sequence[int], entries: Sequence[int], targets: Sequence[int], named: Sequence[tuple[tuple, Rule]]
-    ) -> dict[int, list[tuple[tuple, Rule]]]:
+        self, slots: Sequence[int], entries: Sequence[int], targets: Sequence[int], named: Named
+    ) -> dict[int, Named]:
         """Those of the rules in ``named`` that count what each scalar's own functions are given: the terms of a long
         sum have many targets. Rules are named by places in ``targets``, indices of tensors on the tape."""
         tape, near = self.tape, {}
@@ -122,11 +119,8 @@ class Proof:
         """Raises :class:`Refused` if the modules' results for a row depend on the other rows."""
         kind = ("alone", *self._kind(entries))
         if kind not in self.known:
-            self._tried(
-                entries,
-                min(self.plan.batch, SOME),
-                lambda n, tolerance: self._groups.compare(entries, spread(self.plan.batch, n), tolerance),
-            )
+            batch, compare = self.plan.batch, self._groups.compare
+            self._tried(entries, min(batch, SOME), lambda n, tolerance: compare(entries, spread(batch, n), tolerance))
             self.known[kind] = {}
 
     def agree(self, rules: dict[int, Rule]) -> None:
@@ -166,9 +160,9 @@ class Proof:
         self, rules: dict[int, Rule], entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float
     ) -> bool:
         """Compares gradients for :meth:`agree`. Returns whether this was done in single precision."""
-        made: dict[tuple[int, ...], dict[int, list[tuple[float, float]]]] = {}
+        made: dict[tuple[int, ...], dict[int, Sketch]] = {}
 
-        def sketch(slot: int, rows: list[int]) -> list[tuple[float, float]]:
+        def sketch(slot: int, rows: list[int]) -> Sketch:
             if tuple(rows) not in made:
                 made[tuple(rows)] = self._groups.sketch(rules, entries, inputs, rows, chosen)
             return made[tuple(rows)][slot]
@@ -217,9 +211,8 @@ class Proof:
         return (*calls, *zero)
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
-        """Calls ``work`` with ``count``, a number of rows, and with a tolerance, without randomness
-        or side effects. Returns the result. If there is not enough memory, ``work`` is called again
-        with fewer rows."""
+        """Calls ``work`` with ``count``, a number of rows, and with a tolerance, without randomness or side effects.
+        Returns the result. If there is not enough memory, ``work`` is called again with fewer rows."""
 
         def tried(n: int, tolerance: float) -> Any:
             try:
@@ -267,16 +260,13 @@ class Proof:
 
 
 def proven(proof: Proof, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[int, Rule]:
-    """The rules of scalars for these pieces, by slot, checked to be right for the scalars' gradients as
-    well. Raises :class:`Refused` if no rule fits a scalar, or if two rules that fit give the pieces
-    different weights."""
+    """The rules of scalars for these pieces, by slot, checked to be right for the scalars' gradients as well. Raises
+    :class:`Refused` if no rule fits a scalar, or if two rules that fit give the pieces different weights."""
     for m in submodules(proof.modules):
         if m._backward_hooks or m._backward_pre_hooks:
             raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")
-    found = patiently(
-        lambda: proof.rules(slots, pieces),
-        "there is not enough memory to work out how much each piece contributes to the whole",
-    )
+    why = "there is not enough memory to work out how much each piece contributes to the whole"
+    found = patiently(lambda: proof.rules(slots, pieces), why)
     if not all(settled(rules, pieces) for rules in found.values()):
         raise Refused("headroom cannot determine how much each piece's loss contributes to the loss of the whole batch")
     rules = {s: left[0] for s, left in found.items()}

@@ -1,11 +1,10 @@
 """Checks whether calls that succeeded return the same results when they are repeated.
 
-A script may change something for the duration of a call and then change it back, for example an
-attribute or a global. A replay would then silently compute something else. So when a call fails,
-some values of the results that the script holds at that moment are kept. Before pieces are run, the
-calls that returned these results are repeated on the whole batch, with the same random numbers and
-in the same modes, but without saving tensors for a backward pass. Where there is not enough memory
-for that, the calls are repeated on a few rows only; if they drew random numbers, the step is
+A script may change something for the duration of a call and then change it back, for example an attribute or a global.
+A replay would then silently compute something else. So when a call fails, some values of the results that the script
+holds at that moment are kept. Before pieces are run, the calls that returned these results are repeated on the whole
+batch, with the same random numbers and in the same modes, but without saving tensors for a backward pass. Where there
+is not enough memory for that, the calls are repeated on a few rows only; if they drew random numbers, the step is
 refused instead.
 """
 
@@ -108,9 +107,8 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
 
 
 def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """Repeats the entries ``again`` for the first two rows alone. Returns whether the results are the same as
-    those that were sampled. The tolerance allows for the fact that different kernels may be used for so few
-    rows."""
+    """Repeats the entries ``again`` for the first two rows alone. Returns whether the results are the same as those
+    that were sampled. The tolerance allows for the fact that different kernels may be used for so few rows."""
     modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
     with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         env = run(tape, plan, again, rows)

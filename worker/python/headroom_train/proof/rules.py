@@ -12,11 +12,9 @@ import torch
 
 from ..failure import Refused
 from ..sandbox.sandbox import NoRandomness
-from .contexts import SOME
-from .gradients import Inputs, added, residual
-from .groups import Groups
-from .rerun import parted
-from .weights import Rule, distinct, others, same_rule, settled, spread, surviving, telling, weight
+from .groups import Groups, Inputs, added, residual
+from .rerun import SOME, parted
+from .weights import Named, Rule, distinct, others, same_rule, settled, spread, surviving, telling, weight
 
 ROUNDS = 6  # at most this many tries, each on different rows, to tell the rules apart
 # Pairs of rows on which rules are tried if three rows do not fit: a pair can be cut in only one way, and a wrong rule
@@ -34,8 +32,8 @@ class Weighing:
         groups: Groups,
         entries: Sequence[int],
         pieces: Sequence[Any],
-        near: dict[int, list[tuple[tuple, Rule]]],
-        named: list[tuple[tuple, Rule]],
+        near: dict[int, Named],
+        named: Named,
         tolerance: float,
     ) -> None:
         self._groups, self._pieces, self._tolerance = groups, pieces, tolerance
@@ -81,10 +79,8 @@ class Weighing:
         unsure = [s for s, rules in self.left.items() if not settled(rules, self._pieces)]
         # Where all rows have nearly the same loss, rules that differ little cannot be told apart.
         if unsure and outputs:
-            slots = self._groups.plan.slots
-            value = Values(
-                self._groups, unsure, self._tail, chosen, {s: stretched(v, slots[s]) for s, v in outputs.items()}
-            )
+            outputs = {s: stretched(v, self._groups.plan.slots[s]) for s, v in outputs.items()}
+            value = Values(self._groups, unsure, self._tail, chosen, outputs)
             for s in unsure:
                 self.left[s] = surviving(self.left[s], chosen, partial(value, s), exact) or self.left[s]
             unsure = [s for s in unsure if not settled(self.left[s], self._pieces)]
@@ -161,7 +157,6 @@ def stretched(value: torch.Tensor, slot: Any) -> torch.Tensor:
     if slot.axis is None or not value.is_floating_point():
         return value
     dim, parts = slot.axis.dim, slot.axis.apart(value)
-    factors = (
-        torch.arange(parts.shape[dim + 1], dtype=value.dtype, device=value.device).mul(2.4).cos().mul(0.6).add(1.25)
-    )
+    numbers = torch.arange(parts.shape[dim + 1], dtype=value.dtype, device=value.device)
+    factors = numbers.mul(2.4).cos().mul(0.6).add(1.25)
     return (parts * factors.view(-1, *[1] * (parts.dim() - dim - 2))).flatten(dim, dim + 2)

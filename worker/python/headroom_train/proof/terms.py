@@ -75,9 +75,7 @@ class Terms:
         apart = {id(t): t.detach().requires_grad_() for t in self.beside}
         with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
             env = {**{s: values[s] for s in self.given}, **leaves}
-            loss = run(self._tape, None, self._tail, None, env, {i: apart[id(t)] for i, t in self._beside.items()})[
-                self.slot
-            ]
-            found = grad(loss, [*leaves.values(), *apart.values()], given)
+            env = run(self._tape, None, self._tail, None, env, {i: apart[id(t)] for i, t in self._beside.items()})
+            found = grad(env[self.slot], [*leaves.values(), *apart.values()], given)
         derivatives = {s: g for s, g in zip(self.slots, found) if g is not None}
         return derivatives, {t: g for t, g in zip(self.beside, found[len(self.slots) :]) if g is not None}

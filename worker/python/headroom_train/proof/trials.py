@@ -19,9 +19,8 @@ from ..tape.recorded_module import record_of
 from ..tape.snapshot import Snapshot
 from ..tape.tape import Entry, Tape, random_state, same_outside_torch
 from ..tape.trees import FIXED, flatten, mapped, tensors_in
-from .batch import axis_in, rows_in
 from .mixing import Operations, mixing
-from .rows import Axis, Cut, Other, Rows, Slot, alike, arguments, as_real, perform, said, sample
+from .rows import Axis, Cut, Other, Rows, Slot, alike, arguments, as_real, axis_in, perform, rows_in, said, sample
 
 SHAPING = {"view", "reshape", "expand", "unflatten", "flatten", "repeat", "broadcast_to"}
 INDEXING = {

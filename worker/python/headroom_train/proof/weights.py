@@ -1,11 +1,10 @@
 """The weights by which the losses of pieces add up to the loss of the batch.
 
-A rule is a list with a number for each row. The weight of a piece is the sum of its rows' numbers, divided by
-the sum of all numbers. The rule of a sum is ``None``: every piece has weight 1. The possible rules are tried
-only on the functions that come after the modules, so that the modules' outputs need to be computed only once.
-The rows and cuts of each try are chosen to tell the rules apart. If several rules survive all tries but give
-the same weights to the pieces that are really used, any of them will do. If they give different weights, the
-rule is not known.
+A rule is a list with a number for each row. The weight of a piece is the sum of its rows' numbers, divided by the sum
+of all numbers. The rule of a sum is ``None``: every piece has weight 1. The possible rules are tried only on the
+functions that come after the modules, so that the modules' outputs need to be computed only once. The rows and cuts of
+each try are chosen to tell the rules apart. If several rules survive all tries but give the same weights to the pieces
+that are really used, any of them will do. If they give different weights, the rule is not known.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import torch
 from .rows import Rows
 
 Rule = Optional[list]  # a number for each row of the batch
+Named = list[tuple[tuple, Rule]]  # rules with their names: see candidates
 
 TRIES = 6
 FEW = 8  # rows on which two rules are told apart
@@ -27,8 +27,7 @@ BITE = 1 << 14  # elements that are counted at once
 
 
 def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = None) -> float:
-    """The weight of ``rows`` relative to the rows ``within``, or relative to all rows if ``within``
-    is None."""
+    """The weight of ``rows`` relative to the rows ``within``, or relative to all rows if ``within`` is None."""
     if rule is None:
         return 1.0
     whole = sum(rule) if within is None else sum(rule[r] for r in within)
@@ -40,25 +39,21 @@ def typed(value: Any, like: Any) -> Any:
     tensor of the same dtype, or a Python number. Integers are rounded, since weights are not exact."""
     if isinstance(like, torch.Tensor):
         value = torch.as_tensor(value, device=like.device)
-        return (
-            (value if like.is_floating_point() or like.is_complex() else value.round())
-            .to(like.dtype)
-            .reshape(like.shape)
-        )
+        value = value if like.is_floating_point() or like.is_complex() else value.round()
+        return value.to(like.dtype).reshape(like.shape)
     return type(like)(round(value) if isinstance(like, int) else value)
 
 
 def candidates(
     batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int], known: Optional[set] = None
-) -> list[tuple[tuple, Rule]]:
+) -> Named:
     """The rules worth trying, each with a name that holds for other batches of the same kind.
 
-    These are a sum, a mean over rows, and means over whatever can be counted in each of the given
-    tensors. A tensor may have targets, of which the valid ones are counted, or it may be a mask,
-    whose elements are summed. In both cases, this is done for the whole tensor and for the tensor
-    without its first or last column. If ``known`` is given, only the rules with these names are
-    returned."""
-    rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
+    These are a sum, a mean over rows, and means over whatever can be counted in each of the given tensors. A tensor may
+    have targets, of which the valid ones are counted, or it may be a mask, whose elements are summed. In both cases,
+    this is done for the whole tensor and for the tensor without its first or last column. If ``known`` is given, only
+    the rules with these names are returned."""
+    rules: Named = [(("sum",), None), (("rows",), [1.0] * batch)]
     for i, tensor in enumerate(tensors):
         counts = counted(batch, tensor, ignored, None if known is None else {name[1] for name in known if name[0] == i})
         rules += [((i, n), rule) for n, rule in counts.items() if all(v >= 0 for v in rule) and sum(rule) > 0]

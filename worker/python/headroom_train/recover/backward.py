@@ -11,7 +11,7 @@ import torch
 
 from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
 from ..hooks.genuine import in_place
-from ..proof.gradients import Inputs
+from ..proof.groups import Inputs
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm, note

@@ -20,9 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..failure import Mixed, Refused, Survival, clean, is_out_of_memory, release_frames, unframed
 from ..hooks.changes import changed
 from ..hooks.genuine import in_place
-from ..proof.contexts import SOME, rehearsed
-from ..proof.gradients import residual, sketched
-from ..proof.rerun import versions_of
+from ..proof.groups import residual, sketched
+from ..proof.rerun import SOME, rehearsed, versions_of
 from ..proof.rows import Axis, Rows
 from ..proof.rules import ROUNDS
 from ..proof.weights import Rule, candidates, distinct, halves, others, settled, spread, typed, weight

@@ -14,11 +14,10 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..failure import Refused, clean, is_out_of_memory
-from ..proof.contexts import SOME
-from ..proof.gradients import Inputs
+from ..proof.groups import Inputs
 from ..proof.plan import Plan
 from ..proof.proof import SMALL, Proof, proven
-from ..proof.rerun import needed, parted, run, unchanged
+from ..proof.rerun import SOME, needed, parted, run, unchanged
 from ..proof.rows import Rows
 from ..proof.weights import Rule, agrees, halves, weight
 from ..sandbox.sandbox import HALF, NoRandomness
