@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from ..failure import Refused
 from ..sandbox.sandbox import NoRandomness
 from .groups import Groups, Inputs, added, residual
 from .rerun import SOME, parted
+from .rows import Rows, Slot
 from .weights import Named, Rule, distinct, others, same_rule, settled, spread, surviving, telling, weight
 
 ROUNDS = 6  # at most this many tries, each on different rows, to tell the rules apart
@@ -31,7 +31,7 @@ class Weighing:
         self,
         groups: Groups,
         entries: Sequence[int],
-        pieces: Sequence[Any],
+        pieces: Sequence[Rows],
         near: dict[int, Named],
         named: Named,
         tolerance: float,
@@ -152,7 +152,7 @@ class Values:
         return all(math.isfinite(values[slot]) for values in self._found.values())
 
 
-def stretched(value: torch.Tensor, slot: Any) -> torch.Tensor:
+def stretched(value: torch.Tensor, slot: Slot) -> torch.Tensor:
     """Some rows of an output, each multiplied by another number."""
     if slot.axis is None or not value.is_floating_point():
         return value
