@@ -38,11 +38,19 @@ from inject import Fault, Injector, Whole
 
 trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
-from headroom_train.proof import branching, proof, weights  # noqa: E402
+from headroom_train.proof import branching, groups, proof, rerun, weights  # noqa: E402
 from headroom_train.proof import recheck as again  # noqa: E402
+from headroom_train.proof.cutting import refuse_pointing  # noqa: E402
+from headroom_train.proof.groups import (  # noqa: E402
+    Groups,
+    accumulated,
+    residual,
+    sketched,
+)
 from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
-from headroom_train.proof.proof import sketched  # noqa: E402
-from headroom_train.proof.rows import Axis, Cut, Plan, alike, sample, sliced  # noqa: E402
+from headroom_train.proof.rows import Axis, Cut, alike, sample  # noqa: E402
+from headroom_train.proof.rules import Weighing  # noqa: E402
+from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.recover import backward, check, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
@@ -168,10 +176,10 @@ def indices() -> str:
 
 
 def listing(names: list[str]) -> Any:
-    """Returns a replacement for Plan._both that appends to ``names`` the name of each call that it tries."""
-    both = Plan._both
+    """Returns a replacement for Trials.both that appends to ``names`` the name of each call that it tries."""
+    both = Trials.both
 
-    def counting(self: Plan, entry: Entry, *args: Any, **kwargs: Any) -> list:
+    def counting(self: Trials, entry: Entry, *args: Any, **kwargs: Any) -> list:
         names.append(entry.call_name())
         return both(self, entry, *args, **kwargs)
 
@@ -187,13 +195,13 @@ def tried_once() -> str:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     tried: list[str] = []
     ran: list[int] = []
-    one = Plan._one
+    one = Trials.one
 
-    def counting(self: Plan, entry: Entry, cut: Any, which: int, watchers: Any = ()) -> Any:
+    def counting(self: Trials, entry: Entry, cut: Any, which: int, watchers: Any = ()) -> Any:
         ran.append(which)
         return one(self, entry, cut, which, watchers)
 
-    Plan._both, Plan._one = listing(tried), counting  # type: ignore[method-assign]
+    Trials.both, Trials.one = listing(tried), counting  # type: ignore[method-assign]
     with Injector(Fault("again", 0, 8)) as injector:
         injector.begin()
         F.cross_entropy(net(x)[:, :-1].flatten(0, 1).float(), y.flatten()).backward()
@@ -289,7 +297,7 @@ def a_log_is_tried_once() -> str:
     with Whole("aten._log_softmax.default", loop.rows):
         for i in range(5):
             if i == 3:  # the second step in pieces uses what the first has shown
-                Plan._both = listing(tried)  # type: ignore[method-assign]
+                Trials.both = listing(tried)  # type: ignore[method-assign]
             loop.step(i)
     return f"{tried}" if tried else ""
 
@@ -450,15 +458,15 @@ def no_trial_for_numbers() -> str:
     in every step."""
     net, tried = nn.Linear(6, 5), list[str]()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    both = Plan._both
+    both = Trials.both
     with Whole("aten.addmm.default", 8):
         for i in range(4):
             if i == 3:
-                Plan._both = listing(tried)  # type: ignore[method-assign]
+                Trials.both = listing(tried)  # type: ignore[method-assign]
             out = net(torch.randn(8, 6))
             (out.square().mean() * (0.1 * i) + out.abs().mean()).backward()
             optimizer.step()
-    Plan._both = both  # type: ignore[method-assign]
+    Trials.both = both  # type: ignore[method-assign]
     return f"{tried}" if "Linear" in tried or not tried else ""
 
 
@@ -735,7 +743,7 @@ def crossing() -> str:
     halves of the rows."""
     for n in (2, 3, 4, 6, 8):
         rows = list(range(n))
-        one, two, another, other = proof.crossing(rows)
+        one, two, another, other = weights.crossing(rows)
         before, after = {(*one, *two), (*another, *other)}, {(*one, *another), (*two, *other)}
         sizes = {len(rows) for rows in before | after}
         if len(sizes) != 1 or before & after:
@@ -1419,17 +1427,15 @@ def kinds_of_batches() -> str:
             refused = _torch._recorder.report.told[-1]
             if refused["why"] != why or refused["code"] == failure.Mixed.code:
                 wrong.append(f"{where} {why}: {refused}")
-    plan = Plan.__new__(Plan)
-    plan.tape, plan.batch, plan._rows = (
-        SimpleNamespace(outside=[x, edges, edges[:, :1]]),
-        8,
-        [SimpleNamespace(count=2), SimpleNamespace(count=3)],
-    )  # type: ignore[assignment]
+    trials: Any = SimpleNamespace(
+        tape=SimpleNamespace(outside=[x, edges, edges[:, :1]]),
+        batch=8,
+        rows=[SimpleNamespace(count=2), SimpleNamespace(count=3)],
+    )
     for at, points in ((1, True), (2, False), (0, False)):
         try:
-            plan.refuse_pointing(
-                Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {}), Cut({0: Axis(0)}, False)
-            )
+            entry = Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {})
+            refuse_pointing(trials, entry, Cut({0: Axis(0)}, False))
             found = False
         except failure.Refused:
             found = True
@@ -1720,7 +1726,7 @@ def mode_only_for_draws() -> str:
     on all eight rows run out of memory here. So rules are tried twice, and gradients six times: on
     eight rows, on four, and four times on two."""
     tried: list[bool] = []
-    rule, sketch, wrong = proof.Proof._rules, proof.Proof._sketch, []
+    rule, sketch, wrong = Weighing.settles, Groups.sketch, []
 
     def noting(work: Any) -> Any:
         def noted(*args: Any) -> Any:
@@ -1729,7 +1735,7 @@ def mode_only_for_draws() -> str:
 
         return noted
 
-    proof.Proof._rules, proof.Proof._sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
+    Weighing.settles, Groups.sketch = noting(rule), noting(sketch)  # type: ignore[method-assign]
     plain, every = [False] * 8, [True] * 8
     # before PyTorch 2.6, the two are not told apart
     called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)
@@ -1755,10 +1761,10 @@ def mode_only_for_draws() -> str:
             F.cross_entropy(net(x), y).backward()
         found: Any = record_of(net)
         # nothing is drawn in this trial, and that must not change what is known
-        proof.rehearsed([net], 2, lambda *_: None)
+        rerun.rehearsed([net], 2, lambda *_: None)
         if told() != "8 rows in 2 pieces" or tried != modes or (found.half, found.draws) != (half, drawn):
             wrong.append(f"{type(net).__name__}: {told()}, {tried}, {found.half}, {found.draws}")
-    proof.Proof._rules, proof.Proof._sketch = rule, sketch  # type: ignore[method-assign]
+    Weighing.settles, Groups.sketch = rule, sketch  # type: ignore[method-assign]
     return "; ".join(wrong)
 
 
@@ -1767,7 +1773,7 @@ def equal_calls() -> str:
     places have the same size. No mode is active while gradients are reduced to a few numbers."""
     sizes: list[int] = []
     modes: list[int] = []
-    sketch, reduced = proof.Proof._sketch, proof.sketched
+    sketch, reduced = Groups.sketch, groups.sketched
 
     def noting(self: Any, *args: Any) -> Any:
         sizes.append(len(args[3]))
@@ -1777,12 +1783,12 @@ def equal_calls() -> str:
         modes.append(torch._C._len_torch_dispatch_stack())
         return reduced(grads)
 
-    proof.Proof._sketch, proof.sketched = noting, bare  # type: ignore[method-assign]
+    Groups.sketch, groups.sketched = noting, bare  # type: ignore[method-assign]
     net, x, y = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1)), torch.randn(5, 6), torch.randint(0, 5, (5,))
     torch.optim.SGD(net.parameters(), lr=0.1)
     with Fail():
         F.cross_entropy(net(x), y).backward()
-    proof.Proof._sketch, proof.sketched = sketch, reduced  # type: ignore[method-assign]
+    Groups.sketch, groups.sketched = sketch, reduced  # type: ignore[method-assign]
     return "" if sizes == [4, 2, 2, 2, 2] and modes == [0] * 5 else f"{sizes}, {modes}"
 
 
@@ -1872,11 +1878,11 @@ def complex_numbers() -> str:
     b = torch.complex(a.real, a.imag + 0.5)
     if not check.distance(a, b) > 0.1 or check.distance(a, a.conj().conj()) or not check.distance(a, a.conj()) > 0.1:
         return f"a distance of {check.distance(a, b)}"
-    if proof.same(a, b, 1e-3) or not proof.same(a, a.clone(), 1e-3):
+    if groups.same(a, b, 1e-3) or not groups.same(a, a.clone(), 1e-3):
         return "results"
     if alike(sample(a), sample(b), 1e-3) or not alike(sample(a), sample(a.clone()), 1e-3):
         return "samples"
-    return "" if proof.residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
+    return "" if residual(sketched([a]), [sketched([b])]) > 1e-2 else "sketches"
 
 
 def gradients_set_aside() -> str:
@@ -1898,7 +1904,7 @@ def gradients_set_aside() -> str:
         t.grad = g
     for twice in (False, True):
         want = torch.autograd.grad(total(False, twice), tensors)
-        found, shared = proof.accumulated(total(True, twice), tensors)
+        found, shared = accumulated(total(True, twice), tensors)
         if not all(torch.allclose(a, b) for a, b in zip(found, want)):  # type: ignore[arg-type]
             return f"twice: {twice}: {found} in place of {want}"
         if shared != ({id(p) for p in first.parameters()} if twice else set()):
@@ -1906,13 +1912,13 @@ def gradients_set_aside() -> str:
     broken = total(True, False)
     with Whole("aten.tanh_backward.default", 3):
         try:
-            proof.accumulated(broken, tensors)
+            accumulated(broken, tensors)
             return "nothing has failed"
         except torch.OutOfMemoryError:
             pass
     handle = first.weight.register_post_accumulate_grad_hook(lambda p: None)
     try:
-        proof.accumulated(total(True, False), tensors)
+        accumulated(total(True, False), tensors)
         return "a hook has seen the gradients of a piece"
     except failure.Refused:
         pass
@@ -1944,7 +1950,7 @@ def without_autocast() -> str:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found.append(torch.is_autocast_enabled("cpu"))
 
-    with proof.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
+    with rerun.precisely(SimpleNamespace(entries=[]), []):  # type: ignore[arg-type]
         enabled()
         thread = threading.Thread(target=enabled)
         thread.start()
@@ -2485,7 +2491,7 @@ def full_precision() -> str:
     for i, change in enumerate(changes):
         change()
         before = settings()
-        with proof.full_precision():
+        with rerun.full_precision():
             inside = settings()
         if settings() != before or i < 3 and inside[:2] != ["highest", "False"]:
             return f"{i}: {inside} inside, {settings()} in place of {before}"

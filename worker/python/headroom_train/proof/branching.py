@@ -25,6 +25,7 @@ from ..tape.trees import tensors_in
 
 # A foreign kernel that asks for memory that is not there gets an exception.
 GUARDED = hasattr(torch._C, "_set_throw_on_mutable_data_ptr")
+_INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_"}
 _NUMBERS = ("number", "float", "Optional[number]", "Optional[float]", "Tensor")
 
 
@@ -86,19 +87,30 @@ class Hollow(Watched):
         name = func._schema.name.split("::")[-1]
         known = self._sums.get(id(args[0])) if args else None
         if name == "_local_scalar_dense" and known is not None:
-            kind = bool if args[0].dtype == torch.bool else float if args[0].is_floating_point() else int
-            return kind(known[1])
+            return _number(known[1], args[0].dtype)
         if name in _SELECT:
             return _SELECT[name](args[0])
         args, kwargs = tree_map(_emptied, args), tree_map(_emptied, kwargs)
-        if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+        if name in _INDEXES:
             args = (args[0], [i for index in args[1] for i in _numbered(index)], *args[2:])
         result = func(*args, **kwargs)
         if name in ("sum", "count_nonzero") and result.numel() == 1:
             self._sums[id(result)] = result, float(self._rows)
-        elif known is not None and name in _ON_NUMBERS and len(args) > 1 and isinstance(args[1], (int, float)):
-            self._sums[id(result)] = result, float(_ON_NUMBERS[name](known[1], args[1]))
+        elif known is not None and name in _ON_NUMBERS:
+            self._compute(name, known[1], args[1:], result)
         return result
+
+    def _compute(self, name: str, value: float, others: Sequence[Any], result: Any) -> None:
+        """Notes the number that stands for the result of an operation on such a number and another number."""
+        if others and isinstance(others[0], (int, float)):
+            self._sums[id(result)] = result, float(_ON_NUMBERS[name](value, others[0]))
+
+
+def _number(value: float, dtype: torch.dtype) -> Any:
+    """The value as the Python number that an item of a tensor of this dtype is."""
+    if dtype == torch.bool:
+        return bool(value)
+    return value if dtype.is_floating_point else int(value)
 
 
 def _emptied(value: Any) -> Any:
@@ -209,17 +221,19 @@ def _differ(seen: Sequence[Calls], few: int, many: int) -> Optional[str]:
     if any(few < bound < many for bound in seen[0].bounds & seen[1].bounds):
         return "rows are compared with a number, or counted"
     if [m.name for m in here] == [m.name for m in there]:
-        differs = (
-            a.name
-            for a, b in zip(here, there)
-            if not _in_proportion(a.shapes, b.shapes, few, many) or not _alike(a.numbers, b.numbers, few, many)
-        )
-        return next(differs, None)
+        for a, b in zip(here, there):
+            if not _in_proportion(a.shapes, b.shapes, few, many) or not _alike(a.numbers, b.numbers, few, many):
+                return a.name
+        return None
+    return _unlike(here, there, few, many)
+
+
+def _unlike(here: Sequence[Made], there: Sequence[Made], few: int, many: int) -> Optional[str]:
+    """The name of an operation that one call has made with numbers with which the other has not made it."""
     for name in dict.fromkeys(m.name for m in (*here, *there)):
         some, others = ({m.numbers for m in made if m.name == name} for made in (here, there))
-        if not all(any(_alike(a, b, few, many) for b in others) for a in some) or not all(
-            any(_alike(a, b, few, many) for a in some) for b in others
-        ):
+        pairs = [(a, b) for a in some for b in others if _alike(a, b, few, many)]
+        if some != {a for a, _ in pairs} or others != {b for _, b in pairs}:
             return name
     return None
 

@@ -1,10 +1,9 @@
 """Finds the operations inside a module that relate rows of the batch to each other.
 
-Whether rows affect each other may depend on their contents: two rows may have the same label, or
-more rows may choose an expert than the expert accepts. A trial on a few rows of one batch may then
-show nothing, although pieces of a later batch would have wrong gradients. But the operations that
-relate rows to each other run in every batch, whatever the rows contain. They are found by the
-shapes of their results.
+Whether rows affect each other may depend on their contents: two rows may have the same label, or more rows may choose
+an expert than the expert accepts. A trial on a few rows of one batch may then show nothing, although pieces of a later
+batch would have wrong gradients. But the operations that relate rows to each other run in every batch, whatever the
+rows contain. They are found by the shapes of their results.
 """
 
 from __future__ import annotations

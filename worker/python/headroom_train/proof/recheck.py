@@ -1,11 +1,10 @@
 """Checks whether calls that succeeded return the same results when they are repeated.
 
-A script may change something for the duration of a call and then change it back, for example an
-attribute or a global. A replay would then silently compute something else. So when a call fails,
-some values of the results that the script holds at that moment are kept. Before pieces are run, the
-calls that returned these results are repeated on the whole batch, with the same random numbers and
-in the same modes, but without saving tensors for a backward pass. Where there is not enough memory
-for that, the calls are repeated on a few rows only; if they drew random numbers, the step is
+A script may change something for the duration of a call and then change it back, for example an attribute or a global.
+A replay would then silently compute something else. So when a call fails, some values of the results that the script
+holds at that moment are kept. Before pieces are run, the calls that returned these results are repeated on the whole
+batch, with the same random numbers and in the same modes, but without saving tensors for a backward pass. Where there
+is not enough memory for that, the calls are repeated on a few rows only; if they drew random numbers, the step is
 refused instead.
 """
 
@@ -20,8 +19,9 @@ from ..failure import Refused, Unrepeatable, patiently
 from ..sandbox.sandbox import rehearsal, undone, unwarned
 from ..tape.graph import signature
 from ..tape.tape import Tape, place_of, random_state, same_random_state, unrecorded
+from .plan import Plan
 from .rerun import half_in, modules_of, needed, run, unchanged
-from .rows import Plan, Rows, alike, rounding, sample, steps_of
+from .rows import Rows, alike, rounding, sample, steps_of
 
 
 class Sampled(NamedTuple):
@@ -58,28 +58,34 @@ def confirm(tape: Tape, plan: Plan, entries: Sequence[int]) -> None:
     """Repeats those of the given entries whose results :func:`note` has sampled. Raises
     :class:`Refused` if a result is now different."""
     sampled: Optional[Sampled] = tape.step.sampled
+    if sampled is None:
+        return
     made = {s for i in entries for s in tape.entries[i].slots}
-    slots = [s for s in sampled.values if s in made] if sampled is not None else []
-    if sampled is None or not slots:
+    slots = [s for s in sampled.values if s in made]
+    if not slots:
         return
     again = [i for i in needed(tape, slots) if i < sampled.entries]
     keys = tuple(plan.keys[i] for i in again)
     if tape.step.preemptive and keys in Plan.same:  # nothing has failed: comparing one step of each kind is enough
         return
     unchanged(tape, again)
-    why = "there is not enough memory to repeat the step's calls"
-    try:
-        same = patiently(lambda: _whole(tape, sampled, again, slots), why)
-    except Refused:
-        if sampled.drawn:
-            raise
-        same = patiently(lambda: _rows(tape, plan, sampled, again, slots), why)
-    if not same:
+    if not _same(tape, plan, sampled, again, slots):
         Plan.forget()
         raise Unrepeatable("a call returns different results when it is repeated")
     Plan.same.add(keys)
     for s in slots:
         del sampled.values[s]
+
+
+def _same(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
+    """Whether the entries ``again`` return what was sampled: for the whole batch if there is enough memory."""
+    why = "there is not enough memory to repeat the step's calls"
+    try:
+        return patiently(lambda: _whole(tape, sampled, again, slots), why)
+    except Refused:
+        if sampled.drawn:
+            raise
+    return patiently(lambda: _rows(tape, plan, sampled, again, slots), why)
 
 
 def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
@@ -101,9 +107,8 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
 
 
 def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots: Sequence[int]) -> bool:
-    """Repeats the entries ``again`` for the first two rows alone. Returns whether the results are the same as
-    those that were sampled. The tolerance allows for the fact that different kernels may be used for so few
-    rows."""
+    """Repeats the entries ``again`` for the first two rows alone. Returns whether the results are the same as those
+    that were sampled. The tolerance allows for the fact that different kernels may be used for so few rows."""
     modules, rows = modules_of(tape), Rows(plan.batch, 0, 2)
     with rehearsal(modules), torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         env = run(tape, plan, again, rows)

@@ -1,31 +1,36 @@
-"""Repeats calls of a tape, and tells whether they can be repeated."""
+"""Repeats calls of a tape, tells whether they can be repeated, and tries them on a few rows: without randomness, side
+effects, and mixed precision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Optional
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused
-from ..sandbox.sandbox import HALF
-from ..tape.recorded_module import record_of
+from ..failure import Refused, clean, is_out_of_memory
+from ..hooks.changes import changed
+from ..sandbox.sandbox import ANYWHERE, HALF, NEVER, NoRandomness, rehearsal
+from ..tape.recorded_module import draws_of, record_of
 from ..tape.snapshot import parameters
 from ..tape.tape import Entry, Tape, set_random_state
 from ..tape.trees import flatten
-from .rows import NOTHING, Plan, Rows, arguments, perform
+from .plan import Plan
+from .rows import NOTHING, Rows, arguments, perform
 
+SOME = 8  # the most rows of a trial that runs the modules several times
 SEVERAL = "the batch is reduced to more than one number"
 
 
 def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
-    """The indices of the entries that compute the given slots, in order. If a function on the tape
-    changes its arguments in place, these are the indices of all entries up to the last one
-    needed."""
-    maker: dict[int, int] = {}
+    """The indices of the entries that compute the given slots, in order. If a function on the tape changes its
+    arguments in place, these are the indices of all entries up to the last one needed."""
+    maker: dict[Optional[int], int] = {}
     for i, e in enumerate(tape.entries):
-        for s in e.slots:
-            if s is not None and not e.inplace:
+        if not e.inplace:
+            for s in e.slots:
                 maker.setdefault(s, i)
     want, todo = set(), [maker[s] for s in slots]
     while todo:
@@ -33,19 +38,35 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
         if i not in want:
             want.add(i)
             todo += [maker[s] for s in tape.entries[i].references()[0]]
-    last = max(want)
-    if any(e.inplace for e in tape.entries):
-        changed = {s for e in tape.entries if e.inplace for s in e.references()[0]}
-        last = max(
-            [
-                i
-                for i, e in enumerate(tape.entries)
-                if e.inplace and changed & set(e.references()[0]) and i > last and set(slots) & changed
-            ]
-            + [last]
-        )
-        return list(range(last + 1))
-    return sorted(want)
+    changes = {i: e.references()[0] for i, e in enumerate(tape.entries) if e.inplace}
+    if not changes:
+        return sorted(want)
+    if any(not set(slots).isdisjoint(refs) for refs in changes.values()):
+        want.add(max(i for i, refs in changes.items() if refs))
+    return list(range(max(want) + 1))
+
+
+def parted(tape: Tape, plan: Plan, entries: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Splits the entries, which are in order, into the modules' calls and the functions called on their results. If a
+    module's call needs a function's result, or if a loss is computed inside a module, returns all
+    entries and no functions."""
+    first: list[int] = []
+    tail: list[int] = []
+    made: set[Optional[int]] = set()  # slots of functions' results
+    inside = needs = after = False  # a module computes a loss; it needs a function's result; it is called after one
+    for i in entries:
+        entry = tape.entries[i]
+        if entry.module is None:
+            tail.append(i)
+            made.update(entry.slots)
+            continue
+        first.append(i)
+        inside = inside or any(s is not None and plan.slots[s].whole for s in entry.slots)
+        needs = needs or not made.isdisjoint(entry.references()[0])
+        after = after or bool(tail)
+    if any(tape.entries[i].inplace for i in tail):
+        needs = after
+    return (list(entries), []) if inside or needs else (first, tail)
 
 
 def run(
@@ -88,23 +109,17 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
 
 
 def altered(tape: Tape, entry: Entry) -> Optional[str]:
-    """A message if an argument or a parameter of a call has been written to since the call was
-    made; None otherwise."""
+    """A message if an argument or a parameter of a call has been written to since the call was made; None otherwise."""
     for index in entry.references()[1]:
         if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
             return "an argument has been changed since it was used"
-    if (
-        entry.module is not None
-        and entry.versions is not None
-        and entry.versions != versions_of(parameters([entry.module]))
-    ):
-        return "parameters have been changed since they were used"
-    return None
+    if entry.module is None or entry.versions is None or entry.versions == versions_of(parameters([entry.module])):
+        return None
+    return "parameters have been changed since they were used"
 
 
 def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
-    """The version of each parameter, which shows whether a trained parameter has changed; -1 for a
-    frozen one."""
+    """The version of each parameter, which shows whether a trained parameter has changed; -1 for a frozen one."""
     return [p._version if p.requires_grad else -1 for p in params]
 
 
@@ -118,3 +133,85 @@ def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
     return any(e.autocast for e in tape.entries) or any(
         f.half or any(p.dtype in HALF for p in f.params) for f in map(record_of, modules) if f is not None
     )
+
+
+@contextmanager
+def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
+    """A context in which entries run without the rounding errors of mixed precision, if all parameters are in single
+    precision. Yields whether they are. If so, autocast stays off on this thread, even where a module enables it."""
+    if any(p.dtype != torch.float32 for p in parameters(modules_of(tape))):
+        yield False
+        return
+    autocast, enter = {i: tape.entries[i].autocast for i in entries}, torch.autocast.__enter__
+    thread = get_ident()
+
+    def disabled(context: Any) -> Any:
+        if get_ident() != thread:
+            return enter(context)
+        wanted, context._enabled = context._enabled, False
+        for record in filter(None, map(record_of, modules_of(tape))):
+            record.half = record.half or wanted
+        try:
+            return enter(context)
+        finally:
+            context._enabled = wanted
+
+    try:
+        for i in entries:
+            tape.entries[i].autocast = None
+        with changed(torch.autocast, "__enter__", disabled):
+            yield True
+    finally:
+        for i, state in autocast.items():
+            tape.entries[i].autocast = state
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """A context in which float32 products and convolutions do not round their factors to TF32. The context does nothing
+    where a script uses PyTorch's newer settings, which cannot be mixed with those used here."""
+    try:
+        products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        yield
+        return
+    try:
+        if products != "highest":
+            torch.set_float32_matmul_precision("highest")
+        if convolutions:
+            torch.backends.cudnn.allow_tf32 = False
+        yield
+    finally:
+        if products != "highest":
+            torch.set_float32_matmul_precision(products)
+        if convolutions:
+            torch.backends.cudnn.allow_tf32 = True
+
+
+def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, NoRandomness], Any]) -> Any:
+    """Calls ``work`` on ``count`` rows, with randomness and side effects suppressed. Returns the result. If there is
+    not enough memory, ``work`` is called again with fewer rows. Raises :class:`Refused` if not even two rows fit.
+    The :class:`NoRandomness` around the call covers no more than the modules are known to need. If ``work`` then fails
+    for a reason other than memory, it is called once more under a full :class:`NoRandomness`."""
+    records = [f for f in map(record_of, modules) if f is not None]
+    where = max(map(draws_of, modules), default=NEVER)
+    while True:
+        failed: Optional[BaseException] = None
+        try:
+            with rehearsal(modules), NoRandomness(where) as trial:
+                result = work(count, trial)
+            for record in records:
+                record.remember(trial.half, trial.where)
+            return result
+        except Exception as e:
+            if is_out_of_memory(e):
+                failed = e
+            elif where == ANYWHERE:
+                raise
+        if failed is None:
+            where = ANYWHERE
+            continue
+        clean(failed)
+        if count <= 2:
+            raise Refused("there is not enough memory for a trial on two rows")
+        count = max(2, min(count // 2, SOME))

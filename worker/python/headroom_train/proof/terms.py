@@ -14,8 +14,8 @@ import torch
 from ..failure import Refused
 from ..hooks.genuine import grad
 from ..tape.tape import Tape
+from .plan import Plan
 from .rerun import SEVERAL, needed, run, unchanged
-from .rows import Plan
 
 
 class Terms:
@@ -28,30 +28,35 @@ class Terms:
         # Slots of other numbers of the batch from which the scalar is computed, and which have no graph.
         self.given: list[int] = []
         self._tail: list[int] = []  # the entries that compute the scalar from the terms
-        made: set[int] = set()
+        self._made: set[Optional[int]] = set()  # slots of the terms, and of what is computed from them
         for i in needed(tape, [slot]):
-            entry, refs = tape.entries[i], tape.entries[i].references()[0]
-            first = [s for s in entry.slots if s is not None and plan.is_scalar(s)]
-            others = [r for r in refs if r not in made]
-            if first and (entry.module is not None or any(plan.slots[r].dim is not None for r in refs)):
-                self.slots += first
-                made.update(first)
-            elif (
-                entry.module is None
-                and len(others) < len(refs)
-                and all(plan.slots[r].dim is None and not plan.slots[r].requires_grad for r in others)
-            ):
-                self._tail.append(i)
-                self.given += others
-                made.update(s for s in entry.slots if s is not None)
-        if slot not in made:
+            self._add(plan, i)
+        if slot not in self._made:
             raise Refused("the loss has no part that is a sum over rows")
-        if any(plan.slots[s].dtype.is_complex or any(n > 1 for n in plan.slots[s].shape) for s in self.slots):
+        terms = [plan.slots[s] for s in self.slots]
+        if any(term.dtype.is_complex or max(term.shape, default=1) > 1 for term in terms):
             raise Refused(SEVERAL)
         outside = {i: tape.outside[i] for e in self._tail for i in tape.entries[e].references()[1]}
         self._beside = {i: t for i, t in outside.items() if t.requires_grad}
         # Leaves and graphs of the script's that enter after the terms.
         self.beside = list({id(t): t for t in self._beside.values()}.values())
+
+    def _add(self, plan: Plan, i: int) -> None:
+        """Adds an entry that computes terms from rows, or computes something from terms alone; leaves others out."""
+        entry = self._tape.entries[i]
+        refs = entry.references()[0]
+        scalars = [s for s in entry.slots if s is not None and plan.is_scalar(s)]
+        if scalars and (entry.module is not None or any(plan.slots[r].dim is not None for r in refs)):
+            self.slots += scalars
+            self._made.update(scalars)
+            return
+        others = [r for r in refs if r not in self._made]
+        if entry.module is not None or len(others) == len(refs):
+            return
+        if all(plan.slots[r].dim is None and not plan.slots[r].requires_grad for r in others):
+            self._tail.append(i)
+            self.given += others
+            self._made.update(entry.slots)
 
     def value(self, values: dict[int, torch.Tensor]) -> torch.Tensor:
         """The scalar, computed from ``values``, which has those of the terms and of what else is given."""
@@ -70,9 +75,7 @@ class Terms:
         apart = {id(t): t.detach().requires_grad_() for t in self.beside}
         with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
             env = {**{s: values[s] for s in self.given}, **leaves}
-            loss = run(self._tape, None, self._tail, None, env, {i: apart[id(t)] for i, t in self._beside.items()})[
-                self.slot
-            ]
-            found = grad(loss, [*leaves.values(), *apart.values()], given)
+            env = run(self._tape, None, self._tail, None, env, {i: apart[id(t)] for i, t in self._beside.items()})
+            found = grad(env[self.slot], [*leaves.values(), *apart.values()], given)
         derivatives = {s: g for s, g in zip(self.slots, found) if g is not None}
         return derivatives, {t: g for t, g in zip(self.beside, found[len(self.slots) :]) if g is not None}

@@ -1,17 +1,17 @@
 """The weights by which the losses of pieces add up to the loss of the batch.
 
-A rule is a list with a number for each row. The weight of a piece is the sum of its rows' numbers, divided by
-the sum of all numbers. The rule of a sum is ``None``: every piece has weight 1. The possible rules are tried
-only on the functions that come after the modules, so that the modules' outputs need to be computed only once.
-The rows and cuts of each try are chosen to tell the rules apart. If several rules survive all tries but give
-the same weights to the pieces that are really used, any of them will do. If they give different weights, the
-rule is not known.
+A rule is a list with a number for each row. The weight of a piece is the sum of its rows' numbers, divided by the sum
+of all numbers. The rule of a sum is ``None``: every piece has weight 1. The possible rules are tried only on the
+functions that come after the modules, so that the modules' outputs need to be computed only once. The rows and cuts of
+each try are chosen to tell the rules apart. If several rules survive all tries but give the same weights to the pieces
+that are really used, any of them will do. If they give different weights, the rule is not known.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, Callable, Optional
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from .rows import Rows
 
 Rule = Optional[list]  # a number for each row of the batch
+Named = list[tuple[tuple, Rule]]  # rules with their names: see candidates
 
 TRIES = 6
 FEW = 8  # rows on which two rules are told apart
@@ -26,8 +27,7 @@ BITE = 1 << 14  # elements that are counted at once
 
 
 def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = None) -> float:
-    """The weight of ``rows`` relative to the rows ``within``, or relative to all rows if ``within``
-    is None."""
+    """The weight of ``rows`` relative to the rows ``within``, or relative to all rows if ``within`` is None."""
     if rule is None:
         return 1.0
     whole = sum(rule) if within is None else sum(rule[r] for r in within)
@@ -39,25 +39,21 @@ def typed(value: Any, like: Any) -> Any:
     tensor of the same dtype, or a Python number. Integers are rounded, since weights are not exact."""
     if isinstance(like, torch.Tensor):
         value = torch.as_tensor(value, device=like.device)
-        return (
-            (value if like.is_floating_point() or like.is_complex() else value.round())
-            .to(like.dtype)
-            .reshape(like.shape)
-        )
+        value = value if like.is_floating_point() or like.is_complex() else value.round()
+        return value.to(like.dtype).reshape(like.shape)
     return type(like)(round(value) if isinstance(like, int) else value)
 
 
 def candidates(
     batch: int, tensors: Sequence[torch.Tensor], ignored: Sequence[int], known: Optional[set] = None
-) -> list[tuple[tuple, Rule]]:
+) -> Named:
     """The rules worth trying, each with a name that holds for other batches of the same kind.
 
-    These are a sum, a mean over rows, and means over whatever can be counted in each of the given
-    tensors. A tensor may have targets, of which the valid ones are counted, or it may be a mask,
-    whose elements are summed. In both cases, this is done for the whole tensor and for the tensor
-    without its first or last column. If ``known`` is given, only the rules with these names are
-    returned."""
-    rules: list[tuple[tuple, Rule]] = [(("sum",), None), (("rows",), [1.0] * batch)]
+    These are a sum, a mean over rows, and means over whatever can be counted in each of the given tensors. A tensor may
+    have targets, of which the valid ones are counted, or it may be a mask, whose elements are summed. In both cases,
+    this is done for the whole tensor and for the tensor without its first or last column. If ``known`` is given, only
+    the rules with these names are returned."""
+    rules: Named = [(("sum",), None), (("rows",), [1.0] * batch)]
     for i, tensor in enumerate(tensors):
         counts = counted(batch, tensor, ignored, None if known is None else {name[1] for name in known if name[0] == i})
         rules += [((i, n), rule) for n, rule in counts.items() if all(v >= 0 for v in rule) and sum(rule) > 0]
@@ -68,33 +64,35 @@ def counted(batch: int, tensor: torch.Tensor, ignored: Sequence[int], wanted: Op
     """How many of a tensor's elements count in each row, for each way of counting them. The keys
     are the numbers of the ways. If ``wanted`` is given, only the ways with these numbers are used.
     Everything is computed on the CPU, a few rows at a time."""
-    # The last way sums the elements, as for a mask; for other tensors a try refutes the resulting rule.
-    absent: list = (
-        [None] if tensor.dtype == torch.bool or tensor.is_floating_point() else [*dict.fromkeys((-100, *ignored)), None]
-    )
-    ends = [slice(None), slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [slice(None)]
-    ways = [(end, value) for end in ends for value in absent]
-    counts: dict[int, list] = {n: [] for n in range(len(ways)) if wanted is None or n in wanted}
+    ways = _ways(tensor, ignored)
+    if wanted is not None:
+        ways = {n: ways[n] for n in ways if n in wanted}
+    counts: dict[int, list] = {n: [] for n in ways}
     step = max(1, min(max(64, BITE * batch // max(1, tensor.numel())), batch // 2))
     with torch.no_grad():
-        for start in range(0, batch, step) if counts else ():
+        for start in range(0, batch, step) if ways else ():
             some = tensor[start : start + step].cpu()
-            valid = {value: some if value is None else some != value for value in {ways[n][1] for n in counts}}
+            valid = {value: some if value is None else some != value for value in {value for _, value in ways.values()}}
             # Nearly always all are valid: all counts are the same.
             full = {value for value, mask in valid.items() if value is not None and bool(mask.all())}
-            for n, column in counts.items():
-                end, value = ways[n]
-                part = valid[value] if len(ends) == 1 else valid[value][..., end]
+            for n, (end, value) in ways.items():
+                part = valid[value][..., end]
                 if value in full:
-                    column += [part.numel() / len(part)] * len(part)
+                    counts[n] += [part.numel() / len(part)] * len(part)
                 else:
-                    column += (
-                        part.reshape(len(part), -1)
-                        .sum(1, dtype=torch.float64 if part.is_floating_point() else None)
-                        .double()
-                        .tolist()
-                    )
+                    kind = torch.float64 if part.is_floating_point() else None
+                    counts[n] += part.reshape(len(part), -1).sum(1, dtype=kind).double().tolist()
     return counts
+
+
+def _ways(tensor: torch.Tensor, ignored: Sequence[int]) -> dict[int, tuple[slice, Optional[int]]]:
+    """The ways of counting a tensor's elements, by number: in which of its columns, and the value that does not count.
+    That is None if the elements are summed, as for a mask; for targets a try refutes the rule of such a sum."""
+    whole = slice(None)
+    ends = [whole, slice(1, None), slice(-1)] if tensor.dim() > 1 and tensor.shape[-1] > 1 else [whole]
+    mask = tensor.dtype == torch.bool or tensor.is_floating_point()
+    absent: list = [None] if mask else [*dict.fromkeys((-100, *ignored)), None]
+    return dict(enumerate(product(ends, absent)))
 
 
 def same_rule(one: Rule, other: Rule) -> bool:
@@ -193,3 +191,26 @@ def others(rules: Sequence[Rule], batch: int, count: int, again: int) -> list[in
     if again == 0 and len(rules) > 1:
         return sorted(telling(rules, batch, min(count, FEW)))
     return sorted(random.Random(again).sample(range(batch), count))
+
+
+def halves(rows: list[int]) -> tuple[list[int], list[int]]:
+    """The rows in two parts, of different sizes if there are more than two rows."""
+    cut = len(rows) // 2 + (1 if len(rows) > 3 else 0)
+    return rows[:cut], rows[cut:]
+
+
+def crossing(rows: list[int]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Four parts of the rows, called a, b, c and d. They are for four calls: a + b, c + d,
+    a + c and b + d. The calls have the same size if the number of rows is even or less
+    than four. If there are at least four rows and their number is even, the first two calls are for the two
+    halves of the rows. Parts have an odd number of rows, so that rows at even places of one call are at odd places of
+    another: a module may treat them differently. With fewer than four rows, some rows are in more than one part."""
+    if len(rows) < 4:
+        return rows[:1], rows[1:2], rows[:1], rows[-1:]
+    half, part = len(rows) // 2, len(rows) // 4 - 1 | 1
+    return rows[:part], rows[part:half], rows[half:-part], rows[-part:]
+
+
+def spread(batch: int, count: int) -> list[int]:
+    """``count`` rows, spread evenly over the batch."""
+    return sorted({batch * i // count for i in range(count)})

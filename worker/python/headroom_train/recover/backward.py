@@ -12,10 +12,11 @@ import torch
 
 from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
 from ..hooks.genuine import in_place
-from ..proof.proof import Inputs, Proof, proven
+from ..proof.groups import Inputs
+from ..proof.plan import Plan
+from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm, note
 from ..proof.rerun import half_in, modules_of, needed
-from ..proof.rows import Plan
 from ..proof.terms import Terms
 from ..proof.weights import Rule
 from ..replay.deferred import HandBack

@@ -18,8 +18,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..failure import Refused, is_out_of_memory
-from ..proof.proof import precisely
-from ..proof.rerun import modules_of
+from ..proof.rerun import modules_of, precisely
 from ..proof.rows import as_real
 from ..replay.pieces import gradients, in_two
 from ..sandbox.sandbox import NoRandomness, rehearsal

@@ -15,9 +15,10 @@ import torch
 
 from ..failure import Refused, Survival, clean, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import apart, is_inference
+from ..proof.plan import Plan
 from ..proof.proof import Proof
 from ..proof.rerun import run
-from ..proof.rows import Other, Plan, Rows, Slot
+from ..proof.rows import Other, Rows, Slot
 from ..proof.weights import typed, weight
 from ..replay.pieces import by_pieces, pieces_of
 from ..sandbox.norms import refuse_batchwise

@@ -20,10 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..failure import Mixed, Refused, Survival, clean, is_out_of_memory, release_frames, unframed
 from ..hooks.changes import changed
 from ..hooks.genuine import in_place
-from ..proof.proof import ROUNDS, SOME, halves, rehearsed, residual, sketched, spread
-from ..proof.rerun import versions_of
+from ..proof.groups import residual, sketched
+from ..proof.rerun import SOME, rehearsed, versions_of
 from ..proof.rows import Axis, Rows
-from ..proof.weights import Rule, candidates, distinct, others, settled, typed, weight
+from ..proof.rules import ROUNDS
+from ..proof.weights import Rule, candidates, distinct, halves, others, settled, spread, typed, weight
 from ..replay.pieces import by_pieces, in_two, pieces_of
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise

@@ -12,8 +12,9 @@ import torch
 
 from ..failure import Refused, bare, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import replaced, set_aside
+from ..proof.plan import Plan
 from ..proof.rerun import modules_of
-from ..proof.rows import Other, Plan, Slot
+from ..proof.rows import Other, Slot
 from ..replay.deferred import LEFT, Deferred, gone, make, postpone
 from ..replay.sizes import Sizes
 from ..sandbox.sandbox import rehearsal

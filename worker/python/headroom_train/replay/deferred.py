@@ -20,10 +20,11 @@ import torch
 
 from ..failure import Refused, Survival, bare, clean, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import set_aside
+from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm
 from ..proof.rerun import modules_of, needed, run, unchanged
-from ..proof.rows import Plan, Slot
+from ..proof.rows import Slot
 from ..proof.terms import Terms
 from ..sandbox.sandbox import rehearsal
 from ..tape.graph import KEEP, sequence, walk, within

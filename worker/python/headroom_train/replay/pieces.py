@@ -14,10 +14,12 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..failure import Refused, clean, is_out_of_memory
-from ..proof.proof import SMALL, SOME, Inputs, Proof, halves, parted, proven
-from ..proof.rerun import needed, run, unchanged
-from ..proof.rows import Plan, Rows
-from ..proof.weights import Rule, agrees, weight
+from ..proof.groups import Inputs
+from ..proof.plan import Plan
+from ..proof.proof import SMALL, Proof, proven
+from ..proof.rerun import SOME, needed, parted, run, unchanged
+from ..proof.rows import Rows
+from ..proof.weights import Rule, agrees, halves, weight
 from ..sandbox.sandbox import HALF, NoRandomness
 from ..tape.tape import Tape, random_state, same_random_state, set_random_state
 

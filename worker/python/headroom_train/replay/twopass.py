@@ -16,14 +16,15 @@ import torch
 
 from ..failure import Refused, bare, clean, is_out_of_memory, patiently
 from ..hooks.genuine import set_aside
-from ..proof.proof import SOME, TF32, Inputs, Proof, added, crossing, halves, rehearsed, residual, sketched, spread
-from ..proof.rerun import half_in, modules_of, run, unchanged
-from ..proof.rows import Plan, Rows, Slot
+from ..proof.groups import TF32, Inputs, Sketch, added, residual, sketched
+from ..proof.plan import Plan
+from ..proof.proof import Proof
+from ..proof.rerun import SOME, half_in, modules_of, rehearsed, run, unchanged
+from ..proof.rows import Rows, Slot
+from ..proof.weights import crossing, halves, spread
 from ..tape.snapshot import submodules
 from ..tape.tape import RandomState, Tape, random_state, same_random_state, set_random_state
 from .pieces import Gradients, by_pieces
-
-Sketch = list[tuple[float, float]]
 
 
 class Pieces:
@@ -178,7 +179,7 @@ def apart(proof: Proof, pieces: Pieces) -> None:
 
         def sketch(rows: list[int]) -> Sketch:
             if tuple(rows) not in made:
-                at = Rows(plan.batch, 0, plan.batch, rows)
+                at = Rows.chosen(plan.batch, rows)
                 with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
                     env = run(tape, plan, pieces.entries, at, leaves=inputs.leaves(at))
                     total = sum(_counted(env[s], plan.slots[s], rows) for s in slots)

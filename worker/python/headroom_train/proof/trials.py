@@ -1,0 +1,311 @@
+"""Runs calls of a tape on two different small numbers of rows, to see where the rows of the batch are in their results.
+
+A dimension that grows in proportion to the rows belongs to the batch, and a tensor that stays the same size is shared.
+Anything else, such as a similarity of every row with every other or a shape that depends on values, cannot be cut and
+raises :class:`Refused`. A dimension is never taken for the batch merely because it happens to be as large as the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from ..failure import Mixed, Refused, Writes, is_out_of_memory
+from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watcher
+from ..tape.functions import INDEXING, SHAPING
+from ..tape.graph import signature
+from ..tape.recorded_module import record_of
+from ..tape.snapshot import Snapshot
+from ..tape.tape import Entry, Tape, random_state, same_outside_torch
+from ..tape.trees import FIXED, flatten, mapped, tensors_in
+from .mixing import Operations, mixing
+from .rows import Axis, Cut, Other, Rows, Slot, alike, arguments, as_real, axis_in, perform, rows_in, said, sample
+
+PLAIN = (int, float, str, type(None))
+MEANT = 1e-3  # a relative difference that is more than rounding
+MADE_UP = (0.25, 0.75)  # in a trial, values of a number of the batch that has not been computed for a few rows
+
+
+class Given(NamedTuple):
+    """What a module's call returned for a few rows."""
+
+    values: dict[int, torch.Tensor]  # some values of each tensor, by its place in the result
+    graph: int  # the signature of the result's graph
+    draws: list[tuple]  # random numbers that would have been drawn
+    half: bool  # something was computed in half precision
+
+    def like(self, now: Given, most: float) -> bool:
+        """Whether another call has returned the same except for rounding errors of at most ``most``, relative to the
+        largest element."""
+        same = self.draws == now.draws and self.graph == now.graph and self.values.keys() == now.values.keys()
+        return same and all(alike(value, now.values[key], most) for key, value in self.values.items())
+
+
+class _Lasting:
+    """What a call of a module on a few rows must leave as it is."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._buffers = [*module.buffers()]
+        self._params = [p for p in module.parameters() if type(p) is torch.nn.Parameter]
+        self._before = self._now()
+
+    def _now(self) -> tuple:
+        return random_state(), [b._version for b in self._buffers], [p.data_ptr() for p in self._params]
+
+    def confirm(self, name: str) -> None:
+        """Raises :class:`Refused` if something has changed."""
+        (state, versions, places), (state_now, versions_now, places_now) = self._before, self._now()
+        if not same_outside_torch(state, state_now):
+            raise Refused(f"a call to {name} draws random numbers from Python or NumPy")
+        if versions != versions_now:
+            raise Refused(f"{name} changes its buffers")
+        if places != places_now:
+            raise Writes(f"a call to {name} assigns new data to a parameter")
+
+
+class Trials:
+    """The calls of a tape on two small numbers of rows, called few and more here. ``slots`` has what is known about
+    each tensor of the tape."""
+
+    def __init__(self, tape: Tape, first: Entry) -> None:
+        self.tape = tape
+        self.batch, self._dim, self._doubt = rows_in(tape, first)
+        if self.batch < 2:
+            raise Refused("a batch of one row cannot be split")
+        few, more = (2, 3) if self.batch > 3 else (1, 2)
+        self.rows = Rows(self.batch, 0, few), Rows(self.batch, self.batch - more, self.batch)
+        self.slots: dict[int, Slot] = {}
+        self.env: tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]] = {}, {}  # values by slot: few rows, more
+        self._made_up: set[int] = set()  # slots whose values are made up, or computed from such values
+        self.given = Given({}, 0, [], False)  # what the newest call with more rows has returned
+        self.before: Any = None  # a snapshot of the module, from before its newest call with more rows
+
+    def mixed(self, text: str) -> Refused:
+        """The exception for rows that are seen to depend on each other: :class:`Mixed`, unless they may not be the
+        rows of a batch."""
+        return Refused(f"{text.replace(' of the batch', '')}; {self._doubt}") if self._doubt else Mixed(text)
+
+    def make_up(self, entry: Entry) -> None:
+        """Puts made-up values in the place of a call's arguments that belong to the batch as a whole and have not been
+        computed for a few rows. What a loss is worth does not matter to the shape of what is computed from it."""
+        for r in entry.references()[0]:
+            known = self.slots[r]
+            for env, value in zip(self.env, MADE_UP):
+                if known.whole and r not in env:
+                    made = torch.full(known.shape, value, device=known.device).to(known.dtype)
+                    env[r] = made.requires_grad_(known.requires_grad)
+                    self._made_up.add(r)
+
+    def note(self, entry: Entry, results: Sequence) -> None:
+        """Keeps the results of a call, which later calls take as arguments."""
+        for env, result in zip(self.env, results):
+            for slot, value in zip(entry.slots, flatten(result)[0]):
+                if slot is not None:
+                    env[slot] = value
+
+    def note_made_up(self, entry: Entry) -> None:
+        """Notes that what a call returns is computed from made-up values, if that is so."""
+        if self._made_up.intersection(entry.references()[0]):
+            self._made_up.update(s for s in entry.slots if s is not None)
+
+    def axes(self, outside: Sequence[int], factors: set[int]) -> dict[int, Axis]:
+        """Where the rows would be in those outside tensors that can be cut, by index. ``factors`` are the numbers of
+        slices that a row may have."""
+        found = {}
+        for i in outside:
+            axis = axis_in(self.tape.outside[i], self.batch, self._dim)
+            if axis is not None and axis.each() in factors:
+                found[i] = axis
+        return found
+
+    def both(self, entry: Entry, cut: Cut, rehearse: bool = False, sealed: Sequence[Sealed] = ()) -> list:
+        """What a call returns for each of the two numbers of rows, without graphs. Raises :class:`Refused` if a
+        module's call relates rows to each other. If ``rehearse`` is true, a function that writes to its arguments gets
+        copies."""
+        if entry.module is None:
+            return [self._function(entry, cut, which, rehearse) for which in (0, 1)]
+        results, made = [], (Operations(), Operations())
+        for which in (0, 1):
+            if entry.snapshot is not None:
+                entry.snapshot.put_back()
+            if which == 1:  # only the second call's changes count: the first may have filled a cache
+                self.before = Snapshot(entry.module.modules(), deep=True)
+            results.append(self.one(entry, cut, which, [*sealed, made[which]]))
+        few, more = self.rows
+        mixed = mixing(made[0].made, made[1].made, few.count, more.count)
+        if mixed is None:
+            return results
+        if self.depends(entry, cut, *results):
+            raise self.mixed(f"a call to {entry.call_name()} mixes rows of the batch with each other ({mixed})")
+        raise Refused(f"a call to {entry.call_name()} may mix rows of the batch with each other ({mixed})")
+
+    def _function(self, entry: Entry, cut: Cut, which: int, rehearse: bool) -> Any:
+        env, rows, outside = self.env[which], self.rows[which], self.tape.outside
+        if rehearse and entry.inplace:
+            env = {k: v.clone() for k, v in env.items()}
+        if entry.call_name() in INDEXING and not sliced(entry) and outside and outside[0].is_cuda:
+            # An index out of range raises an exception on the CPU, but breaks the CUDA context on a GPU.
+            copies = {r: env[r].detach().cpu() for r in entry.references()[0] if r in env}
+            args, kwargs = arguments(self.tape, entry, cut, copies, rows, lambda t: t.detach().cpu())
+            with torch.no_grad():
+                entry.call(*args, **kwargs)
+        args, kwargs = arguments(self.tape, entry, cut, env, rows)
+        return mapped(cut_off, perform(entry, args, kwargs, trial=True))
+
+    def one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = ()) -> Any:
+        """What a module's call returns for few rows, if ``which`` is 0, or for more, if it is 1, without a graph. In
+        the second case, samples of the results are kept in :attr:`given`."""
+        name, module, rows = entry.call_name(), entry.module, self.rows[which]
+        args, kwargs = arguments(self.tape, entry, cut, self.env[which], rows)
+        lasting = _Lasting(module)  # type: ignore[arg-type]
+        with NoRandomness(ANYWHERE, watchers, apart=True) as trial:
+            try:
+                result = perform(entry, args, kwargs, trial=True)
+            except Exception as e:
+                if is_out_of_memory(e) or isinstance(e, Refused):
+                    raise
+                where = f"dimension {self._dim} of its arguments is cut from {self.batch} to {rows.count}"
+                raise Refused(f"a call to {name} fails if {where} ({said(e)})") from e
+        for watcher in watchers:
+            watcher.returned(tensors_in(result))
+        record = record_of(module)
+        if record is not None:
+            record.remember(trial.half, trial.where)
+        lasting.confirm(name)
+        if which == 1:
+            tensors = {i: v for i, v in enumerate(flatten(result)[0]) if isinstance(v, torch.Tensor)}
+            graph = signature(tensors.values(), {id(t) for t in self.tape.leaves(module)})
+            self.given = Given({i: sample(v) for i, v in tensors.items()}, graph, trial.draws, trial.half)
+        return mapped(cut_off, result)  # free its activations before the next call
+
+    def depends(self, entry: Entry, cut: Cut, small: Any, large: Any) -> bool:
+        """Whether a call is seen to return something else for a row beside another row. ``small`` and ``large`` are
+        results for the two numbers of rows, which show where the rows are."""
+        along = []
+        for s, t in zip(tensors_in(small), tensors_in(large)):
+            along.append(next((d for d, (a, b) in enumerate(zip(s.shape, t.shape)) if a != b), None))
+        last = self.rows[1].count - 1
+        # Once more beside the same row: it may draw numbers.
+        one, again, other = (
+            self._beside(entry, cut, along, index) for index in ([0, 1], [0, 1], [0, last] if last > 1 else [0, 0])
+        )
+
+        def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+            return len(some) == len(others) and all(
+                a.shape == b.shape and alike(a, b, MEANT) for a, b in zip(some, others)
+            )
+
+        return same(one, again) and not same(one, other) and all(bool(t.isfinite().all()) for t in (*one, *other))
+
+    def _beside(
+        self, entry: Entry, cut: Cut, along: Sequence[Optional[int]], index: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """What a call returns for the first of two rows, in the results that grow. ``index`` has the two rows, counted
+        from the first of more rows, and ``along`` the dimension in which each result grows."""
+        env = {r: self.slots[r].pick(self.env[1][r], index) for r in entry.references()[0]}
+        rows = Rows.chosen(self.batch, [self.rows[1].start + i for i in index])
+        args, kwargs = arguments(self.tape, entry, cut, env, rows)
+        if entry.snapshot is not None:
+            entry.snapshot.put_back()
+        with torch.no_grad(), NoRandomness(apart=True):
+            made = tensors_in(perform(entry, args, kwargs, trial=True))
+        found = []
+        for dim, tensor in zip(along, made):
+            if dim is None:
+                continue
+            each, rest = divmod(tensor.shape[dim], 2)
+            first = tensor.narrow(dim, 0, each) if rest else self._along(dim, each).some(tensor, 0, 1)
+            found.append(as_real(first).cpu().double())
+        return found
+
+    def differs(self, slots: Sequence[int]) -> bool:
+        """Whether one of these numbers of the batch is seen to be different for other rows."""
+        few, more = self.env
+        known = [s for s in slots if self.slots[s].dim is None and s in few and s not in self._made_up]
+        return any(not alike(sample(few[s]), sample(more[s]), MEANT) for s in known)
+
+    def leaf(self, small: Any, large: Any, entry: Entry, cut: Cut) -> Any:
+        """What a leaf of a call's result is for the whole batch: a :class:`Slot` for a tensor, a plain value, or an
+        :class:`Other`."""
+        if isinstance(small, torch.Tensor):
+            return self.slot(small, large, entry, cut)
+        if type(small) is torch.Size and len(small) == len(large):
+            few, more = (r.count for r in self.rows)
+            if all(a == b or a * more == b * few and not a % few for a, b in zip(small, large)):
+                return torch.Size(a if a == b else a // few * self.batch for a, b in zip(small, large))
+        if isinstance(small, PLAIN) or isinstance(small, FIXED) and small is large:
+            return small
+        return Other(type(small).__name__)
+
+    def slot(self, small: torch.Tensor, large: torch.Tensor, entry: Entry, cut: Cut) -> Slot:
+        """What is known about a tensor of which there are values for the two numbers of rows."""
+        shape, axis = self._extent(small, large, entry, cut)
+        if entry.module is not None:
+            # A temperature, for example; not a loss, which differs between rows unless it is zero.
+            equal = axis is None and small.is_floating_point() and torch.equal(small.detach(), large.detach())
+            fixed, shared = equal and bool(small.any()), False
+        else:
+            refs, few = entry.references()[0], self.env[0]
+            fixed = axis is None and bool(refs) and all(self.slots[r].fixed for r in refs)
+            shared = any(_memory(small) == _memory(few[r]) for r in refs if r in few)
+        return Slot(shape, axis, small.dtype, small.device, small.requires_grad, fixed, shared)
+
+    def _extent(
+        self, small: torch.Tensor, large: torch.Tensor, entry: Entry, cut: Cut
+    ) -> tuple[tuple[int, ...], Optional[Axis]]:
+        """The shape of a result for the whole batch, and where its rows are."""
+        name, shape = entry.call_name(), list(small.shape)
+        if small.dim() != large.dim():
+            raise Refused(f"{name} returns results with different numbers of dimensions for different batches")
+        moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
+        if not moved:
+            return tuple(shape), None
+        if len(moved) > 1:
+            if self.depends(entry, cut, small, large):
+                raise self.mixed(f"{name} compares every row of the batch with every other")
+            raise Refused(f"{name} returns a result that grows with the batch in two dimensions")
+        dim, (few, more) = moved[0], self.rows
+        per_row, rest = divmod(small.shape[dim], few.count)
+        if rest or per_row * more.count != large.shape[dim]:
+            raise Refused(f"{name} returns a result whose size is not proportional to the batch")
+        shape[dim] = per_row * self.batch
+        return tuple(shape), self._placed(dim, per_row, entry)
+
+    def _along(self, dim: int, per_row: int) -> Axis:
+        """Where the rows are if each has ``per_row`` slices in dimension ``dim``: if the batch is dimension 1, the time
+        steps come first."""
+        return Axis(dim, per_row) if self._dim and per_row > 1 else Axis(dim, 1, per_row)
+
+    def _placed(self, dim: int, per_row: int, entry: Entry) -> Axis:
+        """Where the rows are in a result that has ``per_row`` slices for each row in dimension ``dim``."""
+        axis = self._along(dim, per_row)
+        if axis.outer == 1 or entry.module is not None:
+            return axis
+        known = [self.slots[r] for r in entry.references()[0]]
+        given = {s.axis for s in known} - {None}
+        folded = dim == 0 and entry.call_name() in SHAPING and all(s.shape[0] == per_row for s in known)
+        if given != {axis} and not (folded and given == {Axis(1)}):
+            raise Refused(f"{entry.call_name()} folds the batch into another dimension")
+        return axis
+
+
+def cut_off(value: Any) -> Any:
+    """``value`` without the graph that made it: the graph would keep its activations in memory."""
+    if not isinstance(value, torch.Tensor) or value.grad_fn is None:
+        return value
+    return value.detach().requires_grad_()
+
+
+def sliced(entry: Entry) -> bool:
+    """Whether an entry indexes only with integers, slices, None and ``...``. PyTorch checks these before it runs
+    anything, unlike the values in a list, an array or a tensor of indices."""
+    if entry.call_name() not in ("__getitem__", "__setitem__") or len(entry.args) < 2:
+        return False
+    index = entry.args[1] if type(entry.args[1]) is tuple else (entry.args[1],)
+    return all(item is None or item is ... or type(item) in (int, slice) for item in index)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
