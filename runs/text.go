@@ -11,12 +11,13 @@ type Way string
 
 // The ways.
 const (
-	WayPieces Way = "pieces" // the batch was run in pieces
-	WayCall   Way = "call"   // the same call was made again
-	WayHost   Way = "host"   // the same call was made again, with saved tensors in host memory
-	WaySpill  Way = "spill"  // the same was done again, with memory of the host for what does not fit on the GPU
-	WayBatch  Way = "batch"  // the whole batch was run again
-	WayStep   Way = "step"   // the optimizer's step was made again
+	WayPieces  Way = "pieces"   // the batch was run in pieces
+	WayCall    Way = "call"     // the same call was made again
+	WayHost    Way = "host"     // the same call was made again, with saved tensors in host memory
+	WayTwoPass Way = "two-pass" // the results were computed in pieces, and again in backward: nothing was known about the loss
+	WaySpill   Way = "spill"    // the same was done again, with memory of the host for what does not fit on the GPU
+	WayBatch   Way = "batch"    // the whole batch was run again
+	WayStep    Way = "step"     // the optimizer's step was made again
 )
 
 // InPlace says how a failure was survived inside a process. Way is "" if it is only known that
@@ -34,6 +35,8 @@ func (p InPlace) String() string {
 	switch p.Way {
 	case WayPieces:
 		text = fmt.Sprintf("%d rows in %d pieces", p.Rows, p.Pieces)
+	case WayTwoPass:
+		text = fmt.Sprintf("%d rows in %d pieces, each computed twice", p.Rows, p.Pieces)
 	case WayCall:
 		text = "the same call again"
 	case WayHost:

@@ -15,6 +15,7 @@ func TestSentences(t *testing.T) {
 	for want, e := range map[string]Entry{
 		wrong + "survived in place: 40 rows in 4 pieces":                                                                 {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 4}, Verdict: because(memory.Batch)},
 		wrong + "survived in place: 40 rows in 4 pieces; so it is":                                                       {InPlace: &InPlace{Way: WayPieces, Rows: 40, Pieces: 4}, Verdict: because(memory.Leak)},
+		wrong + "survived in place: 40 rows in 4 pieces, each computed twice (no sum)":                                   {InPlace: &InPlace{Way: WayTwoPass, Rows: 40, Pieces: 4, Why: "no sum"}},
 		wrong + "survived in place: the same call again (no batch)":                                                      {InPlace: &InPlace{Way: WayCall, Why: "no batch"}, Verdict: because(memory.Model)},
 		wrong + "survived in place: the same call again, with saved tensors on the host (no batch)":                      {InPlace: &InPlace{Way: WayHost, Why: "no batch"}, Verdict: because(memory.Unknown)},
 		wrong + "survived in place: the same again, with memory of the host for what does not fit on the GPU (no batch)": {InPlace: &InPlace{Way: WaySpill, Why: "no batch"}, Verdict: because(memory.Model)},

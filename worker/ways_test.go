@@ -14,7 +14,7 @@ func TestNamesAreTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, way := range []runs.Way{runs.WayPieces, runs.WayCall, runs.WayHost, runs.WaySpill, runs.WayBatch, runs.WayStep} {
+	for _, way := range []runs.Way{runs.WayPieces, runs.WayTwoPass, runs.WayCall, runs.WayHost, runs.WaySpill, runs.WayBatch, runs.WayStep} {
 		if !strings.Contains(string(text), `"`+string(way)+`": `) {
 			t.Errorf("failure.py has no %s", way)
 		}

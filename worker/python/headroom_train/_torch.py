@@ -70,7 +70,8 @@ def install() -> None:
     report.sizes = recorder.sizes
     finder = Finder(recorder)
     report.trained = finder.trained
-    _around_steps(check.instead if check else lambda step: optimizers.guard(step, report, recorder.step_begins))
+    opened = recorder.spill.opened
+    _around_steps(check.instead if check else lambda step: optimizers.guard(step, report, recorder.step_begins, opened))
     _intercept(recorder)
     _tell(finder)
     genuine.remember()

@@ -17,10 +17,11 @@ from .genuine import apart
 _inside = threading.local()
 
 
-def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
+def guard(step: Callable, report: Any, begins: Callable[[], bool], opened: Callable[[], bool]) -> Callable:
     """Returns a version of ``step`` that calls ``step`` once more if memory runs out before it has
     changed anything. State that the failed call created, and that nobody else has seen, is removed
-    first. ``begins`` is called before the step, and returns whether to guard the step. A step with
+    first. If it fails again, ``opened`` makes memory of the host available, and there is one more call.
+    ``begins`` is called before the step, and returns whether to guard the step. A step with
     a closure is not run again, but it goes tensor by tensor if there is not enough memory for all
     tensors at once."""
 
@@ -61,7 +62,7 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool]) -> Callable:
             if given:
                 return step(self, *args, **kwargs)
             crowded()
-            return attempt(self, step, report)
+            return attempt(self, step, report, opened)
 
     return guarded
 
@@ -89,7 +90,7 @@ class Before:
             del state[p]
 
 
-def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> Any:
+def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any, opened: Callable[[], bool]) -> Any:
     before, failed = Before(optimizer), None
     _inside.step = True
     try:
@@ -101,20 +102,24 @@ def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any) -> An
     finally:
         _inside.step = False
     release_frames(failed)
-    if before.changed():
-        report.refused(failed, Refused("the optimizer had begun to change weights or its state"))
-        raise failed
-    before.remove_new()
-    clean(failed)
-    again = None
-    try:
-        result = step(optimizer)
-    except BaseException as e:
-        if not is_out_of_memory(e):
-            raise
-        again = e
-    if again is not None:
-        report.refused(failed, Refused("the optimizer's step failed twice"))
-        raise failed
-    report.survived(failed, Survival("step"))
-    return result
+    for way in ("step", "spill"):
+        if before.changed():
+            report.refused(failed, Refused("the optimizer had begun to change weights or its state"))
+            raise failed
+        if way == "spill" and not opened():
+            break
+        before.remove_new()
+        clean(failed)
+        again = None
+        try:
+            result = step(optimizer)
+        except BaseException as e:
+            if not is_out_of_memory(e):
+                raise
+            again = e
+        if again is None:
+            report.survived(failed, Survival(way))
+            return result
+        release_frames(again)
+    report.refused(failed, Refused("the optimizer's step failed twice"))
+    raise failed
