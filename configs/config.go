@@ -111,8 +111,9 @@ type Output struct {
 }
 
 // RunsDir returns the folder that runs are kept in unless output.dir names another one:
-// the value of the environment variable HEADROOM_RUNS_DIR, or "runs" if it is not set.
-func RunsDir() string { return cmp.Or(os.Getenv("HEADROOM_RUNS_DIR"), "runs") }
+// the value of the environment variable HEADROOM_RUNS_DIR, or "headroom-runs" if it is not set:
+// a name that no script has for a folder of its own, unlike "runs", which is TensorBoard's.
+func RunsDir() string { return cmp.Or(os.Getenv("HEADROOM_RUNS_DIR"), "headroom-runs") }
 
 // RunDir returns the folder of the run.
 func (c *Config) RunDir() string { return filepath.Join(c.Output.Dir, c.Name) }

@@ -147,7 +147,7 @@ var keys = []Key{
 	{Name: "memory.waits", Default: "10", Doc: "how many times in a row to wait for other processes before giving up",
 		value: func(c *Config) value { return whole[int]{p: &c.Memory.Waits, max: million} }},
 
-	{Name: "output.dir", Default: "runs", Doc: "folder that contains the run's own folder, named after the run; the variable HEADROOM_RUNS_DIR changes the default",
+	{Name: "output.dir", Default: "headroom-runs", Doc: "folder that contains the run's own folder, named after the run; the variable HEADROOM_RUNS_DIR changes the default",
 		value: func(c *Config) value { return text{&c.Output.Dir} }},
 }
 

@@ -268,7 +268,7 @@ func TestLoad(t *testing.T) {
 	if _, err := Load("ten lines.yaml", nil); err == nil || !strings.Contains(err.Error(), "the file's name is not a valid name for a folder; set the key name; allowed:") {
 		t.Errorf("a name for a file, not for a folder: %v", err)
 	}
-	if c, err := Load("ten lines.yaml", []string{"name=ten"}); err != nil || c.RunDir() != filepath.Join("runs", "ten") {
+	if c, err := Load("ten lines.yaml", []string{"name=ten"}); err != nil || c.RunDir() != filepath.Join("headroom-runs", "ten") {
 		t.Errorf("a name given: %+v, %v", c, err)
 	}
 	t.Setenv("HEADROOM_RUNS_DIR", "kept")

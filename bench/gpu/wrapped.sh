@@ -39,14 +39,14 @@ trainer=("$python" "$scripts/hf.py" --max_steps 12 --save_steps 4 --logging_step
 transformers() {
   check transformers-reference 0 "${trainer[@]}" --output_dir free --per_device_train_batch_size 512
   check transformers 0 capped 0.04 "$headroom" run --name night -- "${trainer[@]}" --output_dir tight --per_device_train_batch_size 512
-  same free tight runs/night
+  same free tight headroom-runs/night
 }
 lightning() {
   # --trust: 8192 rows are a multiple of the effective batch of 1024, which headroom cannot see.
   local lit=("$python" "$scripts/lit.py" fit --config "$scripts/lit.yaml" --trainer.accelerator gpu --model.width 65536 --data.init_args.rows 8192 --data.init_args.batch_size 1024)
   PYTHONPATH=$scripts${PYTHONPATH:+:$PYTHONPATH} check lightning-reference 0 "${lit[@]}" --trainer.default_root_dir lit-free
   PYTHONPATH=$scripts${PYTHONPATH:+:$PYTHONPATH} check lightning 0 capped 0.25 "$headroom" run --name lit --trust -- "${lit[@]}" --trainer.default_root_dir lit-tight
-  same lit-free lit-tight runs/lit
+  same lit-free lit-tight headroom-runs/lit
 }
 ddp() {
   (($(nvidia-smi -L | wc -l) > 1)) || { echo "== ddp: skipped, it needs two GPUs"; return; }
@@ -57,7 +57,7 @@ ddp() {
   while ! grep -q holding hold.log; do kill -0 $holder || break; sleep 0.2; done
   check ddp 0 "$headroom" run --name ddp -- "${both[@]}" --output_dir ddp-tight --per_device_train_batch_size 256
   kill $holder 2>/dev/null
-  same ddp-free ddp-tight runs/ddp
+  same ddp-free ddp-tight headroom-runs/ddp
 }
 find() { check find 0 capped 0.04 "$headroom" find -- "${trainer[@]}" --output_dir found --per_device_train_batch_size 512; cat "$out/find.log"; }
 hang() {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -16,6 +17,9 @@ import (
 // TestMain makes this test binary act as headroom for the scripts and for the tests
 // that start processes, so that they run main itself.
 func TestMain(m *testing.M) {
+	if _, set := os.LookupEnv("HEADROOM_RUNS_DIR"); !set { // runsdir.txtar has the default
+		_ = os.Setenv("HEADROOM_RUNS_DIR", "runs")
+	}
 	testscript.Main(m, map[string]func(){"headroom": main, "headroom-lossy": lossy, "headroom-fatal": fatal, "headroom-stuck": stuck, "headroom-toy": toy})
 }
 
@@ -24,6 +28,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata",
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("SSH_CONNECTION", "")
+			e.Setenv("HEADROOM_RUNS_DIR", "runs")
 			return nil
 		},
 		Condition: func(name string) (bool, error) {

@@ -28,8 +28,8 @@ func reportCommand(u *ui.UI) *cli.Command {
 --format or --output one page is written instead: to the file, or to stdout.
 With --open the page is opened in a browser. The run may still be in progress.
 
-Without RUN, the page has a row for each run in ./runs (or $HEADROOM_RUNS_DIR),
-and reports that are out of date are drawn again.`,
+Without RUN, the page has a row for each run in ./headroom-runs (or
+$HEADROOM_RUNS_DIR), and reports that are out of date are drawn again.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "format", Usage: "`FORMAT`: html or md; taken from the file's name if not given"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write to `FILE`; - is stdout"},

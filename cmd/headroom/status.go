@@ -24,8 +24,8 @@ func statusCommand(u *ui.UI) *cli.Command {
 		Name:      "status",
 		Usage:     "show the state of a run, or of all runs",
 		ArgsUsage: "[RUN]",
-		Description: `RUN is the name of a run in ./runs (or $HEADROOM_RUNS_DIR), or the path of its
-folder. The run may still be in progress.`,
+		Description: `RUN is the name of a run in ./headroom-runs (or $HEADROOM_RUNS_DIR), or the
+path of its folder. The run may still be in progress.`,
 		Flags: []cli.Flag{jsonFlag("print one JSON object per run, each on its own line")},
 		Action: func(c *cli.Context) error {
 			dirs, err := wantedRuns(u, c)

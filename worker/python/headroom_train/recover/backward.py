@@ -4,6 +4,7 @@ those of the others."""
 from __future__ import annotations
 
 import gc
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Callable, NamedTuple, Optional
@@ -39,15 +40,17 @@ def state_of(param: torch.Tensor) -> Any:
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
     """A message if the graph of a loss enters a module of the tape other than through the module's
     recorded outputs; None otherwise."""
-    spans = [(e.between, e.exits, e.module) for e in tape.entries if e.module is not None]
+    calls = [e for e in tape.entries if e.module is not None]  # one after the other, and so are their nodes
+    begins = [e.between[0] for e in calls]
 
-    def made_by(node: Any) -> Any:
-        return next((s for s in spans if within(node, [s[0]])), None)
+    def made_by(node: Any) -> Optional[Entry]:
+        at = bisect_right(begins, node._sequence_nr()) - 1
+        return calls[at] if at >= 0 and within(node, [calls[at].between]) else None
 
     for node in walk([loss.grad_fn], enter=lambda n: made_by(n) is None, most=10000):
-        span = made_by(node)
-        if span is not None and node._sequence_nr() not in span[1]:
-            return f"the loss uses a tensor that {type(span[2]).__name__} computed but did not return"
+        call = made_by(node)
+        if call is not None and node._sequence_nr() not in call.exits:
+            return f"the loss uses a tensor that {call.call_name()} computed but did not return"
     return None
 
 

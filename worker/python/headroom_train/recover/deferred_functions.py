@@ -208,6 +208,7 @@ class DeferredFunction:
                 if way == "spill":
                     recovery.open_spill()
                 count = recovery.guarded(lambda: deferred.make_real(way))
+                recovery.spill.opened()  # what the script makes of real results is not recorded: nothing else can help
                 self._replace(self._real)
                 result = self._with_values()
                 if count and not tape.step.preemptive:
