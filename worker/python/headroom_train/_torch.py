@@ -67,7 +67,7 @@ def install() -> None:
     recorder.check = check
     recorder.sizes.tell = report.failed
     recorder.sizes.learned = report.limit
-    report.sizes = recorder.sizes
+    report.sizes, report.last = recorder.sizes, recorder.spill.ends
     finder = Finder(recorder)
     report.trained = finder.trained
     opened = recorder.spill.opened

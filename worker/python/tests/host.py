@@ -14,6 +14,7 @@ from forked import checked
 
 trial.attach()
 
+from headroom_train import _torch  # noqa: E402
 from headroom_train.spill import pool, spill  # noqa: E402
 
 GIB = 1 << 30
@@ -74,6 +75,16 @@ def told() -> str:
     return "" if said == want else f"{said}"
 
 
+def at_the_end() -> str:
+    """The process's end tells of it, once."""
+    recorder: Any = _torch._recorder
+    said: list[str] = []
+    recorder.spill._say, recorder.spill.pace.spilled, recorder.spill._most = said.append, 3, GIB
+    recorder.report.ends()
+    recorder.spill.pace.spilled = 0
+    return "" if said == ["3 steps used up to 1.0 GiB of the host's memory"] else f"{said}"
+
+
 def withheld() -> str:
     """What is withheld is taken from every pool, and a library's failure gives it the ballast; PyTorch's own does
     not."""
@@ -101,7 +112,7 @@ def without_a_gpu() -> str:
     return "" if not s.opened() and s.why_not is None and not s.open else f"{s.why_not}"
 
 
-CHECKS: list[Callable[[], str]] = [how_much, slower, told, withheld, the_host, without_a_gpu]
+CHECKS: list[Callable[[], str]] = [how_much, slower, told, at_the_end, withheld, the_host, without_a_gpu]
 
 if __name__ == "__main__":
     sys.exit(checked(CHECKS, 2))

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from types import FrameType
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -52,6 +52,7 @@ class Report:
         self.told: list[dict[str, Any]] = []  # the newest failures that were survived or refused
         self.trained: Any = ()  # ids of the parameters that optimizers train
         self.observes: Optional[str] = None  # why nothing is recorded any more
+        self.last: Callable[[], None] = lambda: None  # what is to be said before the process ends
         atexit.register(self.ends)
 
     def wire(self) -> Optional[Wire]:
@@ -115,6 +116,7 @@ class Report:
 
     def ends(self) -> None:
         """Called when the process ends. If that is because memory ran out where nothing is recorded, report why."""
+        self.last()
         # Set by Python when it prints an exception that nobody has caught.
         error = chained = getattr(sys, "last_value", None)
         while chained is not None and not getattr(chained, "_headroom_refused", False):
