@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Callable, Optional
 
 import torch
@@ -158,7 +158,7 @@ class Recorder(Recovery):
         entry.random = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
         try:
-            with self.inside(taped), self.sizes.hosting(record) or self.withheld([record]):
+            with self.inside(taped), self.sizes.hosting(record) or self._withheld(tape, record):
                 result = call(*args, **kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
@@ -207,6 +207,10 @@ class Recorder(Recovery):
             thread.tape = Tape()
             thread.tape.thread = weakref.ref(thread)
         return thread.tape
+
+    def _withheld(self, tape: Tape, record: RecordedModule) -> Any:
+        """As :meth:`withheld`, for a module's call."""
+        return nullcontext() if tape.why_not else self.withheld([record])
 
     def unwatched(self, call: Callable, args: tuple, kwargs: dict) -> Any:
         """Makes a call that is not recorded because there is plenty of memory."""

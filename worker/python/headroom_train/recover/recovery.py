@@ -21,7 +21,7 @@ from ..sandbox.sandbox import rehearsal
 from ..spill.spill import Spill
 from ..tape.graph import sequence
 from ..tape.owner import Owner
-from ..tape.recorded_module import Limits
+from ..tape.recorded_module import Limits, RecordedModule
 from ..tape.snapshot import Unavailable
 from ..tape.tape import Entry, Place, Tape, place_of, plain_class
 from ..tape.trees import unflatten
@@ -93,8 +93,11 @@ class Recovery:
     def withheld(self, limits: Sequence[Limits]) -> Any:
         """A context for a call that fails if the GPU's memory is not enough for it, although there is memory of the
         host: the call can then be run in pieces, as far as is known."""
-        wanted = self.spill.open and not any(known.uncut or known.hosted is not None for known in limits)
-        return self.spill.withheld() if wanted else nullcontext()
+        if not self.spill.open or any(known.uncut or known.hosted is not None for known in limits):
+            return nullcontext()
+        if not all(known.repeatable() for known in limits if isinstance(known, RecordedModule)):
+            return nullcontext()  # it would fail for good
+        return self.spill.withheld()
 
     def guarded(self, work: Callable) -> Any:
         """Runs work that is headroom's rather than the script's: nothing in it is recorded, and any exception

@@ -210,6 +210,10 @@ class RecordedModule(Limits):
         fixed = {id(b) for m in self.norms if not m.training for b in m.buffers(recurse=False)}
         return any(id(b) not in fixed for b in self.changing or ())
 
+    def repeatable(self) -> bool:
+        """Whether, judging by the calls that have succeeded, a call may be made again after it has failed half way."""
+        return self.still is not None and not (self.writes or self.moving or self.changes_buffers())
+
     def after(self) -> Optional[Snapshot]:
         """Determines what a successful call has changed. If calls change attributes, but only plain
         values such as numbers and strings, returns what the changed modules held before the call;
