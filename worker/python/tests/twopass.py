@@ -13,10 +13,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import trial
 from forked import checked
 from inject import Whole
+from manners import Failing
 
 trial.attach()
 
@@ -81,6 +83,155 @@ def exact(name: str) -> str:
     return "" if off <= 1e-5 and apart <= 1e-5 else f"gradients {off:.1g}, losses {apart:.1g}"
 
 
+def released_results_are_made_again() -> str:
+    """The loss function fails, and so do the trials until the results have been released for want of memory, and then
+    pieces are impossible: the results are made again."""
+
+    def grads(fails: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+        optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(ROWS, 6)
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        out = net(x)
+        with Failing("mm.default", fails):
+            related = torch.mm(out, out.T)
+        related.exp().mean().backward()
+        return [p.grad for p in net.parameters()]  # type: ignore[misc]
+
+    want = grads(0)
+    for fails in range(1, 5):
+        try:
+            got = grads(fails)
+        except torch.OutOfMemoryError:
+            return f"{fails} failures: {_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+        off = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(want, got))
+        if off > 1e-5:
+            return f"{fails} failures: gradients {off:.1g}"
+    return ""
+
+
+def the_same_masks() -> str:
+    """Both passes draw the same random numbers: with the last weight the identity, its gradient is that of the results,
+    times the results themselves, dropout included."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 16, bias=False))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    torch.nn.init.eye_(net[2].weight)  # type: ignore[arg-type]
+    x = torch.randn(ROWS, 6)
+
+    def related(out: Tensor) -> Tensor:
+        return F.cross_entropy(out @ out.T, torch.arange(len(out)))
+
+    related(net(x)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with Whole("aten.addmm.default", ROWS):
+        out = net(x)
+        related(out).backward()
+    values = out.detach().clone().requires_grad_()
+    related(values).backward()
+    want = values.grad.T @ values.detach()  # type: ignore[union-attr]
+    off = float((net[2].weight.grad - want).abs().max() / want.abs().max())  # type: ignore[operator]
+    dropped = float((values == 0).float().mean())
+    return "" if off < 1e-5 and 0.3 < dropped < 0.7 else f"{off:.1g}, {dropped:.2f} dropped"
+
+
+class Multiplied(TorchDispatchMode):
+    """The numbers of rows that layers multiply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "addmm" in str(func):
+            self.rows.append(len(args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def once_known() -> str:
+    """Once results had to be computed twice, the next steps do that at once: nothing is tried on the whole batch, and the
+    proof is not looked for again."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(ROWS, 6)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        out = net(x)
+        (out[:, 0].sort()[0] * torch.arange(ROWS)).sum().backward()
+        optimizer.step()
+
+    step()
+    with Whole("aten.addmm.default", ROWS):
+        step()
+        step()
+        with Multiplied() as seen:
+            step()
+    return "" if seen.rows == [6] * 8 else f"{seen.rows}"  # two layers, two pieces, two passes
+
+
+class Shared(torch.autograd.Function):
+    """Gives each row its own values, and the mean of the rows' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad - grad.mean(0)
+
+
+class Sharing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Shared.apply(self.body(x))  # type: ignore[no-any-return]
+
+
+def gradients_of_other_rows_are_refused() -> str:
+    """A module whose gradients relate the rows, although its values do not, is not computed in pieces."""
+    torch.manual_seed(0)
+    net = Sharing()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(ROWS, 6)
+    F.cross_entropy(net(x) @ net(x).T, torch.arange(ROWS)).backward()
+    optimizer.step()
+    with Whole("aten.addmm.default", ROWS):
+        try:
+            out = net(x)
+            F.cross_entropy(out @ out.T, torch.arange(ROWS)).backward()
+        except torch.OutOfMemoryError:
+            return ""
+    return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+
+
+def weights_that_change_in_between() -> str:
+    """A weight that is written to between the two passes is not used, as PyTorch itself refuses it."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(ROWS, 6)
+    F.cross_entropy(net(x), torch.arange(ROWS) % 5).backward()
+    optimizer.step()
+    with Whole("aten.addmm.default", ROWS):
+        out = net(x)
+        loss = F.cross_entropy(out @ out.T, torch.arange(ROWS))
+    with torch.no_grad():
+        net[2].weight.mul_(2)
+    try:
+        loss.backward()
+    except RuntimeError:
+        return ""
+    return "computed with other weights"
+
+
 def check_of(name: str) -> Callable[[], str]:
     def check() -> str:
         return exact(name)
@@ -89,7 +240,14 @@ def check_of(name: str) -> Callable[[], str]:
     return check
 
 
-CHECKS: list[Callable[[], Any]] = [check_of(name) for name in LOSSES]
+CHECKS: list[Callable[[], Any]] = [
+    *(check_of(name) for name in LOSSES),
+    released_results_are_made_again,
+    the_same_masks,
+    once_known,
+    gradients_of_other_rows_are_refused,
+    weights_that_change_in_between,
+]
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

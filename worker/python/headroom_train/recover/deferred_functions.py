@@ -9,9 +9,11 @@ import torch
 
 from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_memory
 from ..hooks.genuine import in_place, numel
+from ..proof.rerun import modules_of
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, foreign, make, postpone
 from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor
+from ..tape.recorded_module import RecordedModule, record_of
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
 from .recovery import Recovery, Way
@@ -69,6 +71,8 @@ class DeferredFunction:
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             if name in ASKS:
                 return recovery.guarded(self._asked)
+            if tape.step.preemptive and not self._real_already() and all(r.twice for r in self._records()):
+                raise Refused("results had to be computed twice in an earlier step")
             recovery.guarded(self._unite)
             self._replace(self._real)
             if self._is_derived():
@@ -81,7 +85,14 @@ class DeferredFunction:
             return self._with_values()
         except Refused as why:
             refused = bare(why)
-        return self._otherwise(failure, refused)
+        return self.otherwise(failure, refused)
+
+    def _records(self) -> list[RecordedModule]:
+        return [*filter(None, map(record_of, modules_of(self._tape)))]
+
+    def _real_already(self) -> bool:
+        slots = [place_of(t).slot for t in self._recorded()]  # type: ignore[union-attr]
+        return all(self._deferred.real(s) is not None for s in slots)
 
     def _recorded(self) -> Sequence[torch.Tensor]:
         return recorded(self._args, self._kwargs)
@@ -197,7 +208,7 @@ class DeferredFunction:
             clean(failed)
         raise (Unrepeatable if once else Refused)("an operation after the loss runs out of memory too")
 
-    def _otherwise(self, failure: Any, why: Refused) -> Any:
+    def otherwise(self, failure: Any, why: Refused) -> Any:
         """Calls the function where the step cannot be run in pieces: the results that the script holds become real."""
         recovery, tape, deferred = self._recovery, self._tape, self._deferred
         if tape.step.done or tape.why_not:
@@ -207,10 +218,15 @@ class DeferredFunction:
             def go(reason: Optional[Refused]) -> Any:
                 if way == "spill":
                     recovery.open_spill()
+                recovery.guarded(lambda: recovery.extend(tape, deferred))
                 count = recovery.guarded(lambda: deferred.make_real(way))
                 recovery.spill.opened()  # what the script makes of real results is not recorded: nothing else can help
                 self._replace(self._real)
+                if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
+                    raise Refused("a result without values is left")
                 result = self._with_values()
+                for record in self._records() if count and way == "two-pass" else ():
+                    record.twice = True
                 if count and not tape.step.preemptive:
                     recovery.report.survived(failure, Survival(way, reason, deferred.plan.batch, count))
                 return result

@@ -223,9 +223,12 @@ class Functions:
         release_frames(failure)
         recovery.sizes.failed_after(failure)
 
+        def released() -> bool:
+            return any(place_of(t).deferred for t in given)  # type: ignore[union-attr]
+
         def again(why: Optional[Refused], way: str = "call") -> Any:
             """Makes the call once more, after cleaning up."""
-            if changes(name) or any(place_of(t).deferred for t in given):  # type: ignore[union-attr]
+            if changes(name) or released():
                 raise Refused("the call must not be repeated")
             clean(failure)
             failed: Optional[BaseException] = None
@@ -254,13 +257,21 @@ class Functions:
             try:
                 return self._deferred(tape, func, name, args, kwargs)
             except Refused:
-                tape.step.repeated()
+                if not released():
+                    tape.step.repeated()
                 raise
+
+        def real(why: Optional[Refused]) -> Any:
+            """Makes the call on results that are computed once more: a trial needed the memory of those that there
+            were."""
+            if changes(name) or not released():
+                raise Refused("the call must not be repeated")
+            return DeferredFunction(recovery, tape, func, name, args, kwargs).otherwise(failure, why or Refused(""))
 
         # Neither arithmetic on scalars nor counting a handful of labels contains anything that could be cut.
         if not changes(name) and all(numel(t) == 1 or numel(t) <= KEEP and not t.requires_grad for t in given):
-            return [again, spilled] if all(numel(t) == 1 for t in given) else [again, pieces, spilled]
-        return [pieces, again, spilled]
+            return [again, spilled] if all(numel(t) == 1 for t in given) else [again, pieces, spilled, real]
+        return [pieces, again, spilled, real]
 
     def _deferred(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         """Records a function that has failed; what it returns has no values. Raises :class:`Refused` if the step cannot

@@ -202,6 +202,11 @@ class Recovery:
 
         return patiently(rehearsed, "there is not enough memory for a trial on a few rows", lambda: postpone(tape))
 
+    def extend(self, tape: Tape, deferred: Deferred) -> None:
+        """Makes the plan cover what the tape has so far."""
+        if len(deferred.plan.cuts) < len(tape.entries):
+            self.tried(tape, modules_of(tape), deferred.plan.extend)
+
     def result(self, tape: Tape, deferred: Deferred, entry: Entry) -> tuple[list, Any]:
         """The leaves and the tree of a call's result. There is no trial if the same call was tried
         before."""
