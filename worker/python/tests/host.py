@@ -106,13 +106,40 @@ def the_host() -> str:
     return "" if 0 < pool.host_memory() <= total else f"{pool.host_memory()} of {total}"
 
 
+def another_allocator() -> str:
+    """An allocator that reports no numbers does not end the training."""
+
+    def raises(*_: Any) -> Any:
+        raise RuntimeError("not supported by this allocator")
+
+    spill.may_ask = lambda: True  # type: ignore[attr-defined]
+    trial.torch.cuda.mem_get_info = lambda *_: (GIB, 2 * GIB)
+    trial.torch.cuda.max_memory_reserved = raises
+    s = spill.Spill(lambda text: None)
+    s.step(1)
+    imitated = Imitated([])
+    imitated.used = raises  # type: ignore[method-assign]
+    s._pools[0] = imitated  # type: ignore[assignment]
+    s.step(2)
+    return ""
+
+
 def without_a_gpu() -> str:
     """Nothing is opened, and no reason is given, where no GPU is in use."""
     s = spill.Spill(lambda text: None)
     return "" if not s.opened() and s.why_not is None and not s.open else f"{s.why_not}"
 
 
-CHECKS: list[Callable[[], str]] = [how_much, slower, told, at_the_end, withheld, the_host, without_a_gpu]
+CHECKS: list[Callable[[], str]] = [
+    how_much,
+    slower,
+    told,
+    at_the_end,
+    withheld,
+    the_host,
+    another_allocator,
+    without_a_gpu,
+]
 
 if __name__ == "__main__":
     sys.exit(checked(CHECKS, 2))

@@ -123,7 +123,10 @@ class Spill:
         if not self._pools:
             self.look()
             return
-        used = self.used()
+        try:
+            used = self.used()
+        except RuntimeError:  # the GPU is lost: the script finds out by itself
+            return
         self._most = max(self._most, used)
         factor = self.pace.step(now - begun, used > 0) if begun is not None else None
         if used and (self._told is None or now - self._told >= SAID) and (factor is not None or self.pace.spilled >= 2):
@@ -144,9 +147,12 @@ def scarce() -> bool:
     """Whether steps have used a good part of the memory of the current GPU that this process may use."""
     if not may_ask():
         return False
-    free, total = torch.cuda.mem_get_info()
-    peak = torch.cuda.max_memory_reserved()
-    return peak > SHARE * min(total, free + torch.cuda.memory_reserved())
+    try:
+        free, total = torch.cuda.mem_get_info()
+        peak, reserved = torch.cuda.max_memory_reserved(), torch.cuda.memory_reserved()
+    except (KeyError, RuntimeError):  # another allocator, which has no such numbers
+        return False
+    return peak > SHARE * min(total, free + reserved)
 
 
 def _warm(device: int) -> None:
