@@ -89,8 +89,8 @@ class Report:
         """Report that a failure was survived. Where a loss is computed from several scalars, each of them
         survives the failure; only the first one is reported, unless there was a new failure meanwhile."""
         why = str(how.why or "")
-        instead = "" if how.way == "two-pass" else why  # for headroom check: it went on in pieces, as it should
-        self.told = [*self.told[-15:], {"where": _where(failure), "how": str(how._replace(why=None)), "why": instead}]
+        told = {"where": _where(failure), "how": str(how._replace(why=None)), "way": how.way, "why": why}
+        self.told = [*self.told[-15:], told]
         reported, self._open = getattr(failure, "_headroom_reported", False) and not self._open, False
         if reported:
             return
