@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import trial
 from forked import checked
 from inject import Whole
-from manners import Failing
 
 trial.attach()
 
@@ -83,35 +82,6 @@ def exact(name: str) -> str:
     return "" if off <= 1e-5 and apart <= 1e-5 else f"gradients {off:.1g}, losses {apart:.1g}"
 
 
-def released_results_are_made_again() -> str:
-    """The loss function fails, and so do the trials until the results have been released for want of memory, and then
-    pieces are impossible: the results are made again."""
-
-    def grads(fails: int) -> list[Tensor]:
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
-        optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(ROWS, 6)
-        net(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        out = net(x)
-        with Failing("mm.default", fails):
-            related = torch.mm(out, out.T)
-        related.exp().mean().backward()
-        return [p.grad for p in net.parameters()]  # type: ignore[misc]
-
-    want = grads(0)
-    for fails in range(1, 5):
-        try:
-            got = grads(fails)
-        except torch.OutOfMemoryError:
-            return f"{fails} failures: {_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
-        off = max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(want, got))
-        if off > 1e-5:
-            return f"{fails} failures: gradients {off:.1g}"
-    return ""
-
-
 def the_same_masks() -> str:
     """Both passes draw the same random numbers: with the last weight the identity, its gradient is that of the results,
     times the results themselves, dropout included."""
@@ -152,8 +122,8 @@ class Multiplied(TorchDispatchMode):
 
 
 def once_known() -> str:
-    """Once results had to be computed twice, the next steps do that at once: nothing is tried on the whole batch, and the
-    proof is not looked for again."""
+    """Once results had to be computed twice, the next steps do that at once: nothing is tried on the whole batch, and
+    the proof is not looked for again."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -242,7 +212,6 @@ def check_of(name: str) -> Callable[[], str]:
 
 CHECKS: list[Callable[[], Any]] = [
     *(check_of(name) for name in LOSSES),
-    released_results_are_made_again,
     the_same_masks,
     once_known,
     gradients_of_other_rows_are_refused,

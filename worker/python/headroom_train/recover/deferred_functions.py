@@ -67,6 +67,9 @@ class DeferredFunction:
             if self._only_asks():
                 return recovery.guarded(self._asked)
             recovery.may(tape)
+            place = place_of(self._args[0]) if self._changes else None
+            if place is not None and place.tape.deferred.whole(place.slot) is not None:
+                raise Unrepeatable("a result that has been computed twice is changed in place")
             if foreign(tape, tensors_in((self._args, self._kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             if name in ASKS:
@@ -211,7 +214,10 @@ class DeferredFunction:
     def otherwise(self, failure: Any, why: Refused) -> Any:
         """Calls the function where the step cannot be run in pieces: the results that the script holds become real."""
         recovery, tape, deferred = self._recovery, self._tape, self._deferred
-        if tape.step.done or tape.why_not:
+        # Where a module's call has succeeded, what it left elsewhere depends on a graph that has been released.
+        completed = any(e.module is not None and e.between != (0, 0) for e in tape.entries)
+        written = any(e.inplace or e.fresh for e in tape.entries) or changes(self._name)
+        if tape.step.done or tape.why_not or completed or written:
             recovery.refused(failure, why)
 
         def by(way: str) -> Way:

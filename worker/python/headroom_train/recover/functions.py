@@ -261,17 +261,10 @@ class Functions:
                     tape.step.repeated()
                 raise
 
-        def real(why: Optional[Refused]) -> Any:
-            """Makes the call on results that are computed once more: a trial needed the memory of those that there
-            were."""
-            if changes(name) or not released():
-                raise Refused("the call must not be repeated")
-            return DeferredFunction(recovery, tape, func, name, args, kwargs).otherwise(failure, why or Refused(""))
-
         # Neither arithmetic on scalars nor counting a handful of labels contains anything that could be cut.
         if not changes(name) and all(numel(t) == 1 or numel(t) <= KEEP and not t.requires_grad for t in given):
-            return [again, spilled] if all(numel(t) == 1 for t in given) else [again, pieces, spilled, real]
-        return [pieces, again, spilled, real]
+            return [again, spilled] if all(numel(t) == 1 for t in given) else [again, pieces, spilled]
+        return [pieces, again, spilled]
 
     def _deferred(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
         """Records a function that has failed; what it returns has no values. Raises :class:`Refused` if the step cannot

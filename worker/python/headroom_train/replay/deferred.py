@@ -297,24 +297,21 @@ class Deferred:
         "two-pass", otherwise of the whole batch, for "host" with saved tensors on the host. Returns the number of
         pieces, 0 if all of them are real already. Raises :class:`Refused` if that is impossible."""
         release_frames(self.tape.step.failure)
-        rows, later = self._to_make(False)
+        rows, later = self._to_make()
         if not rows and not later:
             return 0
         if not self.tape.step.preemptive:
             clean(thorough=False)
-        try:
-            return self._make_real(way, rows, later)
-        except Refused:
-            again = self._to_make(True)
-            if way != "two-pass" or again == (rows, later):
-                raise
-        return self._make_real(way, *again)  # functions may relate rows although the modules do not
+        return self._make_real(way, rows, later)
 
     def _make_real(self, way: str, rows: list[int], later: list[int]) -> int:
         """Makes ``rows`` real, and runs the functions that have made ``later`` on them."""
         tape, plan, count = self.tape, self.plan, 1
         entries, after = needed(tape, rows), random_state()
-        unchanged(tape, entries)
+        if way == "two-pass" and any(tape.entries[i].module is None for i in entries):
+            raise Refused("a module uses the result of a function, and functions may relate rows")
+        functions = sorted({tape.entries.index(self.maker(s)) for s in later})
+        unchanged(tape, [*entries, *functions])
         self._confirm(entries)
         confirm(tape, plan, entries)
         self._begun = self._begun or (tape.random if tape.step.complete else after)
@@ -330,7 +327,7 @@ class Deferred:
             if tape.step.complete:
                 set_random_state(after)
         real = {**self._scalars, **{s: made[s] for s in rows}}
-        for i in sorted({tape.entries.index(self.maker(s)) for s in later}):
+        for i in functions:
             run(tape, None, [i], None, real)
         self._scalars.update({s: real[s] for s in (*rows, *later)})
         if way == "two-pass":
@@ -339,9 +336,9 @@ class Deferred:
         tape.step.fails(bare(tape.step.failure))
         return count
 
-    def _to_make(self, modules: bool) -> tuple[list[int], list[int]]:
-        """The slots of results that have to become real: those with the rows of the batch, only of modules if
-        ``modules`` is true, and what functions have computed from them."""
+    def _to_make(self) -> tuple[list[int], list[int]]:
+        """The slots of results that have to become real: those of modules, with the rows of the batch, and what
+        functions have computed from them. Functions are run on the whole batch: they may relate the rows."""
         rows, later = set(), set()
         todo = [s for s in self._held() if s not in self._scalars]
         while todo:
@@ -349,7 +346,7 @@ class Deferred:
             if slot in self._scalars or slot in rows or slot in later:
                 continue
             entry = self.maker(slot)
-            if self.plan.slots[slot].axis is not None and (entry.module is not None or not modules):
+            if self.plan.slots[slot].axis is not None and entry.module is not None:
                 rows.add(slot)
                 continue
             if entry.module is not None or entry.fresh or entry.inplace:
