@@ -18,10 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import trial
 from forked import checked
 from inject import Whole
+from manners import Failing
 
 trial.attach()
 
 from headroom_train import _torch  # noqa: E402
+from headroom_train.replay.deferred import Deferred  # noqa: E402
 
 ROWS = 12
 IN_PIECES = ("dice", "a quotient")  # the losses are computed from sums over the rows
@@ -145,7 +147,9 @@ def once_known() -> str:
 
 
 class Shared(torch.autograd.Function):
-    """Gives each row its own values, and the mean of the rows' gradients."""
+    """Gives each row its own values, and a part of the mean of the rows' gradients."""
+
+    part = 1.0
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -153,7 +157,7 @@ class Shared(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        return grad - grad.mean(0)
+        return grad - Shared.part * grad.mean(0)
 
 
 class Sharing(nn.Module):
@@ -165,21 +169,171 @@ class Sharing(nn.Module):
         return Shared.apply(self.body(x))  # type: ignore[no-any-return]
 
 
-def gradients_of_other_rows_are_refused() -> str:
-    """A module whose gradients relate the rows, although its values do not, is not computed in pieces."""
-    torch.manual_seed(0)
-    net = Sharing()
+def refused(
+    net: nn.Module, loss: Callable[[Tensor], Tensor], before: Callable[[Tensor], Any] = lambda out: None
+) -> str:
+    """Trains a step in which the module fails on the whole batch. Returns what went wrong if the failure does not reach
+    the script. ``before`` is called between the model and its loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x = torch.randn(ROWS, 6)
-    F.cross_entropy(net(x) @ net(x).T, torch.arange(ROWS)).backward()
-    optimizer.step()
+    for _ in range(2):
+        loss(net(x)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     with Whole("aten.addmm.default", ROWS):
         try:
             out = net(x)
-            F.cross_entropy(out @ out.T, torch.arange(ROWS)).backward()
+            before(out)
+            loss(out).backward()
+        except torch.OutOfMemoryError:
+            return "" if all(p.grad is None for p in net.parameters()) else "some gradients"
+    return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+
+
+def related(out: Tensor) -> Tensor:
+    return F.cross_entropy(out @ out.T, torch.arange(len(out)))
+
+
+def gradients_of_other_rows_are_refused() -> str:
+    """A module whose gradients relate the rows, be it only a little, and although its values do not, is not computed in
+    pieces."""
+    torch.manual_seed(0)
+    wrong = []
+    for part in (1.0, 1e-3):
+        Shared.part = part
+        wrong.append(refused(Sharing(), related))
+    return "; ".join(filter(None, wrong))
+
+
+def what_a_loss_was_given_has_changed() -> str:
+    """A function of the step is not run again on an argument that the script has changed since."""
+    torch.manual_seed(0)
+    net, offset = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)), torch.ones(ROWS, 1)
+
+    def loss(out: Tensor) -> Tensor:
+        shifted = out + offset
+        with torch.no_grad():
+            offset.add_(2)
+        return related(shifted)
+
+    return refused(net, loss)
+
+
+def a_part_that_is_written_to() -> str:
+    """What is written to in place, before or after it has been computed twice, is left to the script."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+
+    def first(out: Tensor) -> Tensor:
+        out = out * 1
+        out[0] = 0.0
+        return related(out)
+
+    def later(out: Tensor) -> Tensor:
+        loss = related(out + 0)
+        out.mul_(2)
+        return loss + related(out + 0)
+
+    return "; ".join(filter(None, (refused(net, first), refused(net, later))))
+
+
+class Leaving(nn.Module):
+    """Leaves a penalty on itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.penalty = nn.Linear(6, 5), torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.body(x)
+        self.penalty = out.square().mean()
+        return out
+
+
+def a_graph_that_has_been_released() -> str:
+    """If the model's call has succeeded, what it left elsewhere has no graph any more: nothing is computed twice then,
+    or backward would fail half way."""
+    torch.manual_seed(0)
+    net = Leaving()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = torch.randn(ROWS, 6), torch.arange(ROWS) % 5
+    for fails in (0, 0, 1, 2, 3):
+        optimizer.zero_grad()
+        try:
+            out = net(x)
+            with Failing("nll_loss_forward", fails):
+                loss = F.cross_entropy(out, y)
+            (loss + (out @ out.T).logsumexp(1).mean() + net.penalty).backward()
+        except torch.OutOfMemoryError:
+            if any(p.grad is not None for p in net.parameters()):
+                return f"{fails} failures: some gradients"
+        optimizer.step()
+    return ""
+
+
+def a_result_of_a_function_in_between() -> str:
+    """A module that uses a function's result is not computed in pieces: the function may relate the rows."""
+    torch.manual_seed(0)
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 5)
+
+    both, x = Two(), torch.randn(ROWS, 6)
+    optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        related(both.two(both.one(x).flip(0))).backward()
+        optimizer.step()
+
+    step()
+    step()
+    before = [p.detach().clone() for p in both.parameters()]
+    with Whole("aten.addmm.default", ROWS):
+        try:
+            step()
+        except torch.OutOfMemoryError:
+            return "" if all(torch.equal(a, b) for a, b in zip(before, both.parameters())) else "weights changed"
+    return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+
+
+def nothing_is_computed_from_nothing() -> str:
+    """Once a failure has been left to the script, a result whose values were released raises, and is never a tensor of
+    NaN."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = torch.randn(ROWS, 6), torch.arange(ROWS) % 5
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()
+    out = net(x)
+    try:
+        with Failing("_log_softmax.default", 3):
+            loss = F.cross_entropy(out, y)
+    except torch.OutOfMemoryError:
+        try:
+            loss = F.mse_loss(out, torch.zeros_like(out))
         except torch.OutOfMemoryError:
             return ""
-    return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+    return "" if loss.isfinite() else f"{loss}"
+
+
+def no_function_gets_a_result_without_values() -> str:
+    """If a result has not become real after all, its function is not called."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(ROWS, 6)
+    related(net(x)).backward()
+    optimizer.step()
+    Deferred.make_real = lambda self, way: 0  # type: ignore[method-assign]
+    with Whole("aten.addmm.default", ROWS):
+        out = net(x)
+        try:
+            return f"{related(out)}"
+        except torch.OutOfMemoryError:
+            return ""
 
 
 def weights_that_change_in_between() -> str:
@@ -215,6 +369,12 @@ CHECKS: list[Callable[[], Any]] = [
     the_same_masks,
     once_known,
     gradients_of_other_rows_are_refused,
+    what_a_loss_was_given_has_changed,
+    a_part_that_is_written_to,
+    a_graph_that_has_been_released,
+    a_result_of_a_function_in_between,
+    nothing_is_computed_from_nothing,
+    no_function_gets_a_result_without_values,
     weights_that_change_in_between,
 ]
 

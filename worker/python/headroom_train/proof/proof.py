@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Callable, ClassVar
 
 import torch
@@ -160,32 +161,47 @@ class Proof:
         self, rules: dict[int, Rule], entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float
     ) -> bool:
         """Compares gradients for :meth:`agree`. Returns whether this was done in single precision."""
-        made: dict[tuple[int, ...], dict[int, Sketch]] = {}
+        chosen = chosen if len(chosen) < 4 else chosen[: len(chosen) // 2 * 2]
+        sketches = cache(lambda rows: self._groups.sketch(rules, entries, inputs, [*rows], chosen))
+        for s in rules:
+            self._add_up(lambda rows, s=s: sketches(tuple(rows))[s], inputs, chosen, tolerance)  # type: ignore[misc]
+        return tolerance < 1e-3
 
-        def sketch(slot: int, rows: list[int]) -> Sketch:
-            if tuple(rows) not in made:
-                made[tuple(rows)] = self._groups.sketch(rules, entries, inputs, rows, chosen)
-            return made[tuple(rows)][slot]
+    def apart(self, entries: Sequence[int], slots: Sequence[int]) -> None:
+        """Raises :class:`Refused` if the gradients of a row's results depend on the other rows. ``slots`` are the
+        modules' results, which have the rows of the batch."""
+        slots = [s for s in slots if self.plan.slots[s].requires_grad]
+        kind, inputs = ("apart", *slots, *self._kind(entries, numbers=False)), Inputs(self.tape, self.plan, entries)
+        if kind in self.known or not slots or not inputs.own or self.plan.batch < 2:
+            return
 
+        def tried(n: int, tolerance: float) -> None:
+            sketches = cache(lambda rows: self._groups.sketch_of_results(slots, entries, inputs, [*rows]))
+            self._add_up(lambda rows: sketches(tuple(rows)), inputs, spread(self.plan.batch, n), tolerance)
+
+        most = SOME if self._size(entries) <= SMALL else FEW
+        self._tried(entries, min(self.plan.batch // 2 * 2 if self.plan.batch > 3 else self.plan.batch, most), tried)
+        self.known[kind] = {}
+
+    def _add_up(
+        self, sketch: Callable[[list[int]], Sketch], inputs: Inputs, chosen: list[int], tolerance: float
+    ) -> None:
+        """Raises :class:`Refused` if the gradients of two groups of rows are not those of all these rows, or depend on
+        which rows are in a group. More than three rows must be an even number of them."""
         refused = Refused("the gradients of pieces do not add up to those of the whole batch")
         cuda, single = any(t.is_cuda for t in inputs.tensors), tolerance < 1e-3
-        if len(chosen) > 3:
-            chosen = chosen[: len(chosen) // 2 * 2]
         a, b, c, d = crossing(chosen)
         parts = (a + b, c + d) if len(chosen) > 3 else halves(chosen)
         most = max(TF32 if cuda else 1e-3, 2 * tolerance)
-        for s in rules:
-            if residual(sketch(s, chosen), [sketch(s, part) for part in parts]) > most:
-                raise refused
+        if residual(sketch(chosen), [sketch(part) for part in parts]) > most:
+            raise refused
         if self._groups.few:
-            return single
+            return
         # These four calls have the same size, so the same kernels compute a row. Any difference is therefore an effect
         # of rows on each other, even if it is only a small part of the loss, such as the balance of a router's experts.
         least = (2e-5 if cuda else 1e-5) if single else 1e-2
-        for s in rules:
-            if residual(added(sketch(s, a + b), sketch(s, c + d)), [sketch(s, a + c), sketch(s, b + d)]) > least:
-                raise refused
-        return single
+        if residual(added(sketch(a + b), sketch(c + d)), [sketch(a + c), sketch(b + d)]) > least:
+            raise refused
 
     def _size(self, entries: Sequence[int]) -> int:
         """The total number of elements of all results of modules for the whole batch."""
@@ -259,12 +275,17 @@ class Proof:
         return [number for number in given if isinstance(number, int)]
 
 
+def refuse_backward_hooks(modules: Sequence[torch.nn.Module]) -> None:
+    """Raises :class:`Refused` if a module has a hook that would see the gradients of pieces."""
+    for m in submodules(modules):
+        if m._backward_hooks or m._backward_pre_hooks:
+            raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")
+
+
 def proven(proof: Proof, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[int, Rule]:
     """The rules of scalars for these pieces, by slot, checked to be right for the scalars' gradients as well. Raises
     :class:`Refused` if no rule fits a scalar, or if two rules that fit give the pieces different weights."""
-    for m in submodules(proof.modules):
-        if m._backward_hooks or m._backward_pre_hooks:
-            raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")
+    refuse_backward_hooks(proof.modules)
     why = "there is not enough memory to work out how much each piece contributes to the whole"
     found = patiently(lambda: proof.rules(slots, pieces), why)
     if not all(settled(rules, pieces) for rules in found.values()):

@@ -13,7 +13,7 @@ import torch
 from ..failure import Refused, clean, is_out_of_memory
 from ..hooks.changes import changed
 from ..sandbox.sandbox import ANYWHERE, HALF, NEVER, NoRandomness, rehearsal
-from ..tape.recorded_module import draws_of, record_of
+from ..tape.recorded_module import RecordedModule, draws_of, record_of
 from ..tape.snapshot import parameters
 from ..tape.tape import Entry, Tape, set_random_state
 from ..tape.trees import flatten
@@ -127,6 +127,10 @@ def modules_of(tape: Tape) -> list[torch.nn.Module]:
     return list({id(e.module): e.module for e in tape.entries if e.module is not None}.values())
 
 
+def records_of(tape: Tape) -> list[RecordedModule]:
+    return [r for r in map(record_of, modules_of(tape)) if r is not None]
+
+
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
     """Whether a step computes anything in half precision. Half precision inside a module is known
     only if a trial has seen it."""
@@ -149,7 +153,7 @@ def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
         if get_ident() != thread:
             return enter(context)
         wanted, context._enabled = context._enabled, False
-        for record in filter(None, map(record_of, modules_of(tape))):
+        for record in records_of(tape):
             record.half = record.half or wanted
         try:
             return enter(context)

@@ -17,7 +17,7 @@ from ..proof.groups import Inputs
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm, note
-from ..proof.rerun import half_in, modules_of, needed
+from ..proof.rerun import half_in, modules_of, needed, records_of
 from ..proof.terms import Terms
 from ..proof.weights import Rule
 from ..replay.deferred import HandBack
@@ -99,7 +99,7 @@ class Backward:
         """As :meth:`Recovery.withheld`, for a backward pass."""
         if not usual or tape.why_not:
             return nullcontext()
-        return self._recorder.withheld([*filter(None, map(record_of, modules_of(tape)))])
+        return self._recorder.withheld(records_of(tape))
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
         """Checks, once per kind of tape, that the loss depends on every module only through the module's
@@ -115,8 +115,7 @@ class Backward:
 
 def trained(tape: Tape) -> list[torch.Tensor]:
     """The leaves to which a backward pass of the step may give gradients."""
-    records = filter(None, map(record_of, modules_of(tape)))
-    found = [p for r in records for p in r.params if p.requires_grad]
+    found = [p for r in records_of(tape) for p in r.params if p.requires_grad]
     outside = [t for t in tape.outside if t.requires_grad]
     behind = leaves_behind([t for t in outside if not t.is_leaf]) or ()
     return [*{id(p): p for p in (*found, *(t for t in outside if t.is_leaf), *behind)}.values()]
@@ -141,7 +140,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
     modules = modules_of(tape)
     try:
         refuse_batchwise(modules)
-        if any(f is not None and f.changes_buffers() for f in map(record_of, modules)):
+        if any(r.changes_buffers() for r in records_of(tape)):
             raise Refused("a module changes its buffers")
         with rehearsal(modules):
             plan, entries = Plan(tape, tape.entries[0]), needed(tape, [loss])
@@ -160,7 +159,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
 def refuse_unrepeatable(tape: Tape) -> None:
     """Raises :class:`Writes` or :class:`Elsewhere` if a trial on a few rows shows a reason why not even the
     whole batch may be run again."""
-    if all(f is None or f.tried for f in map(record_of, modules_of(tape))):
+    if all(r.tried for r in records_of(tape)):
         return
     try:
         with rehearsal(modules_of(tape)):
@@ -203,7 +202,7 @@ class FailedBackward:
         self._params, self._before, self._usual = params, before, usual
         self._given = args[1] if len(args) > 1 else kwargs.get("gradient")
         self._modules = modules_of(tape)
-        self._records: list[RecordedModule] = [r for r in map(record_of, self._modules) if r is not None]
+        self._records = records_of(tape)
 
         self._cleaned = False
 

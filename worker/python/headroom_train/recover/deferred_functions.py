@@ -9,11 +9,10 @@ import torch
 
 from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_memory
 from ..hooks.genuine import in_place, numel
-from ..proof.rerun import modules_of
+from ..proof.rerun import records_of
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, foreign, make, postpone
 from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor
-from ..tape.recorded_module import RecordedModule, record_of
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
 from .recovery import Recovery, Way
@@ -74,7 +73,7 @@ class DeferredFunction:
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             if name in ASKS:
                 return recovery.guarded(self._asked)
-            if tape.step.preemptive and not self._real_already() and all(r.twice for r in self._records()):
+            if tape.step.preemptive and not self._real_already() and all(r.twice for r in records_of(tape)):
                 raise Refused("results had to be computed twice in an earlier step")
             recovery.guarded(self._unite)
             self._replace(self._real)
@@ -88,10 +87,7 @@ class DeferredFunction:
             return self._with_values()
         except Refused as why:
             refused = bare(why)
-        return self.otherwise(failure, refused)
-
-    def _records(self) -> list[RecordedModule]:
-        return [*filter(None, map(record_of, modules_of(self._tape)))]
+        return self._otherwise(failure, refused)
 
     def _real_already(self) -> bool:
         slots = [place_of(t).slot for t in self._recorded()]  # type: ignore[union-attr]
@@ -211,7 +207,7 @@ class DeferredFunction:
             clean(failed)
         raise (Unrepeatable if once else Refused)("an operation after the loss runs out of memory too")
 
-    def otherwise(self, failure: Any, why: Refused) -> Any:
+    def _otherwise(self, failure: Any, why: Refused) -> Any:
         """Calls the function where the step cannot be run in pieces: the results that the script holds become real."""
         recovery, tape, deferred = self._recovery, self._tape, self._deferred
         # Where a module's call has succeeded, what it left elsewhere depends on a graph that has been released.
@@ -231,7 +227,7 @@ class DeferredFunction:
                 if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
                     raise Refused("a result without values is left")
                 result = self._with_values()
-                for record in self._records() if count and way == "two-pass" else ():
+                for record in records_of(tape) if count and way == "two-pass" else ():
                     record.twice = True
                 if count and not tape.step.preemptive:
                     recovery.report.survived(failure, Survival(way, reason, deferred.plan.batch, count))

@@ -20,7 +20,7 @@ from ..proof.proof import Proof
 from ..proof.rerun import run
 from ..proof.rows import Other, Rows, Slot
 from ..proof.weights import typed, weight
-from ..replay.pieces import by_pieces, pieces_of
+from ..replay.pieces import by_pieces, pieces_of, room_for
 from ..sandbox.norms import refuse_batchwise
 from ..tape.recorded_module import RecordedModule
 from ..tape.snapshot import Change, Snapshot
@@ -190,14 +190,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     crowded = "there is not enough memory to work out how much each piece contributes to the whole"
     rules = patiently(lambda: proof.rules(scalars, pieces), crowded)
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
-    whole: dict[int, torch.Tensor] = {
-        s: patiently(
-            lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device),  # type: ignore[misc]
-            "there is not enough memory for the results",
-        )
-        for s, known in slots.items()
-        if known.dim is not None
-    }
+    whole = {s: room_for(known) for s, known in slots.items() if known.dim is not None}
     like: dict[int, torch.Tensor] = {}
     state = random_state()
 

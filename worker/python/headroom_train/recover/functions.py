@@ -15,12 +15,11 @@ from ..failure import Refused, Survival, clean, is_out_of_memory, release_frames
 from ..hooks.changes import Change
 from ..hooks.genuine import apart, clone, is_backward, numel
 from ..proof.recheck import note
-from ..proof.rerun import modules_of
+from ..proof.rerun import modules_of, records_of
 from ..replay.deferred import disown
 from ..sandbox.norms import refuse_batchwise
 from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes
 from ..tape.graph import KEEP
-from ..tape.recorded_module import record_of
 from ..tape.tape import Entry, Place, Recorded, Tape, place_of, plain_class, recorded
 from ..tape.trees import flatten, mapped, tensors_in
 from .deferred_functions import DeferredFunction, changed
@@ -169,7 +168,7 @@ class Functions:
         small tensors are left out."""
         if not self._recovery.spill.open or not any(isinstance(t, torch.Tensor) and numel(t) >= LARGE for t in args):
             return nullcontext()
-        return self._recovery.withheld([*filter(None, map(record_of, modules_of(tape)))])
+        return self._recovery.withheld(records_of(tape))
 
     def shared(self, func: Callable, args: tuple, kwargs: dict, frame: FrameType) -> Any:
         """Calls a function on recorded tensors and on objects of a class that has its own ``__torch_function__``. That

@@ -439,7 +439,7 @@ class Deferred:
         try:
             rules = proven(Proof(self.tape, plan), list(counts), pieces_of(plan.batch, self.sizes.first(plan.batch)))
         except Refused as refused:  # then the whole batch is run again, with saved tensors on the host
-            plan, why = None, refused.more(str(refused))  # type: ignore[assignment]
+            plan, why = None, bare(refused)  # type: ignore[assignment]
         scale = self._scale(counts)
         if plan is None and len(counts) > 1:
             found = Sums(scale)
@@ -493,7 +493,7 @@ class Deferred:
                     offload = plan is None and cuda and not last
                     return gradients(self.tape, plan, targets, self.sizes.next, scale, offload, kept), kept
             except Refused as refused:
-                why = why or refused.more(str(refused))
+                why = why or bare(refused)
             if last or not self.sizes.may_spill():
                 break
         raise why or Refused("the step does not fit")

@@ -13,12 +13,12 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, clean, is_out_of_memory
+from ..failure import Refused, clean, is_out_of_memory, patiently
 from ..proof.groups import Inputs
 from ..proof.plan import Plan
 from ..proof.proof import SMALL, Proof, proven
 from ..proof.rerun import SOME, needed, parted, run, unchanged
-from ..proof.rows import Rows
+from ..proof.rows import Rows, Slot
 from ..proof.weights import Rule, agrees, halves, weight
 from ..sandbox.sandbox import HALF, NoRandomness
 from ..tape.tape import Tape, random_state, same_random_state, set_random_state
@@ -302,6 +302,14 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
         )
 
     return holds
+
+
+def room_for(known: Slot) -> torch.Tensor:
+    """Memory for a result of the whole batch, to be filled by pieces."""
+    return patiently(
+        lambda: torch.empty(known.shape, dtype=known.dtype, device=known.device),
+        "there is not enough memory for the results",
+    )
 
 
 def on_host() -> Any:

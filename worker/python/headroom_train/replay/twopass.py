@@ -14,17 +14,15 @@ from typing import Any, Optional
 
 import torch
 
-from ..failure import Refused, bare, clean, is_out_of_memory, patiently
+from ..failure import Refused, bare, clean, is_out_of_memory
 from ..hooks.genuine import set_aside
-from ..proof.groups import TF32, Inputs, Sketch, added, residual, sketched
+from ..proof.groups import Inputs
 from ..proof.plan import Plan
-from ..proof.proof import Proof
-from ..proof.rerun import SOME, half_in, modules_of, rehearsed, run, unchanged
-from ..proof.rows import Rows, Slot
-from ..proof.weights import crossing, halves, spread
-from ..tape.snapshot import submodules
+from ..proof.proof import Proof, refuse_backward_hooks
+from ..proof.rerun import modules_of, run, unchanged
+from ..proof.rows import Rows
 from ..tape.tape import RandomState, Tape, random_state, same_random_state, set_random_state
-from .pieces import Gradients, by_pieces
+from .pieces import Gradients, by_pieces, room_for
 
 
 class Pieces:
@@ -44,14 +42,7 @@ class Pieces:
     def first(self) -> tuple[dict[int, torch.Tensor], int]:
         """Computes the results, by slot. Returns the number of pieces as well. Graphs are built and let go, so that a
         piece which fits here fits in the second pass, too."""
-        whole = {}
-        for s in self.slots:
-            known = self.plan.slots[s]
-            crowded = "there is not enough memory for the results"
-            whole[s] = patiently(
-                lambda known=known: torch.empty(known.shape, dtype=known.dtype, device=known.device),  # type: ignore[misc]
-                crowded,
-            )
+        whole = {s: room_for(self.plan.slots[s]) for s in self.slots}
 
         def work(rows: Optional[Rows]) -> tuple[RandomState, dict[int, torch.Tensor]]:
             state = random_state()
@@ -151,63 +142,12 @@ class TwoPass(torch.autograd.Function):
 def two_pass(tape: Tape, plan: Plan, entries: Sequence[int], slots: Sequence[int], sizes: Any) -> tuple[dict, int]:
     """The tensors of some slots, which have the rows of the batch, with graphs. Returns the number of pieces as well.
     Raises :class:`Refused` if rows depend on each other, in values or in gradients."""
-    for m in submodules(modules_of(tape)):
-        if m._backward_hooks or m._backward_pre_hooks:
-            raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")
+    refuse_backward_hooks(modules_of(tape))
     pieces = Pieces(tape, plan, entries, slots, sizes)
     proof = Proof(tape, plan)
     proof.alone(entries)
-    apart(proof, pieces)
+    proof.apart(entries, slots)
     values, count = pieces.first()
     with torch.enable_grad():
         found = TwoPass.apply(pieces, values, *pieces.inputs.tensors)
     return dict(zip(slots, found)), count
-
-
-def apart(proof: Proof, pieces: Pieces) -> None:
-    """Raises :class:`Refused` if the gradients of a row's results depend on the other rows. They are compared for a sum
-    of the results in which every number counts differently, on the same rows in different company."""
-    tape, plan, inputs = pieces.tape, pieces.plan, pieces.inputs
-    slots = [s for s in pieces.slots if plan.slots[s].requires_grad]
-    kind = ("apart", *slots, *proof._kind(pieces.entries, numbers=False))
-    if kind in Proof.known or not inputs.own or plan.batch < 2 or not slots:
-        return
-
-    def tried(count: int, trial: Any) -> None:
-        chosen = spread(plan.batch, count)
-        made: dict[tuple[int, ...], Sketch] = {}
-
-        def sketch(rows: list[int]) -> Sketch:
-            if tuple(rows) not in made:
-                at = Rows.chosen(plan.batch, rows)
-                with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-                    env = run(tape, plan, pieces.entries, at, leaves=inputs.leaves(at))
-                    total = sum(_counted(env[s], plan.slots[s], rows) for s in slots)
-                made[tuple(rows)] = sketched(inputs.differentiated(total, slots))  # type: ignore[arg-type]
-            return made[tuple(rows)]
-
-        cuda = any(t.is_cuda for t in inputs.tensors)
-        most = 2e-2 if trial.half or half_in(tape, proof.modules) else TF32 if cuda else 1e-3
-        if len(chosen) > 3:
-            a, b, c, d = crossing(chosen)
-            off = max(
-                residual(sketch(chosen), [sketch(a + b), sketch(c + d)]),
-                residual(added(sketch(a + b), sketch(c + d)), [sketch(a + c), sketch(b + d)]),
-            )
-        else:
-            off = residual(sketch(chosen), [sketch(part) for part in halves(chosen)])
-        if not off <= most:
-            raise Refused("the gradients of pieces do not add up to those of the whole batch")
-
-    rehearsed(proof.modules, min(plan.batch // 4 * 4 or plan.batch, SOME), tried)
-    Proof.known[kind] = {}
-
-
-def _counted(value: torch.Tensor, slot: Slot, rows: Sequence[int]) -> torch.Tensor:
-    """A sum of a result's numbers, each multiplied by another one, which depends on the number of its row."""
-    axis: Any = slot.axis
-    by_row = axis.apart(value).movedim(axis.dim + 1, 0).reshape(len(rows), -1)
-    by_row = torch.view_as_real(by_row).flatten(1) if by_row.is_complex() else by_row.float()
-    across = torch.arange(1, by_row.shape[1] + 1, dtype=torch.float32, device=value.device).mul_(1.618034).cos_()
-    down = torch.tensor([1.5 + 0.001 * (r % 997) for r in rows], device=value.device)
-    return (by_row * across * down[:, None]).sum()

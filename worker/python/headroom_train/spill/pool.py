@@ -93,10 +93,11 @@ class Pool:
             return None
         return kept
 
-    def release_ballast(self) -> bool:
-        """Gives libraries the memory that was kept for them. Returns whether there was any."""
+    def release_ballast(self) -> None:
+        """Gives libraries the memory that was kept for them."""
         kept, self._ballast = self._ballast, None
-        return kept is not None and not self._driver.cuMemFree_v2(kept)
+        if kept is not None:
+            self._driver.cuMemFree_v2(kept)
 
     def free(self) -> int:
         """Bytes of the largest block that is not in use."""

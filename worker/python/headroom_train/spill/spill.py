@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from statistics import median
 from typing import Any, Callable, Optional
 
@@ -158,9 +157,6 @@ def scarce() -> bool:
 def _warm(device: int) -> None:
     """Makes what libraries need on a GPU while there is room: cuBLAS has a handle for each thread, and backward runs in
     a thread of its own."""
-    try:
-        with unseen(), torch.cuda.device(device), torch.enable_grad():
-            a = torch.ones(8, 8, device=device, requires_grad=True)
-            (a @ a).sum().backward()
-    except RuntimeError:
-        gc.collect()
+    with suppress(RuntimeError), unseen(), torch.cuda.device(device), torch.enable_grad():
+        a = torch.ones(8, 8, device=device, requires_grad=True)
+        (a @ a).sum().backward()

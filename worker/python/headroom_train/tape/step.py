@@ -17,7 +17,8 @@ class State(Enum):
 
 
 class Step:
-    """The only owner of what has become of a step. Used on the thread whose calls are recorded."""
+    """The only owner of what has become of a step: its state and its failure change only by these methods. The flags
+    say what has been found out about it. Used on the thread whose calls are recorded."""
 
     def __init__(self) -> None:
         self.state = State.RECORDING
@@ -44,9 +45,8 @@ class Step:
     def closed(self) -> bool:
         return self.state is State.CLOSED
 
-    def fails(self, failure: BaseException, complete: bool = False) -> None:
-        """Notes a failure. ``complete`` is true if it came after the last module's call."""
-        self.failure, self.complete = failure, self.complete or complete
+    def fails(self, failure: BaseException) -> None:
+        self.failure = failure
         if self.state is State.RECORDING:
             self.state = State.DEFERRED
 
