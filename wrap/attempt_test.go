@@ -41,6 +41,15 @@ func plainMatch(t *testing.T, knobs ...string) *Wrapped {
 // begun gives w a run that has just begun, with the given name. Each warning goes to told.
 func begun(t *testing.T, w *Wrapped, name string, told func(text string)) *Wrapped {
 	t.Helper()
+	folder, s := attempted(t, name, recovery.Plan{Effective: 1, World: 1, Micro: 1})
+	w.Folder, w.journal, w.Reporter = folder, s, warned(told)
+	return w
+}
+
+// attempted opens a run's folder of the given name, to be closed at the end of the test, and begins its session and
+// first attempt.
+func attempted(t *testing.T, name string, plan recovery.Plan) (*runs.Folder, *harness.Session) {
+	t.Helper()
 	folder, err := runs.Open(filepath.Join(t.TempDir(), name))
 	if err != nil {
 		t.Fatal(err)
@@ -50,15 +59,14 @@ func begun(t *testing.T, w *Wrapped, name string, told func(text string)) *Wrapp
 			t.Error(err)
 		}
 	})
-	s, err := harness.Begin(folder, harness.SessionOptions{Plan: recovery.Plan{Effective: 1, World: 1, Micro: 1}})
+	s, err := harness.Begin(folder, harness.SessionOptions{Plan: plan})
 	if err == nil {
 		err = s.Attempt(nil)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Folder, w.journal, w.Reporter = folder, s, warned(told)
-	return w
+	return folder, s
 }
 
 // warned is a [Reporter] that hears only warnings.

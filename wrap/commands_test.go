@@ -3,6 +3,7 @@ package wrap
 import (
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,16 +35,8 @@ import (
 //
 // The last file, want, is the whole outcome. go test -update writes it.
 func TestCommands(t *testing.T) {
-	names, err := filepath.Glob("testdata/commands/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal("no commands", err)
-	}
-	for _, name := range names {
+	for name, archive := range commandFiles(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
 			got := outcome(t, archive)
 			if n := len(archive.Files); n == 0 || archive.Files[n-1].Name != "want" {
 				archive.Files = append(archive.Files, txtar.File{Name: "want"})
@@ -59,6 +52,26 @@ func TestCommands(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, last.Data)
 			}
 		})
+	}
+}
+
+// commandFiles yields the files of testdata/commands, by their names.
+func commandFiles(t *testing.T) iter.Seq2[string, *txtar.Archive] {
+	t.Helper()
+	names, err := filepath.Glob("testdata/commands/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no commands", err)
+	}
+	return func(yield func(string, *txtar.Archive) bool) {
+		for _, name := range names {
+			archive, err := txtar.ParseFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !yield(name, archive) {
+				return
+			}
+		}
 	}
 }
 

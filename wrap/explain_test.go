@@ -3,13 +3,10 @@ package wrap
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
-
-	"github.com/rogpeppe/go-internal/txtar"
 
 	"headroom/memory"
 	"headroom/wrap/command"
@@ -109,15 +106,7 @@ func TestExplainUnknown(t *testing.T) {
 // TestExplainEveryCommand checks that the explanation of every command in testdata can be
 // encoded as JSON, and says either what would be changed or why nothing would be.
 func TestExplainEveryCommand(t *testing.T) {
-	names, err := filepath.Glob("testdata/commands/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal("no commands", err)
-	}
-	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for name, archive := range commandFiles(t) {
 		s := readScenario(t, archive)
 		w := New(s.command, profile.Builtin(), s.given)
 		e := w.Explain(Look{Files: s.files, Now: wraptest.Now})

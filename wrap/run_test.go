@@ -580,23 +580,10 @@ func TestResuming(t *testing.T) {
 		{"with a larger micro-batch than wrote it", &checkpoint{Step: 8, Micro: 16}, eight, memory.PhaseLoad, minute, false},
 		{"written nobody knows how", &checkpoint{Step: 8}, eight, memory.PhaseLoad, minute, false},
 	} {
-		folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := harness.Begin(folder, harness.SessionOptions{Plan: recovery.Plan{Effective: 64, World: 1, Micro: 32}})
-		if err == nil {
-			err = s.Attempt(nil)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, s := attempted(t, "run", recovery.Plan{Effective: 64, World: 1, Micro: 32})
 		r := &runner{s: s, from: c.from, saved: c.newest, beyond: 2 * minute}
 		if got := r.resuming(c.phase, c.lived); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
-		}
-		if err := folder.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }

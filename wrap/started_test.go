@@ -1,12 +1,9 @@
 package wrap
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
-
-	"github.com/rogpeppe/go-internal/txtar"
 
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
@@ -71,15 +68,7 @@ func TestForeseen(t *testing.T) {
 // gives for refusing the next smaller micro-batch. If the explanation gives no reason,
 // foreseen may only say that resuming would fail.
 func TestForeseenEveryCommand(t *testing.T) {
-	names, err := filepath.Glob("testdata/commands/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal("no commands", err)
-	}
-	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for name, archive := range commandFiles(t) {
 		s := readScenario(t, archive)
 		got, smaller := foreseen(s.command, s.given, false)
 		want := ""
