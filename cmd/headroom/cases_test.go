@@ -31,7 +31,7 @@ var cases = []struct {
 	{"crf.py", 151, ""},
 	{"crf.py --token", 151, ""},
 	{"ctc.py", 281, ""},
-	{"ctc.py --concat", 281, "ctc_loss cannot be run on fewer rows: Expected tensor to have size"},
+	{"ctc.py --concat", 281, ""},
 	{"ddp1.py", 90, ""},
 	{"detection.py", 177, "the first module is given a list of 64 items, and only tensors are cut"},
 	{"dice.py", 208, "the batch is reduced to more than one number"},
