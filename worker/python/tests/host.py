@@ -5,6 +5,7 @@ python host.py
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,7 @@ class Imitated:
 
 def how_much() -> str:
     """Half of what the host has free, unless the user has said something else; never more than it has."""
-    cases = {("", 8 * GIB): 4 * GIB, ("off", 8 * GIB): 0, ("1024", 8 * GIB): 1024, (str(9 * GIB), 8 * GIB): 8 * GIB}
+    cases = {("", 8 * GIB): 4 * GIB, ("1024", 8 * GIB): 1024, (str(9 * GIB), 8 * GIB): 8 * GIB}
     got = {given: spill.wanted(*given) for given in cases}
     return "" if got == cases else f"{got}"
 
@@ -106,6 +107,16 @@ def the_host() -> str:
     return "" if 0 < pool.host_memory() <= total else f"{pool.host_memory()} of {total}"
 
 
+def turned_off() -> str:
+    """If the user has turned it off, that is the reason that is given."""
+    spill.may_ask = lambda: True  # type: ignore[attr-defined]
+    trial.torch.cuda.current_device = lambda: 0
+    os.environ["HEADROOM_SPILL"] = "off"
+    s = spill.Spill(lambda text: None)
+    want = "memory of the host cannot be used: it is turned off"
+    return "" if not s.opened() and s.why_not == want else f"{s.why_not}"
+
+
 def another_allocator() -> str:
     """An allocator that reports no numbers does not end the training."""
 
@@ -137,6 +148,7 @@ CHECKS: list[Callable[[], str]] = [
     at_the_end,
     withheld,
     the_host,
+    turned_off,
     another_allocator,
     without_a_gpu,
 ]

@@ -26,6 +26,7 @@ from headroom_train import _torch  # noqa: E402
 from headroom_train.replay.deferred import Deferred  # noqa: E402
 
 ROWS = 12
+FAILS = {"forward": "aten.addmm.default", "backward": "aten.gelu_backward.default"}
 IN_PIECES = ("dice", "a quotient")  # the losses are computed from sums over the rows
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -50,15 +51,16 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def trained(loss: Callable[[Tensor, Tensor], Tensor], fails: bool) -> tuple[list[Tensor], list[float]]:
-    """Gradients of the last of some steps, and the losses."""
+def trained(loss: Callable[[Tensor, Tensor], Tensor], fails: str = "") -> tuple[list[Tensor], list[float]]:
+    """Gradients of the last of some steps, and the losses. The operation ``fails`` fails on the whole batch from the
+    third step on."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 5))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x, y, said = torch.randn(ROWS, 6), torch.arange(ROWS) % 5, []
-    for i in range(4):
+    for i in range(5):
         optimizer.zero_grad()
-        with Whole("aten.addmm.default", ROWS) if fails and i == 2 else nullcontext():
+        with Whole(fails, ROWS) if fails and i >= 2 else nullcontext():
             value = loss(net(x), y)
             value.backward()
         said.append(value.item())
@@ -67,12 +69,12 @@ def trained(loss: Callable[[Tensor, Tensor], Tensor], fails: bool) -> tuple[list
     return grads, said
 
 
-def exact(name: str) -> str:
-    want, losses = trained(LOSSES[name], False)
+def exact(name: str, fails: str) -> str:
+    want, losses = trained(LOSSES[name])
     told = _torch._recorder.report.told  # type: ignore[union-attr]
     before = len(told)
     try:
-        got, values = trained(LOSSES[name], True)
+        got, values = trained(LOSSES[name], fails)
     except torch.OutOfMemoryError:
         return f"{_torch._recorder.report.told[before:]}"  # type: ignore[union-attr]
     how = [t.get("how", t.get("why")) for t in _torch._recorder.report.told[before:]]  # type: ignore[union-attr]
@@ -82,6 +84,91 @@ def exact(name: str) -> str:
     if not any("each computed twice" in str(h) for h in how) and name not in IN_PIECES:
         return f"{how}"
     return "" if off <= 1e-5 and apart <= 1e-5 else f"gradients {off:.1g}, losses {apart:.1g}"
+
+
+def clip(step: Callable[[Callable[[], Tensor]], None]) -> list[nn.Parameter]:
+    """Two towers, a scale that is a parameter of its own, and gradients of an earlier loss that are added to."""
+    image, text = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4)), nn.Linear(6, 4)
+    scale = nn.Parameter(torch.tensor(0.5))
+    params = [*image.parameters(), *text.parameters(), scale]
+    optimizer, x = torch.optim.SGD(params, lr=0.1), torch.randn(ROWS, 6)
+
+    def loss() -> Tensor:
+        a, b = F.normalize(image(x)), F.normalize(text(x.flip(1)))
+        logits = scale.exp() * a @ b.T
+        target = torch.arange(ROWS)
+        return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        (F.mse_loss(image(x), torch.ones(ROWS, 4)) + F.mse_loss(text(x), torch.ones(ROWS, 4))).backward()
+        step(loss)
+        optimizer.step()
+    return params
+
+
+def tied(step: Callable[[Callable[[], Tensor]], None]) -> list[nn.Parameter]:
+    """The loss uses a weight of the model, too, and is one of several summands."""
+    net = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(ROWS, 6)
+
+    def loss() -> Tensor:
+        out = net(x)
+        return related(out @ net[2].weight) + 0.1 * out.std(0).sum()  # type: ignore[operator]
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        step(loss)
+        optimizer.step()
+    return [*net.parameters()]
+
+
+def twice_the_model(step: Callable[[Callable[[], Tensor]], None]) -> list[nn.Parameter]:
+    """The model is called several times, and a weight of no module scales what one call returns."""
+    net, scale = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4)), nn.Parameter(torch.ones(4))
+    params = [*net.parameters(), scale]
+    optimizer, x = torch.optim.SGD(params, lr=0.1), torch.randn(ROWS, 6)
+
+    def loss() -> Tensor:
+        return related(torch.cat([net(x), net(x + 0.1)])) + (scale * net(x)).logsumexp(0).sum()
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        step(loss)
+        optimizer.step()
+    return params
+
+
+def structure(kind: Callable[[Callable], list[nn.Parameter]], fails: str) -> str:
+    """Compares what steps have left in parameters and gradients with what they leave without a failure."""
+
+    def step(loss: Callable[[], Tensor]) -> None:
+        loss().backward()
+
+    def failing(loss: Callable[[], Tensor]) -> None:
+        with Whole(fails, ROWS):
+            loss().backward()
+
+    found = []
+    report: Any = _torch._recorder.report  # type: ignore[union-attr]
+    for each in (step, failing):
+        torch.manual_seed(0)
+        before = len(report.told)
+        params = kind(each)
+        found.append([t for p in params for t in (p.detach(), p.grad)])
+    how = [t.get("how", t.get("why")) for t in report.told[before:]]
+    off = max(float((a - b).abs().max()) for a, b in zip(*found))  # type: ignore[operator]
+    if not any("each computed twice" in str(h) for h in how):
+        return f"{how}"
+    return "" if off < 1e-5 else f"{off:.1g}"
+
+
+def structure_of(kind: Callable, where: str) -> Callable[[], str]:
+    def check() -> str:
+        return structure(kind, FAILS[where])
+
+    check.__name__ = f"{kind.__name__}_{where}"
+    return check
 
 
 def the_same_masks() -> str:
@@ -356,16 +443,17 @@ def weights_that_change_in_between() -> str:
     return "computed with other weights"
 
 
-def check_of(name: str) -> Callable[[], str]:
+def check_of(name: str, where: str) -> Callable[[], str]:
     def check() -> str:
-        return exact(name)
+        return exact(name, FAILS[where])
 
-    check.__name__ = name.replace(" ", "_")
+    check.__name__ = f"{name.replace(' ', '_')}_{where}"
     return check
 
 
 CHECKS: list[Callable[[], Any]] = [
-    *(check_of(name) for name in LOSSES),
+    *(check_of(name, where) for name in LOSSES for where in FAILS),
+    *(structure_of(kind, where) for kind in (clip, tied, twice_the_model) for where in FAILS),
     the_same_masks,
     once_known,
     gradients_of_other_rows_are_refused,

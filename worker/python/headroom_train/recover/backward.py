@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_right
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -17,13 +17,14 @@ from ..proof.groups import Inputs
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm, note
-from ..proof.rerun import half_in, modules_of, needed, records_of
+from ..proof.rerun import half_in, modules_of, needed, records_of, run, unchanged
 from ..proof.terms import Terms
 from ..proof.weights import Rule
 from ..replay.deferred import HandBack
-from ..replay.pieces import Gradients, gradients, pieces_of
+from ..replay.pieces import gradients, pieces_of
+from ..replay.twopass import separate
 from ..sandbox.norms import refuse_batchwise
-from ..sandbox.sandbox import rehearsal
+from ..sandbox.sandbox import HALF, rehearsal
 from ..tape.graph import leaves_behind, walk, within
 from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
@@ -137,23 +138,53 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
     """Plans the pieces, and proves that their gradients add up to those of the whole batch. ``loss`` is the slot of the
     loss. ``given`` is the gradient passed to backward; None means 1. Raises :class:`Refused` if pieces would be
     wrong."""
-    modules = modules_of(tape)
-    try:
-        refuse_batchwise(modules)
-        if any(r.changes_buffers() for r in records_of(tape)):
-            raise Refused("a module changes its buffers")
-        with rehearsal(modules):
-            plan, entries = Plan(tape, tape.entries[0]), needed(tape, [loss])
-            plan.extend(entries)
-            plan.confirm(entries)
+    with _on_fewer_rows():
+        plan = cut(tape, needed(tape, [loss]))
         counts, extra = weighed(tape, Terms(tape, plan, loss), given)
         rules = proven(Proof(tape, plan), list(counts), pieces_of(plan.batch, sizes.first(plan.batch)))
         return Planned(plan, {s: (g, rules[s]) for s, g in counts.items()}, extra)
-    except Exception as why:  # for example one that a module raises when given only a few rows
+
+
+def cut(tape: Tape, entries: Sequence[int]) -> Plan:
+    """How entries are run on fewer rows. Raises :class:`Refused` if a module needs the whole batch."""
+    modules = modules_of(tape)
+    refuse_batchwise(modules)
+    if any(r.changes_buffers() for r in records_of(tape)):
+        raise Refused("a module changes its buffers")
+    with _on_fewer_rows(), rehearsal(modules):
+        plan = Plan(tape, tape.entries[0])
+        plan.extend(entries)
+        plan.confirm(entries)
+    return plan
+
+
+@contextmanager
+def _on_fewer_rows() -> Iterator[None]:
+    """A context in which any exception, for example one that a module raises when given only a few rows, becomes a
+    refusal."""
+    try:
+        yield
+    except Exception as why:
         if isinstance(why, Refused) or is_out_of_memory(why):
             raise
         said = f"the step cannot be run on fewer rows: {type(why).__name__}: {why}"
         raise Refused(said.splitlines()[0]) from None
+
+
+def apart(tape: Tape, loss: int) -> tuple[list[int], list[int]]:
+    """The calls of modules that a loss needs, and the functions that the script has called on their results, which run
+    on the whole batch: they may relate rows. Raises :class:`Refused` if they cannot be told apart."""
+    if any(e.inplace or e.fresh for e in tape.entries):
+        raise Refused("a result is changed in place")
+    entries = needed(tape, [loss])
+    functions = [i for i in entries if tape.entries[i].module is None]
+    if not functions:
+        raise Refused("a number that a module computes belongs to the whole batch")
+    made = {s for i in functions for s in tape.entries[i].slots}
+    calls = [i for i in entries if i not in functions]
+    if any(not made.isdisjoint(tape.entries[i].references()[0]) for i in calls):
+        raise Refused("a module uses the result of a function, and functions may relate rows")
+    return calls, functions
 
 
 def refuse_unrepeatable(tape: Tape) -> None:
@@ -171,11 +202,11 @@ def refuse_unrepeatable(tape: Tape) -> None:
 
 
 def summed(
-    inputs: Inputs, sums: Gradients, extra: dict[torch.Tensor, torch.Tensor]
+    inputs: Inputs, sums: Sequence[Optional[torch.Tensor]], extra: dict[torch.Tensor, torch.Tensor]
 ) -> dict[int, Optional[torch.Tensor]]:
     """The sums of all gradients, those in ``extra`` included, by the ids of the tensors to which
     they belong."""
-    grads = {id(t): g for t, g in zip(inputs.tensors, sums.all())}
+    grads = {id(t): g for t, g in zip(inputs.tensors, sums)}
     for t, g in extra.items():
         had = grads.get(id(t))
         grads[id(t)] = g if had is None else had + g
@@ -208,7 +239,7 @@ class FailedBackward:
 
     def ways(self) -> Sequence[Way]:
         on_gpu = [self.spilled] if any(t.is_cuda for t in self._params) else []
-        return [self.pieces, self.whole, *on_gpu]
+        return [self.pieces, self.twice, self.whole, *on_gpu]
 
     def _ready(self) -> None:
         """Raises :class:`Unrepeatable` if nothing may be run again. Otherwise lets go of the failed pass."""
@@ -249,6 +280,52 @@ class FailedBackward:
                 r.uncut = True
             raise
         self._end()
+
+    def twice(self, why: Optional[Refused]) -> None:
+        """Computes the modules' results in pieces, twice, and the rest of the step as a whole."""
+
+        def work() -> None:
+            self._ready()
+            tape, sizes = self._tape, self._recovery.sizes
+            calls, functions = apart(tape, self._loss())
+            plan = cut(tape, calls)
+            confirm(tape, plan, calls)
+            with sizes.withheld(), self._once_more(plan):
+                done, extra = self._computed_twice(plan, calls, functions)
+            if same_random_state(tape.random, random_state()):
+                self._compare(done.values, half_in(tape, self._modules))
+            self._give(done, extra)
+            sizes.refused()  # what the script does before backward may need the whole batch
+            sizes.confirm(done.pieces)
+            self._recovery.report.survived(self._failure, Survival("two-pass", why, plan.batch, done.pieces))
+
+        self._recovery.guarded(work)
+        self._end()
+
+    def _computed_twice(
+        self, plan: Plan, calls: Sequence[int], functions: Sequence[int]
+    ) -> tuple[Done, dict[torch.Tensor, torch.Tensor]]:
+        """The loss and the gradients of what the modules use; then those of what only the functions use."""
+        tape, loss = self._tape, self._loss()
+        unchanged(tape, [*calls, *functions])
+        used = {s for i in functions for s in tape.entries[i].references()[0]}
+        slots = [s for i in calls for s in tape.entries[i].slots if s in used]
+        if any(plan.slots[s].axis is None for s in slots):
+            raise Refused("a number that a module computes belongs to the whole batch")
+        pieces, inputs = separate(tape, plan, calls, slots, self._recovery.sizes), Inputs(tape, None, functions)
+        values, count = pieces.first()
+        leaves, given = inputs.leaves(None), 1.0 if self._given is None else self._given
+        with torch.enable_grad():
+            env: dict[int, torch.Tensor] = {s: v.requires_grad_(plan.slots[s].requires_grad) for s, v in values.items()}
+            value = run(tape, None, functions, None, {**env}, leaves)[loss]
+            total = (value.float() if value.dtype in HALF else value).sum() * given
+        results = [env[s] for s in slots if env[s].requires_grad]
+        found = inputs.differentiated(total, [loss], [*leaves.values(), *results])
+        del total
+        grads = iter(found[len(found) - len(results) :])
+        sums = pieces.second([next(grads) if env[s].requires_grad else None for s in slots])
+        extra = {t: g for t, g in zip(inputs.tensors, found) if g is not None}
+        return Done({loss: value.detach()}, pieces.inputs, sums, count), extra
 
     def whole(self, why: Optional[Refused]) -> None:
         """Runs the whole step again, on a GPU with the tensors that autograd saves on the host."""
@@ -315,13 +392,22 @@ class FailedBackward:
     def _run(self, plan: Optional[Plan], targets: Targets, offload: bool) -> Done:
         """Runs the step again, in pieces if there is a plan. Leaves random state as it is, and what modules hold as it
         is unless the whole batch has succeeded: the script's own call would have left the same."""
-        tape, after = self._tape, random_state()
+        with self._once_more(plan):
+            values, inputs, sums, pieces = gradients(
+                self._tape, plan, targets, self._recovery.sizes.next, offload=offload
+            )
+            return Done(values, inputs, sums.all(), pieces)
+
+    @contextmanager
+    def _once_more(self, plan: Optional[Plan]) -> Iterator[None]:
+        """A context for a replay, which begins with the random state of the script's own calls. It leaves random state
+        as it is, and what modules hold as it is unless the whole batch has succeeded."""
+        after = random_state()
         snapshot, succeeded = Snapshot(submodules(self._modules), plan is None or plan.deep), False
-        set_random_state(tape.random)
+        set_random_state(self._tape.random)
         try:
-            done = Done(*gradients(tape, plan, targets, self._recovery.sizes.next, offload=offload))
+            yield
             succeeded = True
-            return done
         finally:
             if plan is not None or not succeeded:
                 snapshot.put_back()
@@ -359,7 +445,7 @@ class Done(NamedTuple):
 
     values: dict[int, Any]
     inputs: Inputs
-    sums: Gradients
+    sums: list[Optional[torch.Tensor]]
     pieces: int
 
 

@@ -7,6 +7,7 @@ first step, the optimizer reports the findings and waits until headroom ends the
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -109,9 +110,9 @@ def compared(tape: Tape, loss: int, given: Any, sizes: Any) -> dict[str, Any]:
         torch._C.DisableTorchFunctionSubclass(),
     ):
         _, inputs, sums, _ = gradients(tape, None, {loss: (1.0 if given is None else given, None)}, lambda failed: 0)
-        whole = summed(inputs, sums, {})
+        whole = summed(inputs, sums.all(), {})
         _, inputs, sums, pieces = gradients(tape, plan, targets, in_two(plan.batch))
-        parts = summed(inputs, sums, extra)
+        parts = summed(inputs, sums.all(), extra)
     return judged([(g, parts.get(i)) for i, g in whole.items()], plan.batch, pieces, single and not trial.half)
 
 
@@ -132,19 +133,29 @@ def judged(
 ) -> dict[str, Any]:
     """The report on pairs of gradients. The first of each pair was computed for the whole batch,
     the second in pieces. Raises :class:`Refused` if they differ by more than rounding errors."""
-    off = max([distance(whole, parts) for whole, parts in gradients], default=0.0)
+    off = distance([*gradients])
     if not off <= (1e-3 if precise else 2e-2):
         raise Refused(f"the gradients of {pieces} pieces differ by {off:.1g} from those of the whole batch")
     return {"rows": rows, "pieces": pieces, "error": off}
 
 
-def distance(a: Optional[torch.Tensor], b: Optional[torch.Tensor]) -> float:
-    """The largest difference between ``a`` and ``b``, relative to the largest element of ``a``. If
-    ``a`` is None, the result is 0. If only ``b`` is None, the result is 1, or 0 if all elements of
-    ``a`` are zero."""
-    if a is None or b is None:
-        return 0.0 if a is None or not bool(a.any()) else 1.0
-    a, b = (as_real(t if t.layout == torch.strided else t.to_dense()) for t in (a, b))
-    size = float(a.abs().max()) if a.numel() else 0.0
-    off = float((a.float() - b.float()).abs().max()) if a.numel() else 0.0
-    return off / size if size else float(off > 0)
+def distance(gradients: Sequence[tuple[Optional[torch.Tensor], Optional[torch.Tensor]]]) -> float:
+    """The largest difference between the elements of two gradients of one tensor, relative to the largest element of
+    the first; of all pairs, the largest. A thousandth of the largest element of all gradients is added to what a
+    difference is compared with, so that rounding errors matter little where a gradient would otherwise be zero, as that
+    of a key's bias in an attention. A gradient that is missing is zero, unless the first of a pair is: then nothing is
+    compared."""
+    pairs = [(_plain(a), _plain(b)) for a, b in gradients if a is not None and a.numel()]
+    sizes = [float(a.abs().max()) for a, _ in pairs if a is not None]
+    least = 1e-3 * max(sizes, default=0.0)
+    off = 0.0
+    for (a, b), size in zip(pairs, sizes):
+        difference = float((a.float() - (0.0 if b is None else b.float())).abs().max())
+        if difference != difference:
+            return math.nan
+        off = max(off, difference / (size + least) if size + least else float(difference > 0))
+    return off
+
+
+def _plain(t: Optional[torch.Tensor]) -> Any:
+    return None if t is None else as_real(t if t.layout == torch.strided else t.to_dense())

@@ -139,14 +139,21 @@ class TwoPass(torch.autograd.Function):
             raise ctx.failure from None
 
 
-def two_pass(tape: Tape, plan: Plan, entries: Sequence[int], slots: Sequence[int], sizes: Any) -> tuple[dict, int]:
-    """The tensors of some slots, which have the rows of the batch, with graphs. Returns the number of pieces as well.
-    Raises :class:`Refused` if rows depend on each other, in values or in gradients."""
+def separate(tape: Tape, plan: Plan, entries: Sequence[int], slots: Sequence[int], sizes: Any) -> Pieces:
+    """What computes the tensors of some slots, which have the rows of the batch, in pieces. Raises :class:`Refused` if
+    rows depend on each other, in values or in gradients."""
     refuse_backward_hooks(modules_of(tape))
     pieces = Pieces(tape, plan, entries, slots, sizes)
     proof = Proof(tape, plan)
     proof.alone(entries)
     proof.apart(entries, slots)
+    return pieces
+
+
+def two_pass(tape: Tape, plan: Plan, entries: Sequence[int], slots: Sequence[int], sizes: Any) -> tuple[dict, int]:
+    """The tensors of some slots, which have the rows of the batch, with graphs. Returns the number of pieces as well.
+    Raises :class:`Refused` as :func:`separate` does."""
+    pieces = separate(tape, plan, entries, slots, sizes)
     values, count = pieces.first()
     with torch.enable_grad():
         found = TwoPass.apply(pieces, values, *pieces.inputs.tensors)

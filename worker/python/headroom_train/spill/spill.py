@@ -23,10 +23,8 @@ LEAST = 3  # as many of them as it takes to compare a duration with
 
 
 def wanted(setting: str, free: int) -> int:
-    """How many bytes of the host may be used. ``setting`` is what the user has set: ``off``, a number of bytes, or
-    nothing, which means half of the ``free`` bytes of the host."""
-    if setting == "off":
-        return 0
+    """How many bytes of the host may be used. ``setting`` is what the user has set: a number of bytes, or nothing,
+    which means half of the ``free`` bytes of the host."""
     return min(int(setting), free) if setting else free // 2
 
 
@@ -75,8 +73,11 @@ class Spill:
         device = torch.cuda.current_device()
         if device not in self._pools:
             try:
+                setting = os.environ.get("HEADROOM_SPILL", "")
+                if setting == "off":
+                    raise Unavailable("it is turned off")
                 supported()
-                self._pools[device] = Pool(wanted(os.environ.get("HEADROOM_SPILL", ""), host_memory()), device)
+                self._pools[device] = Pool(wanted(setting, host_memory()), device)
             except Exception as e:  # without memory of the host the step fails as it would have
                 said = str(e) if isinstance(e, Unavailable) else f"{type(e).__name__}: {e}"
                 self.why_not = f"memory of the host cannot be used: {said}"
