@@ -141,8 +141,13 @@ func trainers(seen []runs.ProcessStep) []runs.ProcessStep {
 // commandsMemory is memoryUse for a wrapped command.
 func commandsMemory(seen []runs.ProcessStep) Usage {
 	m := Usage{Headroom: math.NaN(), Tightest: math.NaN()}
+	lost := map[int]float64{} // in the newest step of each attempt
 	for _, s := range seen {
+		m.Host, lost[s.Attempt] = max(m.Host, s.Host), s.Lost
 		m.Capacity, m.Peak, m.PeakReserved = max(m.Capacity, s.Memory.Capacity), max(m.Peak, s.Memory.Peak), max(m.PeakReserved, s.Memory.Reserved)
+	}
+	for _, seconds := range lost {
+		m.HostLost += seconds
 	}
 	if m.Capacity > 0 && m.Peak > 0 {
 		m.Headroom = 1 - float64(m.Peak)/float64(m.Capacity)
@@ -319,6 +324,11 @@ func commandCharts(r *Report) []chart.Chart {
 		Alt:   fmt.Sprintf("up to %.0f", most),
 		Lines: []chart.Line{{Name: "pieces per batch", Shade: "blue", Points: pieces.Stepped(), Width: 2}},
 	}}
+	if r.Memory.Host > 0 {
+		host := of(func(s runs.ProcessStep) float64 { return in(s.Host) })
+		charts[0].Lines = append(charts[0].Lines, chart.Line{Name: "on the host", Shade: "brown", Points: host, Width: 2})
+		charts[0].Alt += fmt.Sprintf(", and up to %v of the host's memory", r.Memory.Host)
+	}
 	charts[1] = charts[1].Smoothed("reading", len(steps), func(i int) (x, y float64) { return when(steps[i].Time), 1 / steps[i].Seconds })
 	if r.Memory.Peak == 0 {
 		charts = charts[1:]

@@ -24,7 +24,9 @@ type Usage struct {
 	Foreign      memory.Bytes // most that other processes held after any step
 	ForeignFrom  int          // first and last step at which they held clearly more than at the start; 0 if there is none
 	ForeignTo    int
-	Retries      int64 // allocations that succeeded only after the cache was emptied, up to the last step
+	Host         memory.Bytes // most of the host's memory that any step used in place of the GPU's
+	HostLost     float64      // seconds that steps took longer for that, as far as that is known
+	Retries      int64        // allocations that succeeded only after the cache was emptied, up to the last step
 }
 
 func memoryUse(steps []runs.StepReport, entries []runs.Entry) Usage {

@@ -161,9 +161,10 @@ func TestPrometheus(t *testing.T) {
 	wrapped := run(map[string]string{
 		"run.yaml":      "command: [python, train.py]\n",
 		"journal.jsonl": `{"kind":"attempt","attempt":1}` + "\n",
-		"metrics.jsonl": `{"pid":7,"made":30,"rows":512,"pieces":4,"seconds":0.25,"memory":{"capacity":4096,"allocated":1000,"reserved":2000,"peak":3000}}` + "\n",
+		"metrics.jsonl": `{"pid":7,"made":30,"rows":512,"pieces":4,"seconds":0.25,"host":500,"lost":2.5,"memory":{"capacity":4096,"allocated":1000,"reserved":2000,"peak":3000}}` + "\n",
 	})
 	for name, want := range map[string]float64{"headroom_run_running": 1, "headroom_process_steps_total": 30, "headroom_step_seconds": 0.25, "headroom_batch_rows": 512, "headroom_batch_pieces": 4,
+		"headroom_memory_host_bytes": 500, "headroom_host_seconds_total": 2.5,
 		"headroom_memory_allocated_bytes": 1000, "headroom_memory_reserved_bytes": 2000, "headroom_memory_peak_bytes": 3000, "headroom_memory_capacity_bytes": 4096} {
 		if got, ok := wrapped[name]; !ok || got != want {
 			t.Errorf("%s is %v (%v), want %v", name, got, ok, want)

@@ -44,6 +44,10 @@ func Prometheus(w io.Writer, dir string) error {
 			e.put("headroom_batch_rows", "gauge", "Rows of the newest batch.", float64(s.Rows))
 			e.put("headroom_batch_pieces", "gauge", "Pieces that the newest batch was run in.", float64(s.Pieces))
 		}
+		if s.Host > 0 || s.Lost > 0 {
+			e.put("headroom_memory_host_bytes", "gauge", "Memory of the host that the newest step used in place of the GPU's.", float64(s.Host))
+			e.put("headroom_host_seconds_total", "counter", "Seconds that the process's steps have taken longer for memory of the host, as far as that is known.", s.Lost)
+		}
 		if s.Memory.Capacity > 0 {
 			e.put("headroom_memory_allocated_bytes", "gauge", "Memory allocated after the newest step.", float64(s.Memory.Allocated))
 			e.put("headroom_memory_reserved_bytes", "gauge", "Memory that the allocator had reserved after the newest step.", float64(s.Memory.Reserved))

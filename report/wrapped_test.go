@@ -232,6 +232,17 @@ func TestWrappedCommandsSteps(t *testing.T) {
 			t.Errorf("not over %s", unit)
 		}
 	}
+	d.Seen[500].Host, d.Seen[500].Lost, d.Seen[len(d.Seen)-1].Lost = 3*memory.GiB, 40, 2 // of different attempts
+	for i := 501; i < 1000; i++ {
+		d.Seen[i].Lost = 40
+	}
+	r = New(d.Input)
+	if note := r.memoryCard().Note; !strings.Contains(note, "; up to 3 GiB of the host's memory was used in place of the GPU's, which took 42 s;") {
+		t.Errorf("%q", note)
+	}
+	if picture := r.draw()[0]; !strings.Contains(picture.Alt, "3 GiB of the host's memory") || !strings.Contains(svg(t, picture), "on the host") {
+		t.Errorf("%q", picture.Alt)
+	}
 	for i := range d.Seen { // on the CPU, never in pieces
 		d.Seen[i].Memory, d.Seen[i].Pieces = memory.Stats{}, 0
 	}

@@ -42,6 +42,8 @@ type ProcessStep struct {
 
 	Forward  memory.Bytes `json:"forward,omitempty"`  // allocated at the end of the step's forward pass; 0 if that was not measured
 	Backward memory.Bytes `json:"backward,omitempty"` // allocated at the end of the step's backward pass; 0 if that was not measured
+	Host     memory.Bytes `json:"host,omitempty"`     // of the host's memory that the step used in place of the GPU's
+	Lost     float64      `json:"lost,omitempty"`     // seconds that the process's steps have taken longer for that so far, as far as that is known
 }
 
 // AddProcessStep adds s as a line to metrics.jsonl and writes it at once. The run of a

@@ -41,7 +41,7 @@ func TestFailureSurvived(t *testing.T) {
 	c.send(oom(7, 40, 40, `,"step":3`))
 	c.send(oom(8, 40, 20, ""))
 	c.send(`{"type":"survived","way":"pieces","rows":40,"pieces":4}`)
-	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"limit":10,"seconds":3,"allocated":5,"forward":11,"backward":6}`)
+	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"limit":10,"seconds":3,"allocated":5,"forward":11,"backward":6,"host":7,"lost":1.5}`)
 	for step, cut := range [][2]int{{40, 4}, {7, 1}, {40, 4}, {40, 3}, {40, 1}, {40, 1}, {40, 3}, {0, 5}} {
 		c.send(fmt.Sprintf(`{"type":"step","step":%d,"rows":%d,"pieces":%d}`, 4+step, cut[0], cut[1]))
 	}
@@ -53,7 +53,7 @@ func TestFailureSurvived(t *testing.T) {
 	if len(b.steps) != 2 || b.steps[1].Made != 11 || b.steps[1].Seconds <= 0 || b.steps[0].Made != 3 || b.steps[0].Rows != 40 || b.steps[0].Pieces != 4 || b.steps[0].PID != os.Getpid() || b.steps[0].Time.IsZero() {
 		t.Errorf("%+v: the first step and the last are written down, and the others of the same second are not", b.steps)
 	}
-	if m := b.steps[0]; m.Memory.Allocated != 5 || m.Forward != 11 || m.Backward != 6 {
+	if m := b.steps[0]; m.Memory.Allocated != 5 || m.Forward != 11 || m.Backward != 6 || m.Host != 7 || m.Lost != 1.5 {
 		t.Errorf("%+v", m)
 	}
 	var repeated []bool

@@ -64,7 +64,7 @@ class Spill:
         self._next = 0.0
         self._begun: Optional[float] = None  # when the newest step ended
         self._told: Optional[float] = None
-        self._most = 0
+        self._newest = self._most = 0  # bytes of the host that the newest step used, and the most that any has used
 
     def opened(self) -> bool:
         """Makes a pool for the current GPU, unless there is one. Returns whether there is one now."""
@@ -127,7 +127,7 @@ class Spill:
             used = self.used()
         except RuntimeError:  # the GPU is lost: the script finds out by itself
             return
-        self._most = max(self._most, used)
+        self._newest, self._most = used, max(self._most, used)
         factor = self.pace.step(now - begun, used > 0) if begun is not None else None
         if used and (self._told is None or now - self._told >= SAID) and (factor is not None or self.pace.spilled >= 2):
             self._told = now
@@ -135,6 +135,10 @@ class Spill:
             self._say(
                 f"step {number} uses {used / 2**30:.1f} GiB of the host's memory{slower}: the GPU's is not enough"
             )
+
+    def figures(self) -> dict[str, Any]:
+        """What is reported of the newest step, if any has used memory of the host."""
+        return {"host": self._newest, "lost": round(self.pace.lost, 3)} if self.pace.spilled else {}
 
     def ends(self) -> None:
         """Called when the process ends."""

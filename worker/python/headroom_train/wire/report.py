@@ -183,7 +183,8 @@ class Report:
             (rows, pieces), limit = ran, self.sizes.limit()
             known = {} if limit is None else {"limit": limit}
             wire.made = (self._steps, now)
-            wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases)
+            spilled = self.sizes.spill.figures() if self.sizes.spill is not None else {}
+            wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases, **spilled)
             self._look(wire)
 
     def _look(self, wire: Wire) -> None:
