@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .hooks import genuine, optimizers
+from .hooks import genuine, moves, optimizers
 from .hooks.changes import Change
 from .recover.recorder import Recorder
 from .tape.owner import Thread
@@ -72,6 +72,7 @@ def install() -> None:
     report.trained = finder.trained
     opened = recorder.spill.opened
     _around_steps(check.instead if check else lambda step: optimizers.guard(step, report, recorder.step_begins, opened))
+    moves.retry(opened)
     _intercept(recorder)
     _tell(finder)
     genuine.remember()
@@ -110,6 +111,7 @@ def _tell(finder: Finder) -> None:
     @wraps(add)
     def add_param_group(self: torch.optim.Optimizer, group: Any) -> None:
         add(self, group)
+        finder.recorder.spill.look()
         finder.trains(self.param_groups[-1]["params"])
 
     @wraps(eval_)

@@ -16,6 +16,7 @@ from forked import checked
 trial.attach()
 
 from headroom_train import _torch  # noqa: E402
+from headroom_train.hooks import moves  # noqa: E402
 from headroom_train.spill import pool, spill  # noqa: E402
 
 GIB = 1 << 30
@@ -121,6 +122,50 @@ def turned_off() -> str:
     return "" if not s.opened() and s.why_not == want else f"{s.why_not}"
 
 
+def looked_at() -> str:
+    """The first looks at the memory come one after the other, later ones have pauses."""
+    now, looks = 0.0, 0
+
+    def scarce() -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    spill.scarce = scarce  # type: ignore[attr-defined]
+    s = spill.Spill(lambda text: None, lambda: now)
+    for _ in range(100):
+        s.look()
+    now += spill.EVERY
+    s.look()
+    s.look()
+    return "" if looks == spill.EAGER + 1 else f"{looks}"
+
+
+def moved() -> str:
+    """A module that does not fit on the GPU is moved once more when memory of the host has been made available, and what
+    is wrong otherwise reaches the script."""
+    said = []
+    for opens, fails, error in ((True, 1, ""), (False, 1, "memory"), (True, 2, "memory"), (True, 1, "other")):
+        calls = 0
+
+        def move(self: Any, *args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls <= fails:
+                kind = RuntimeError if error == "other" else trial.torch.OutOfMemoryError
+                raise kind("CUDA out of memory." if error != "other" else "mine")
+            return self
+
+        net = trial.torch.nn.Linear(1, 1)
+        try:
+            got: Any = moves._going_on(move, lambda: opens)(net, "cuda")
+            said.append((got is net, calls))
+        except RuntimeError as e:
+            said.append((str(e), calls))
+    want = [(True, 2), ("CUDA out of memory.", 1), ("CUDA out of memory.", 2), ("mine", 1)]
+    return "" if said == want else f"{said}"
+
+
 def another_allocator() -> str:
     """An allocator that reports no numbers does not end the training."""
 
@@ -153,6 +198,8 @@ CHECKS: list[Callable[[], str]] = [
     withheld,
     the_host,
     turned_off,
+    looked_at,
+    moved,
     another_allocator,
     without_a_gpu,
 ]

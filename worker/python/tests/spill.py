@@ -171,7 +171,24 @@ def kept() -> tuple[nn.Module, Step]:
     return net, step
 
 
-CASES = {c.__name__: c for c in (linear, language, normalised, contrastive, own_lines, kept)}
+def moved() -> tuple[nn.Module, Step]:
+    """The weights alone do not fit, and nothing has been seen of the memory when they are moved to the GPU."""
+    net = nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(16)))
+    net.cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def step(i: int) -> float:
+        torch.manual_seed(i)
+        optimizer.zero_grad()
+        loss = net(torch.randn(64, 8192, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return net, step
+
+
+CASES = {c.__name__: c for c in (linear, language, normalised, contrastive, own_lines, kept, moved)}
 
 
 def train(case: str) -> None:

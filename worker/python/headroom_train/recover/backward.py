@@ -66,6 +66,7 @@ class Backward:
     def __call__(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
         """Calls a function that computes gradients of a recorded tensor."""
         recorder = self._recorder
+        recorder.spill.look()
         special = kwargs.get("create_graph") or kwargs.get("retain_graph") or kwargs.get("inputs") is not None
         usual = name == "backward" and not special and 1 <= len(args) <= 2 and isinstance(args[0], torch.Tensor)
         if usual:

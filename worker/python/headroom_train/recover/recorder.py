@@ -204,6 +204,7 @@ class Recorder(Recovery):
         if thread.tape is not None and (thread.tape.step.over or not thread.tape.alive()):
             self._close()
         if thread.tape is None:
+            self.spill.look()
             thread.tape = Tape()
             thread.tape.thread = weakref.ref(thread)
         return thread.tape

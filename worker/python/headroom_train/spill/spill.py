@@ -16,7 +16,8 @@ from ..memory import may_ask
 from .pool import Pool, Unavailable, host_memory, supported, unseen
 
 SHARE = 0.25  # a pool is made once steps have used this share of the memory that the process may use
-EVERY = 0.2  # seconds between two looks at the memory
+EAGER = 32  # the first looks at the memory, each where a step may have come to need more
+EVERY = 0.2  # seconds between two later looks
 SAID = 900.0  # seconds between two reports that are alike
 WHOLE = 31  # the newest steps without spilling whose durations are kept
 LEAST = 3  # as many of them as it takes to compare a duration with
@@ -61,7 +62,7 @@ class Spill:
         self._pools: dict[int, Pool] = {}
         self.why_not: Optional[str] = None  # the reason why there is no pool; None if there is one, or may be
         self.pace = Pace()
-        self._next = 0.0
+        self._looks, self._next = 0, 0.0
         self._begun: Optional[float] = None  # when the newest step ended
         self._told: Optional[float] = None
         self._newest = self._most = 0  # bytes of the host that the newest step used, and the most that any has used
@@ -109,10 +110,11 @@ class Spill:
         return sum(pool.used() for pool in self._pools.values())
 
     def look(self) -> None:
-        """Makes a pool if memory is scarce."""
+        """Makes a pool if memory is scarce. Called where steps begin, before their backward passes and at their
+        ends."""
         now = self._clock()
-        if not self._pools and self.why_not is None and now >= self._next:
-            self._next = now + EVERY
+        if not self._pools and self.why_not is None and (now >= self._next or self._looks < EAGER):
+            self._looks, self._next = self._looks + 1, now + EVERY
             if scarce():
                 self.opened()
 
