@@ -170,15 +170,22 @@ def shared(module: torch.nn.Module) -> Optional[str]:
     ):
         return "several ranks would have to agree on how to split the batch"
     for m in module.modules():
-        if type(m).__name__ in _SHARED:
+        if type(m).__name__ in _SHARED and not _single(m):
             return f"the model is managed by {type(m).__name__}"
     return None
 
 
+def _single(module: torch.nn.Module) -> bool:
+    """Whether a module is a DataParallel that has no more than one GPU: it only calls the module inside."""
+    return type(module) is torch.nn.DataParallel and len(module.device_ids) <= 1
+
+
 def alone(module: torch.nn.Module) -> bool:
-    """Whether a module is a DistributedDataParallel with one rank that does nothing but call the module inside, and
-    reduce the gradients of all its parameters once. Then the module inside can be recorded: the gradients that are
-    handed back are reduced as those of its own graph."""
+    """Whether a module does nothing but call the module inside, which is then recorded: a DataParallel with one GPU, or
+    a DistributedDataParallel with one rank that reduces the gradients of all its parameters once. The gradients that
+    are handed back are reduced as those of its own graph."""
+    if _single(module):
+        return shared(module.module) is None  # type: ignore[arg-type]
     if not torch.distributed.is_available() or type(module) is not torch.nn.parallel.DistributedDataParallel:
         return False
     usual = not (module.find_unused_parameters or module.static_graph or getattr(module, "mixed_precision", None))

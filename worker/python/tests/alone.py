@@ -1,4 +1,4 @@
-"""Checks DistributedDataParallel with one rank: a module that fails is run in pieces, and the gradients are
+"""Checks DistributedDataParallel with one rank, and DataParallel with one GPU: a module that fails is run in pieces, and the gradients are
 reduced once.
 
     python alone.py
@@ -7,6 +7,8 @@ reduced once.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +18,7 @@ from torch import nn
 
 import trial
 from forked import status
-from inject import Fault, Injector
+from inject import Fault, Injector, Whole
 from loops_composed import mlp
 
 trial.attach()
@@ -100,6 +102,31 @@ def an_evaluation_goes_on() -> str:
     return "" if injector.raised and torch.allclose(want, got) else "not survived"
 
 
+def data_parallel() -> str:
+    """DataParallel with one GPU, or on the CPU, only calls the module inside, which is run in pieces; so is a model of
+    which it is a part."""
+    wraps: list[Callable[[nn.Module], nn.Module]] = [
+        nn.DataParallel,
+        lambda net: nn.Sequential(nn.DataParallel(net), nn.Identity()),
+    ]
+    for wrap in wraps:
+        found = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net: Any = wrap(mlp(10, 12, 5))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                x, y = torch.randn(ROWS, 10), torch.randint(0, 5, (ROWS,))
+                with Whole("aten.addmm.default", ROWS) if fails else nullcontext():
+                    F.cross_entropy(net(x), y).backward()
+                optimizer.step()
+            found.append([p.detach() for p in net.parameters()])
+        if any(not torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*found)):
+            return "other weights"
+    return ""
+
+
 def what_looks_at_the_graph_is_left_alone() -> str:
     """These walk from the results to the parameters that they depend on."""
     for options in ({"find_unused_parameters": True}, {"static_graph": True}):
@@ -114,7 +141,7 @@ def what_looks_at_the_graph_is_left_alone() -> str:
     return ""
 
 
-CHECKS = [every_operation, an_evaluation_goes_on, what_looks_at_the_graph_is_left_alone]
+CHECKS = [every_operation, an_evaluation_goes_on, data_parallel, what_looks_at_the_graph_is_left_alone]
 
 
 if __name__ == "__main__":

@@ -129,6 +129,8 @@ def full(*_):
 net = torch.nn.Linear(4, 2)
 if kind == "shared":
     net = torch.nn.DataParallel(net)
+    net.device_ids = [0, 1]
+    net.forward = lambda x: net.module(x)  # there is no GPU to spread the rows over
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 loss = net(torch.ones(2, 4)).sum()
 if kind == "caught":
