@@ -210,7 +210,7 @@ class Bench:
             command[1], folder = str(folder / command[1]), work
         if under:
             command = [str(self.args.headroom.resolve()), "run", "--name", work.name, "--hang", "0", "--", *command]
-        env = {**os.environ, **self.device.environment(), "HEADROOM_RUNS_DIR": str(self.runs), MARK: work.name, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+        env = {**os.environ, **self.device.environment(), "HEADROOM_RUNS_DIR": str(self.runs), MARK: str(work), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
         for name, value in [("PYTHONPATH+", "$SCRIPTS/stubs:$SCRIPTS/wheels"), *row["environment"].items()]:
             name, added = name.rstrip("+"), name.endswith("+")
             env[name] = filled(value, fill) + (":" + env.get(name, "") if added else "")
@@ -226,7 +226,7 @@ class Bench:
                 time.sleep(0.02)
         late = child.poll() is None
         seconds = time.monotonic() - begun
-        end(work.name, child)
+        end(str(work), child)
         self.device.settle()
         return Ran(row, work, self.runs, 124 if late else child.wait(), seconds, peak)
 
