@@ -60,7 +60,7 @@ class Gpu:
             sys.exit("NVML finds no GPU")
         self.holder = subprocess.Popen([sys.executable, __file__, "hold"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.leave(None)
-        self.rest = self.free()
+        self.rest = self.before
 
     def free(self) -> int:
         numbers = (ctypes.c_ulonglong * 3)()  # total, free, used
@@ -69,7 +69,7 @@ class Gpu:
         return int(numbers[1])
 
     def used(self, _: int) -> int:
-        return self.rest - self.free()
+        return self.before - self.free()
 
     def least(self, peak: int, part: float) -> int:
         return max(LEAST, int(CONTEXT + part * (peak - CONTEXT)))
@@ -80,6 +80,7 @@ class Gpu:
         print(-1 if room is None else room, file=self.holder.stdin, flush=True)
         if not self.holder.stdout.readline():
             raise RuntimeError("the process that holds the GPU's memory has ended")
+        self.before = self.free()
 
     def settle(self) -> None:
         """Waits until the driver has taken back what a run held."""
@@ -143,7 +144,13 @@ def hold() -> None:
         del held
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
-        held = torch.empty(max(0, free - int(line)) if int(line) >= 0 else 0, dtype=torch.uint8, device="cuda")
+        size = max(0, free - int(line)) if int(line) >= 0 else 0
+        while True:
+            try:
+                held = torch.empty(size, dtype=torch.uint8, device="cuda")
+                break
+            except torch.OutOfMemoryError:  # the driver has kept a little
+                size -= 16 << 20
         print(held.numel(), flush=True)
 
 
@@ -171,6 +178,7 @@ class Ran:
         return {
             "status": self.status, "seconds": round(self.seconds, 2), "peak": self.peak, "losses": self.losses, "attempts": len(self.entries("attempt")),
             "ways": self.ways(), "refused": [entry.get("text") for entry in self.entries("refused")], "said": self.said()[-12:],
+            "journal": [entry.get("text") for entry in self.journal if entry["kind"] in ("worker", "survived", "warning", "exit")][-16:],
             "output": str(self.work / "output.log"), "end": self.output.splitlines()[-3:],
         }  # fmt: skip
 
