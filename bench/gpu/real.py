@@ -17,7 +17,7 @@ SCRIPTS holds the scripts, their data, and table.json, a list of objects:
 A script is run with room once for each part, which tells its peak of memory, its losses, and how far two such runs differ. Then another
 process holds all of the GPU but the part of that peak, and the script is run again, bare and under headroom. A part is of what the
 script takes beyond a CUDA context (CONTEXT); at least LEAST is left. Each case is a line of OUT/real.jsonl and a row of OUT/real.md. A
-case that fails or takes longer than --limit keeps no other from running; after --budget seconds, what there is is complete.
+case that fails or takes longer than --limit keeps no other from running; one for which --budget may not suffice is left out.
 
 With --cpu, there is no GPU: memory is the process's data segment, limited with RLIMIT_DATA, and a part is of what a script takes
 beyond the imports of torch and torchvision.
@@ -43,6 +43,7 @@ from typing import Any, Optional
 GIB = 1 << 30
 CONTEXT = int(0.9 * GIB)  # of a process that uses the GPU, before it trains
 LEAST = int(1.2 * GIB)
+LARGEST = 8 << 20  # of the files that a run leaves, which are checkpoints otherwise
 MARK = "HEADROOM_BENCH_RUN"  # in the environment of each run, so that nothing that it started outlives it
 CPU = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 COLUMNS = (
@@ -236,6 +237,9 @@ class Bench:
         seconds = time.monotonic() - begun
         end(str(work), child)
         self.device.settle()
+        for file in work.rglob("*"):
+            if file.is_file() and file.stat().st_size > LARGEST:
+                file.unlink()
         return Ran(row, work, self.runs, 124 if late else child.wait(), seconds, peak)
 
     def case(self, row: dict[str, Any], part: float, number: int) -> None:
@@ -265,9 +269,10 @@ class Bench:
     def all(self) -> None:
         for number, part in enumerate(self.args.parts):
             for row in self.rows:
-                if self.left() < 5:
-                    print("the budget is spent", flush=True)
-                    return
+                known = self.room[row["name"]]
+                if self.left() < (10 + 4 * known[0].seconds if known else 30):
+                    print(f"{row['name']}, {part}: left out, the budget is spent", flush=True)
+                    continue
                 try:
                     self.case(row, part, number)
                 except Exception as failure:
