@@ -165,10 +165,50 @@ class SharedFakeGan(Raw):
         d_loss.backward()
         self.d_optimizer.step()
         self.g_optimizer.zero_grad()
-        g_loss = F.binary_cross_entropy_with_logits(self.critic(self.made(noise, fake)), ones)
+        g_loss = self.g_loss(x, self.made(noise, fake), ones)
         g_loss.backward()
         self.g_optimizer.step()
         return [d_loss.item(), g_loss.item()]
+
+    def g_loss(self, x: Tensor, fake: Tensor, ones: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(self.critic(fake), ones)
+
+
+@shape("refuse")
+class RelativisticGan(SharedFakeGan):
+    """Rows of one kind are compared with the mean of the other kind, whose graph is older."""
+
+    def g_loss(self, x: Tensor, fake: Tensor, ones: Tensor) -> Tensor:
+        real, made = self.critic(x), self.critic(fake)
+        return F.binary_cross_entropy_with_logits(made - real.mean(), ones) + F.binary_cross_entropy_with_logits(
+            real - made.mean(), 0 * ones
+        )
+
+
+@shape("refuse")
+class Probe(Raw):
+    """A probe on detached features has a step of its own, before that of the features, whose loss has statistics of the
+    batch."""
+
+    def build(self) -> None:
+        self.body, self.head, self.probe = mlp(10, 12, 6), mlp(6, 8, 1), mlp(6, 8, 1)
+        self.optimizer = torch.optim.SGD([*self.body.parameters(), *self.head.parameters()], lr=0.1)
+        self.p_optimizer = torch.optim.SGD(self.probe.parameters(), lr=0.1)
+
+    def step(self, i: int) -> list[float]:
+        x, _ = vectors(self, i)
+        features = self.body(x)
+        self.p_optimizer.zero_grad()
+        probed = F.mse_loss(self.probe(features.detach()), x[:, :1])
+        probed.backward()
+        self.p_optimizer.step()
+        self.optimizer.zero_grad()
+        out = self.head(features)
+        centred = out - out.mean(0)
+        loss = F.mse_loss(out, x[:, :1]) - (centred * x[:, :1]).mean() / (centred.std() + 0.1)
+        loss.backward()
+        self.optimizer.step()
+        return [probed.item(), loss.item()]
 
 
 @shape()

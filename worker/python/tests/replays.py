@@ -35,6 +35,7 @@ import loops_sums
 import trial
 from forked import status
 from inject import Fault, Injector, Whole
+from manners import Failing
 
 trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
@@ -1872,6 +1873,112 @@ def a_level_loss() -> str:
     )
 
 
+def _metrics(out: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Numbers for a log, of tensors that functions have written to."""
+    found = {}
+    with torch.no_grad():
+        top = out.topk(2, 1).indices
+        found["scatter_"] = torch.zeros_like(out, dtype=torch.int32).scatter_(1, top, 1).sum()
+        found["labels"] = torch.zeros_like(out).scatter_(1, y[:, None], 1).sum()
+        named = torch.zeros_like(out)
+        found["before"] = named.sum()
+        named.add_(out)
+        found["after"] = named.abs().sum()
+        found["read"] = torch.tensor(named.max().item())
+        named.mul_(2)
+        found["read again"] = torch.tensor(named.max().item())
+        found["twice"] = named.abs().sum()
+        found["masked"] = torch.zeros_like(out).masked_fill_(out > 0, 1).sum()
+        part = out.clone()
+        part[:, 0] = 5.0
+        found["part"] = part.sum(1).max()
+        share = out.detach().softmax(1)
+        share.view(-1).mul_(3)
+        found["view"] = share.sum()
+    return found
+
+
+def values_of_what_is_written_to() -> str:
+    """What is logged of tensors that functions have written to is right, whenever it is read."""
+    wrong = []
+    for late in (False, True):
+        said: list[dict[str, float]] = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+            optimizer, y = torch.optim.SGD(net.parameters(), lr=0.1), torch.arange(8) % 5
+            for i in range(3):
+                optimizer.zero_grad()
+                with Whole("aten.addmm.default", 8) if fails and i else nullcontext():
+                    out = net(torch.randn(8, 6))
+                    loss, found = F.cross_entropy(out, y), _metrics(out, y)
+                    del out
+                    loss.backward()
+                    numbers = {} if late else {k: v.item() for k, v in found.items()}
+                    optimizer.step()
+                    numbers = numbers or {k: v.item() for k, v in found.items()}
+            said.append({**numbers, "loss": loss.item()})
+        bare, got = said
+        wrong += [f"{k}, late {late}: {got[k]}" for k, v in bare.items() if not math.isclose(v, got[k], rel_tol=1e-5)]
+    return "; ".join(wrong)
+
+
+def time_comes_first() -> str:
+    """With the batch in dimension 1, a loss that views the result is run in pieces."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.out = nn.Embedding(11, 8), nn.Linear(8, 11)
+            self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.log_softmax(self.out(self.layer(self.words(x))), -1)
+
+    found = []
+    for fails in (False, True):
+        torch.manual_seed(0)
+        net = Model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(3):
+            optimizer.zero_grad()
+            x, y = torch.randint(0, 11, (5, 24)), torch.randint(0, 11, (120,))
+            with Failing("_log_softmax_backward_data.default", 1) if fails and i else nullcontext():
+                loss = F.nll_loss(net(x).view(-1, 11), y)
+                loss.backward()
+            optimizer.step()
+        found.append([p.detach().clone() for p in net.parameters()])
+    how = [t.get("how", "refused") for t in _torch._recorder.report.told]  # type: ignore[union-attr]
+    if any("pieces" not in h or "twice" in h for h in how):
+        return f"{how}"
+    return "" if all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(*found)) else "other weights"
+
+
+def a_part_of_a_step_is_made_whole() -> str:
+    """One module can only be run in pieces, another only as a whole: the step has both gradients, or fails with none."""
+    torch.manual_seed(0)
+    one, two = (
+        nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)),
+        nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)),
+    )
+    params = [*one.parameters(), *two.parameters()]
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    for i in range(3):
+        optimizer.zero_grad()
+        x, y = torch.randn(8, 6), torch.arange(8) % 5
+        with Whole("aten.relu.default", 8) if i else nullcontext():
+            try:
+                F.cross_entropy(one(x) + two(x), y).backward()
+            except torch.OutOfMemoryError:
+                if any(p.grad is not None for p in params):
+                    return "some gradients"
+                continue
+        if any(p.grad is None or not p.grad.isfinite().all() for p in params):
+            return "gradients are missing"
+        optimizer.step()
+    return ""
+
+
 def gradients_near_zero() -> str:
     """Rounding errors of a gradient that would otherwise be zero, such as that of a key's bias, are no difference, but
     what is missing from a small gradient is one, and so is a value that is no number."""
@@ -2525,7 +2632,7 @@ CHECKS = [
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
-    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
+    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, values_of_what_is_written_to, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
     rows_by_number, hooks_of_modules, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 

@@ -435,7 +435,7 @@ class FailedBackward:
         if missing:
             with torch.enable_grad():
                 sums = [grads[id(t)] for t in missing]
-                value = HandBack.apply(torch.zeros(()), self._tape, [sums], 1.0, *missing)
+                value = HandBack.apply(torch.zeros(()), self._tape, set(), [sums], 1.0, *missing)
             with in_place():  # hooks of the script run, on parameters
                 value.backward()
 

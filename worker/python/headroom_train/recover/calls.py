@@ -140,7 +140,10 @@ class FailedCall:
         if not self._may_repeat():
             raise Refused("the call must not be repeated")
         recovery, tape, record, entry = self._recovery, self._tape, self._record, self._entry
-        tape.step.repeated()
+        if (
+            tape.deferred is None
+        ):  # otherwise results of earlier calls have no values, and the step goes on without them
+            tape.step.repeated()
         clean(self._failure)
         record.before(entry.versions.count(-1))  # type: ignore[union-attr]
         entry.nth = record.calls

@@ -11,11 +11,11 @@ from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_me
 from ..hooks.genuine import in_place, numel
 from ..proof.rerun import records_of
 from ..proof.rows import Slot
-from ..replay.deferred import LEFT, Deferred, foreign, make, postpone
+from ..replay.deferred import LEFT, Deferred, foreign, make, postpone, strays
 from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
-from .recovery import Recovery, Way
+from .recovery import TOGETHER, Recovery, Way
 
 _SAME_FOR_OTHER_ROWS = "the loss is the same for other rows, so it is not known how it depends on them"
 
@@ -38,6 +38,7 @@ def needs_gradient(t: torch.Tensor) -> bool:
 def changed(recovery: Recovery, tape: Tape, deferred: Deferred, entry: Entry, target: torch.Tensor) -> None:
     """Records an in-place operation on a result whose values are not in memory, or are about to be released."""
     recovery.result(tape, deferred, entry)
+    deferred.writes()
     tape.add(entry, target)
     deferred.plan.accept()
     postpone(tape)
@@ -118,13 +119,19 @@ class DeferredFunction:
             self._deferred.unite(target.slot)
 
     def _real(self, t: Any) -> Any:
-        """The scalar that has been handed back in place of ``t``, or its values if it belongs to another step."""
+        """The scalar that has been handed back in place of ``t``. What belongs to another step is a scalar with its
+        gradients, or values if it cannot be differentiated any more."""
         place = place_of(t) if isinstance(t, torch.Tensor) else None
         if place is None or not place.deferred:
             return t
-        whole = self._tape.step.done and self._deferred.plan.slots[place.slot].dim is None
-        if place.tape is not self._tape or whole and not needs_gradient(t):
+        other = place.tape is not self._tape
+        whole = self._tape.step.done and place.tape.deferred.plan.slots[place.slot].dim is None
+        if (other or whole) and not needs_gradient(t):
             return place.tape.deferred.value(place.slot)
+        if other:
+            if not place.tape.deferred.plan.is_scalar(place.slot):
+                raise Refused(TOGETHER)
+            return place.tape.deferred.scalar(place.slot)
         found = self._deferred.real(place.slot)
         return t if found is None else found
 
@@ -211,10 +218,9 @@ class DeferredFunction:
     def _otherwise(self, failure: Any, why: Refused) -> Any:
         """Calls the function where the step cannot be run in pieces: the results that the script holds become real."""
         recovery, tape, deferred = self._recovery, self._tape, self._deferred
-        # Where a module's call has succeeded, what it left elsewhere depends on a graph that has been released.
-        completed = any(e.module is not None and e.between != (0, 0) for e in tape.entries)
         written = any(e.inplace or e.fresh for e in tape.entries) or changes(self._name)
-        if tape.step.done or tape.why_not or completed or written:
+        # What a call that has succeeded left elsewhere depends on a graph that has been released.
+        if tape.step.done or tape.why_not or written or strays(tape, recovery.tidy):
             recovery.refused(failure, why)
 
         def by(way: str) -> Way:

@@ -27,7 +27,7 @@ from .backward import Backward
 from .calls import FailedCall
 from .evaluate import evaluate
 from .functions import Functions, numbers
-from .recovery import Recovery
+from .recovery import TOGETHER, Recovery
 
 
 class Recorder(Recovery):
@@ -147,7 +147,11 @@ class Recorder(Recovery):
         if not any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
             return taped, args, kwargs
         args, kwargs = mapped(self.current, args), mapped(self.current, kwargs)
-        return recorded(args, kwargs), args, kwargs
+        taped = recorded(args, kwargs)
+        deferred = [p for p in map(place_of, taped) if p is not None and p.deferred]
+        if any(p.tape is not deferred[0].tape for p in deferred):
+            self.refused(deferred[0].tape.step.failure, Refused(TOGETHER))
+        return taped, args, kwargs
 
     def _recorded(
         self, tape: Tape, record: RecordedModule, entry: Entry, taped: Sequence[torch.Tensor], args: tuple, kwargs: dict

@@ -31,6 +31,9 @@ from ..tape.trees import unflatten
 Way = Callable[[Optional[Refused]], Any]
 
 
+TOGETHER = "results of two steps whose values are not in memory are used together"
+
+
 def explained() -> None:
     """Appends the traceback of the exception that is being handled to the file that HEADROOM_DEBUG names, if any."""
     if os.environ.get("HEADROOM_DEBUG"):
@@ -49,6 +52,7 @@ class Recovery:
         self.spill = Spill(lambda text: report.remark(text, "warning"))
         self.sizes = Sizes()
         self.sizes.spill = self.spill
+        self.tidy: set[tuple] = set()  # kinds of steps whose calls have left nothing behind: see strays
         # The reason why nothing is replayed; None if failures are recovered from.
         self.observe: Optional[str] = None
 

@@ -8,6 +8,7 @@ other values computes them by a forward pass in pieces.
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import weakref
@@ -28,6 +29,7 @@ from ..proof.rows import Slot
 from ..proof.terms import Terms
 from ..sandbox.sandbox import rehearsal
 from ..tape.graph import KEEP, sequence, walk, within
+from ..tape.recorded_module import number_of
 from ..tape.snapshot import Snapshot, attributes, submodules
 from ..tape.tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 from .pieces import by_pieces, gradients, on_host, pieces_of
@@ -91,9 +93,10 @@ class HandBack(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, value: torch.Tensor, tape: Tape, sums: list, scale: float, *inputs: torch.Tensor
+        ctx: Any, value: torch.Tensor, tape: Tape, slots: set[int], sums: list, scale: float, *inputs: torch.Tensor
     ) -> torch.Tensor:
-        ctx.tape, ctx.sums, ctx.scale, ctx.failure = weakref.ref(tape), sums, scale, bare(tape.step.failure)
+        ctx.tape, ctx.slots, ctx.sums, ctx.scale = weakref.ref(tape), slots, sums, scale
+        ctx.failure = bare(tape.step.failure)
         return value.detach().clone()
 
     @staticmethod
@@ -105,6 +108,8 @@ class HandBack(torch.autograd.Function):
         retain = tape is not None and tape.step.retain
         if tape is not None:
             tape.step.handed_back(ctx.failure)
+            if tape.deferred is not None:
+                tape.deferred.spent |= ctx.slots
         with set_aside():
             return HandBack._scaled(ctx, retain, grad)
 
@@ -112,10 +117,10 @@ class HandBack(torch.autograd.Function):
     def _scaled(ctx: Any, retain: bool, grad: torch.Tensor) -> Any:
         factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
         if retain:
-            return (None, None, None, None, *(None if g is None else g * factor.to(g.device) for g in ctx.sums[0]))
+            return (None,) * 5 + tuple(None if g is None else g * factor.to(g.device) for g in ctx.sums[0])
         sums = ctx.sums.pop()
         scaled([g for g in sums if g is not None], factor)
-        return (None, None, None, None, *sums)
+        return (None,) * 5 + tuple(sums)
 
 
 def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
@@ -192,6 +197,31 @@ def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
     return any(within(node, spans) for node in walk(roots, most=1000))
 
 
+def strays(tape: Tape, tidy: set[tuple]) -> bool:
+    """Whether Python holds a tensor that is not on the tape, but has a graph made by a call of the tape that has
+    succeeded, such as a loss that a module has left somewhere. Only a local variable of a running function is not
+    looked at. ``tidy`` has the kinds of steps for which the answer was no; it is not asked again of a step in which
+    nothing has failed."""
+    begun = min((e.between[0] for e in tape.entries if e.module is not None and e.between != (0, 0)), default=None)
+    if begun is None:
+        return False
+    kind = tuple((number_of(e.module), e.call_name(), e.between != (0, 0)) for e in tape.entries)
+    if tape.step.preemptive and kind in tidy:
+        return False
+    # Nothing is asked that a tensor of the script's own class could answer itself.
+    with torch._C.DisableTorchFunctionSubclass():
+        known = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+        later = [t for t in known if t.grad_fn is not None and t.grad_fn._sequence_nr() >= begun]
+        del known
+        found = [t for t in later if foreign(tape, [t])]
+        del later
+    # What only a graph has saved is an object of Python's, too, but nothing refers to it.
+    held = any(holder is not found for holder in gc.get_referrers(*found)) if found else False
+    if not held:
+        tidy.add(kind)
+    return held
+
+
 class Kept:
     """Memory for the values of one result, which pieces fill in order. It is on the host if the result is large
     and was made by a GPU. ``value`` is None if there is no memory."""
@@ -256,7 +286,9 @@ class Deferred:
         # The random state before the first replay, so that every scalar is computed with the same draws.
         self._begun: Optional[RandomState] = None
         self._values: dict[int, torch.Tensor] = {}
-        self._used: set[int] = set()  # slots whose graph is part of that of a scalar which has been handed back
+        self._made: dict[int, torch.Tensor] = {}  # what modules have returned, where functions write in place
+        # Slots in the graph of a scalar of which a backward pass has taken the gradients: the ``slots`` of a HandBack.
+        self.spent: set[int] = set()
 
     def _graph(self, slot: int) -> set[int]:
         """The slots of the tensors in the graph of a slot's tensor, itself included; empty if it has no graph."""
@@ -270,10 +302,9 @@ class Deferred:
         return found
 
     def differentiable(self, slot: int) -> bool:
-        """Whether a slot's tensor has a graph that is still whole, once the gradients of a scalar have been handed
-        back."""
+        """Whether a slot's tensor has a graph that no backward pass has used up."""
         graph = self._graph(slot)
-        return bool(graph) and (self.tape.step.retain or not graph & self._used)
+        return bool(graph) and (self.tape.step.retain or not graph & self.spent)
 
     def maker(self, slot: int) -> Entry:
         """The entry that has made a slot's tensor."""
@@ -414,14 +445,15 @@ class Deferred:
             found = self._replayed({s: counted.get(s) for s in terms.slots})
         for t, g in extra.items():
             single(lambda t=t, g=g: found.add(t, g * found.scale))  # type: ignore[misc]
-        self._used |= self._graph(slot)
         self._values[slot] = value = single(
             lambda: terms.value(values).detach().to(known.device, known.dtype).reshape(known.shape)
         )
         if not found.tensors:
             return value
         with torch.enable_grad():
-            return single(lambda: HandBack.apply(value, tape, [found.sums], found.scale, *found.tensors))
+            return single(
+                lambda: HandBack.apply(value, tape, self._graph(slot), [found.sums], found.scale, *found.tensors)
+            )
 
     def _guess(self, slot: int) -> torch.Tensor:
         """A term's value if it is known; otherwise 1."""
@@ -467,7 +499,8 @@ class Deferred:
             self.sizes.refused()
         if not self.tape.step.preemptive:
             survival = Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count)
-            self.report.survived(self.tape.step.failure, survival)
+            with torch.enable_grad():  # as where it failed, even if only a value is wanted now: this tells the phase
+                self.report.survived(self.tape.step.failure, survival)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
         self._values.update({s: value for s, value in ((s, k.whole()) for s, k in kept.items()) if value is not None})
@@ -550,7 +583,7 @@ class Deferred:
             if s not in below:
                 graph = self._graph(s)
                 below |= graph
-                if not graph & self._used:
+                if not graph & self.spent:
                     found.append(s)
         return found
 
@@ -568,14 +601,35 @@ class Deferred:
         return {p.slot for p in places if p is not None and p.deferred and p.slot in self.plan.slots}
 
     def held(self) -> list[int]:
-        """The slots of the deferred results that the script holds, and whose values are not known. Of the
-        numbers that belong to the batch as a whole, only those whose terms are known."""
+        """The slots of the deferred results that the script holds, and whose values are not known. Of sums over the
+        rows, only those whose terms are known."""
         slots = [s for s in self._held() if s not in self._values and s not in self._scalars]
+        numbers = self._numbers()
         return [
             s
             for s in slots
-            if self.plan.slots[s].dim is not None or (terms := self._terms(s)) is not None and not self._unknown(terms)
+            if self.plan.slots[s].dim is not None
+            or s in numbers
+            or (terms := self._terms(s)) is not None
+            and not self._unknown(terms)
         ]
+
+    def _numbers(self) -> set[int]:
+        """The slots of those numbers of the batch as a whole that the script holds and that nothing is differentiated
+        through, such as an accuracy. The script may read them once the weights have changed."""
+        held = (s for s in self._held() if self.plan.slots[s].dim is None and not self.plan.slots[s].requires_grad)
+        return {s for s in held if self._terms(s) is None}
+
+    def _behind(self, slot: int) -> set[int]:
+        """The slots from which a slot's tensor is computed."""
+        found: set[int] = set()
+        todo = [slot]
+        while todo:
+            for s in self.maker(todo.pop()).references()[0]:
+                if s not in found:
+                    found.add(s)
+                    todo.append(s)
+        return found
 
     def settle(self) -> None:
         """Makes numbers of the batch that have no graph plain, since the script may keep them for long, and they would
@@ -600,7 +654,15 @@ class Deferred:
         """Memory, by slot, for the values of the results that the script holds. The pieces fill it, since the
         script may ask for these values once the weights have changed."""
         release_frames(self.tape.step.failure)
-        rows = [s for s in self._held() if self.plan.slots[s].dim is not None and s not in self._values]
+        if self._written():  # a piece has what the last function has made of a result, whoever wants what it was before
+            return {}
+        wanted = {s for s in self._held() if self.plan.slots[s].dim is not None}
+        for s in self._numbers():
+            made = {r for r in self._behind(s) if self.maker(r).module is not None}
+            wanted |= {
+                r for r in made if self.plan.slots[r].dim is not None and math.prod(self.plan.slots[r].shape) <= NEAR
+            }
+        rows = sorted(s for s in wanted if s not in self._values)
         return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in rows) if kept.value is not None}
 
     def value(self, slot: int) -> torch.Tensor:
@@ -623,6 +685,8 @@ class Deferred:
                     if slot in self._values
                     else terms.value({s: self.value(s) for s in (*terms.slots, *terms.given)})
                 )
+            elif self._written():
+                found = self._in_order(slot)
             elif entry.module is None and (plan.slots[slot].dim is None or self.has(slot)):
                 at = tape.entries.index(entry)
                 unchanged(tape, [at])
@@ -630,32 +694,74 @@ class Deferred:
             elif plan.slots[slot].dim is None:
                 found = self.scalar(slot).detach()
             else:
-                unchanged(tape, needed(tape, [slot]))
-                kept = Kept(plan.slots[slot])
-                if kept.value is None:
-                    raise Refused("there is not enough memory for the values of a result")
-                with unseen(tape, plan):
-                    by_pieces(
-                        plan.batch,
-                        lambda failed: failed // 2 if failed else self.sizes.first(plan.batch),
-                        lambda rows: run(tape, plan, needed(tape, [slot]), rows)[slot],
-                        lambda _, rows: kept.append(rows),
-                    )
-                found = kept.value
+                found = self._by_rows(slot, needed(tape, [slot]))
         self._values[slot] = found
         device = plan.slots[slot].device if slot in plan.slots else found.device
         return found if found.device == device else found.to(device)
+
+    def _by_rows(self, slot: int, entries: Sequence[int]) -> torch.Tensor:
+        """A slot's values, computed by entries for some rows at a time."""
+        tape, plan = self.tape, self.plan
+        unchanged(tape, entries)
+        kept = Kept(plan.slots[slot])
+        if kept.value is None:
+            raise Refused("there is not enough memory for the values of a result")
+        with unseen(tape, plan):
+            by_pieces(
+                plan.batch,
+                lambda failed: failed // 2 if failed else self.sizes.first(plan.batch),
+                lambda rows: run(tape, plan, entries, rows)[slot],
+                lambda _, rows: kept.append(rows),
+            )
+        return kept.value
+
+    def writes(self) -> None:
+        """Called before a function that writes in place is added to the tape: what is known of values that may change
+        is forgotten, but for what modules have returned."""
+        rows = {s: v for s, v in self._values.items() if self.plan.slots[s].dim is not None}
+        if not self._written():
+            self._made.update({s: v for s, v in rows.items() if self.maker(s).module is not None})
+        self._values = {s: v for s, v in self._values.items() if s not in rows and not self._is_changed(s)}
+
+    def _is_changed(self, slot: int) -> bool:
+        return self.plan.is_shared(slot) or self.maker(slot).inplace or self.maker(slot).fresh
+
+    def _written(self) -> bool:
+        """Whether a function on the tape writes to its argument: values then depend on the order of the functions."""
+        return any(e.inplace for e in self.tape.entries)
+
+    def _in_order(self, slot: int) -> torch.Tensor:
+        """A slot's values where functions write in place: all functions are run in order, on the whole batch, beginning
+        with what the modules have returned."""
+        tape = self.tape
+        entries = needed(tape, [slot])
+        functions = [i for i in entries if tape.entries[i].module is None]
+        slots = {r for i in functions for r in tape.entries[i].references()[0]} | {slot}
+        env = {s: self._returned(s).clone() for s in slots if self.maker(s).module is not None}
+        unchanged(tape, functions)
+        return run(tape, None, functions, None, env)[slot]
+
+    def _returned(self, slot: int) -> torch.Tensor:
+        """The values that a module's call has returned, before anything was written to them."""
+        if slot not in self._made:
+            made = self.tape.entries.index(self.maker(slot))
+            known = self.plan.slots[slot]
+            if known.dim is None:
+                raise Refused("a number that a module computes belongs to the whole batch")
+            self._made[slot] = self._by_rows(slot, [i for i in needed(self.tape, [slot]) if i <= made])
+        found = self._made[slot]
+        return found.to(self.plan.slots[slot].device)
 
     def has(self, slot: int) -> bool:
         """Whether a slot's values are kept, or can be computed from values that are."""
         if slot in self._values:
             return True
         entry = self.maker(slot)
-        return entry.module is None and not entry.inplace and all(self.has(r) for r in entry.references()[0])
+        return entry.module is None and not self._written() and all(self.has(r) for r in entry.references()[0])
 
     def keep(self, slot: int, tensor: torch.Tensor) -> None:
         """Keeps the values of a tensor that the user still holds, since deferred tensors may be
         computed from them. Does nothing if a function on the tape changes a tensor in place."""
-        if not any(e.inplace for e in self.tape.entries):
+        if not self._written():
             with unrecorded():
                 self._values.setdefault(slot, tensor.detach())

@@ -265,7 +265,11 @@ def _holding(tape: Tape, plan: Plan, rules: dict[int, Rule], piece: Rows, env: d
     def values(outputs: dict, some: list[int]) -> list[torch.Tensor]:
         def cut(s: int) -> torch.Tensor:
             known, output = plan.slots[s], outputs[s].clone() if changing else outputs[s]
-            return output if known.axis is None else known.axis.some(output, some[0] - start, len(some))
+            if known.axis is None:
+                return output
+            part = known.axis.some(output, some[0] - start, len(some))
+            # A module returns contiguous rows, whichever dimension they are in; some functions need them to be.
+            return part.contiguous() if output.is_contiguous() else part
 
         found = run(tape, plan, tail, Rows(plan.batch, some[0], some[-1] + 1), {s: cut(s) for s in slots})
         return [found[s].float().reshape(()).to(device) for s in rules]
