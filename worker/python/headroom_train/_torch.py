@@ -71,7 +71,11 @@ def install() -> None:
     finder = Finder(recorder)
     report.trained = finder.trained
     opened = recorder.spill.opened
-    _around_steps(check.instead if check else lambda step: optimizers.guard(step, report, recorder.step_begins, opened))
+    _around_steps(
+        check.instead
+        if check
+        else lambda step: optimizers.guard(step, report, recorder.step_begins, recorder.settle, opened)
+    )
     moves.retry(opened)
     _intercept(recorder)
     _tell(finder)

@@ -939,6 +939,7 @@ def seen_to_depend() -> str:
         asked_to_look=False,
     )
     Report.wire = lambda self: wire  # type: ignore[method-assign, assignment, return-value]
+    torch.manual_seed(0)
     y = torch.arange(8) % 5
 
     def contrastive(z: torch.Tensor) -> torch.Tensor:
@@ -1923,6 +1924,39 @@ def values_of_what_is_written_to() -> str:
     return "; ".join(wrong)
 
 
+def a_metric_of_a_closure() -> str:
+    """What is logged in the closure of an optimizer's step can be read after the step, as Lightning does, even if the
+    pieces have not kept what it is computed from."""
+    wrong = []
+    deferred.NEAR = 0  # type: ignore[attr-defined]
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        said = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+            optimizer, y, hits = kind(net.parameters(), lr=0.1), torch.arange(8) % 5, []
+
+            def closure(
+                net: nn.Module = net, optimizer: Any = optimizer, y: torch.Tensor = y, hits: list = hits
+            ) -> Any:
+                optimizer.zero_grad()
+                out = net(torch.randn(8, 6))
+                hits.append((out.argmax(1) == y).float().mean())
+                loss = F.cross_entropy(out, y)
+                del out
+                loss.backward()
+                return loss
+
+            for i in range(3):
+                with Whole("aten.addmm.default", 8) if fails and i else nullcontext():
+                    optimizer.step(closure)
+                    hits[-1] = hits[-1].item()
+            said.append(hits)
+        if said[0] != said[1]:
+            wrong.append(f"{kind.__name__}: {said}")
+    return "; ".join(wrong)
+
+
 def time_comes_first() -> str:
     """With the batch in dimension 1, a loss that views the result is run in pieces."""
 
@@ -2632,7 +2666,7 @@ CHECKS = [
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
-    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, values_of_what_is_written_to, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
+    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, values_of_what_is_written_to, a_metric_of_a_closure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
     rows_by_number, hooks_of_modules, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 

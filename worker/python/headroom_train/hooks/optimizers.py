@@ -17,13 +17,15 @@ from .genuine import apart
 _inside = threading.local()
 
 
-def guard(step: Callable, report: Any, begins: Callable[[], bool], opened: Callable[[], bool]) -> Callable:
+def guard(
+    step: Callable, report: Any, begins: Callable[[], bool], closes: Callable[[], None], opened: Callable[[], bool]
+) -> Callable:
     """Returns a version of ``step`` that calls ``step`` once more if memory runs out before it has
     changed anything. State that the failed call created, and that nobody else has seen, is removed
     first. If it fails again, ``opened`` makes memory of the host available, and there is one more call.
     ``begins`` is called before the step, and returns whether to guard the step. A step with
     a closure is not run again, but it goes tensor by tensor if there is not enough memory for all
-    tensors at once."""
+    tensors at once; ``closes`` is called when the closure of an optimizer of PyTorch's has returned."""
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -51,11 +53,13 @@ def guard(step: Callable, report: Any, begins: Callable[[], bool], opened: Calla
 
             given = [*args, *kwargs.values()]
             # A closure, which computes the gradients.
-            if type(self) in KNOWN and len(given) == 1 and callable(given[0]):
+            if type(self).__module__.startswith("torch.optim.") and len(given) == 1 and callable(given[0]):
 
                 def closure() -> Any:
                     loss = given[0]()
-                    crowded()
+                    closes()
+                    if type(self) in KNOWN:
+                        crowded()
                     return loss
 
                 return step(self, closure)

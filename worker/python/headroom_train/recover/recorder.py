@@ -68,7 +68,7 @@ class Recorder(Recovery):
         guarded against failures."""
         if self.mine().stepping:
             raise Refused("the optimizer's step is inside the function: call it after the function returns")
-        self._settle()
+        self.settle()
         self._close()
         self.spill.look()
         self.report.phases.backward_ends()
@@ -83,7 +83,7 @@ class Recorder(Recovery):
         self.idle.step()
         self.spill.step(self.report.steps)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Called before weights change: what the script still holds of steps that ran out of memory, and no replay has
         kept, gets its values. What cannot be computed is refused when the script asks for it."""
         known = self.mine().deferred
