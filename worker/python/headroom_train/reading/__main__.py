@@ -1,0 +1,28 @@
+"""``python -m headroom_train.reading SCRIPT`` and ``… -m MODULE``: prints what is found as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from . import findings
+from .local import script_of, sources
+
+
+def main(words: list[str]) -> None:
+    script, roots = script_of(words)
+    if script is None:
+        print(json.dumps({"why": f"{words[1]} is not a module in this folder"}))
+        return
+    try:
+        files = sources(script, roots)
+    except (OSError, SyntaxError, ValueError, RecursionError) as e:
+        print(json.dumps({"why": f"{script}: {getattr(e, 'strerror', None) or getattr(e, 'msg', None) or e}"}))
+        return
+    found = [finding._asdict() for finding in findings(files, os.cpu_count())]
+    print(json.dumps({"files": list(files), "findings": found}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,269 @@
+"""What the sources say: names, calls, functions, classes, and which names are models, losses or optimizers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Optional, Union
+
+Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+Loop = Union[ast.For, ast.AsyncFor, ast.While]
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOP = (ast.For, ast.AsyncFor, ast.While)
+
+WITHOUT_GRADIENTS = re.compile(r"no_grad|inference_mode|set_grad_enabled|grad_mode")
+_IS_A_LOSS = re.compile(r"(^|\.|_)(criterion|criteria|loss_?fn|loss_?func|loss_?function)\d*$", re.I)
+
+
+class Finding(NamedTuple):
+    """Something in the source that takes more memory than it needs, or trains something else than it seems to."""
+
+    rule: str
+    file: str  # as it was given
+    line: int
+    why: str  # what happens there
+    instead: str  # what to write
+
+
+class File:
+    """One source file."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.text = text
+        self.tree = ast.parse(text)
+        self.lines = text.encode().splitlines()
+        self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self.modules: set[str] = set()  # names of what is a torch.nn.Module
+        self.frozen: set[str] = set()  # of those whose parameters need no gradients
+        self.losses: set[str] = set()
+        self.optimizers: set[str] = set()
+
+    def source(self, node: ast.expr) -> str:
+        """The text of an expression, in one line."""
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        rows = self.lines[first : last + 1]
+        rows[-1] = rows[-1][: node.end_col_offset]
+        rows[0] = rows[0][node.col_offset :]
+        text = " ".join(row.decode().strip() for row in rows)
+        return text if len(text) <= 60 else text[:57] + "..."
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node is in, innermost first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function(self, node: ast.AST) -> Optional[Function]:
+        """The function that a node is in."""
+        return next((outer for outer in self.around(node) if isinstance(outer, FUNCTION)), None)
+
+    def loops(self, node: ast.AST) -> list[Loop]:
+        """The loops of a node's function whose bodies it is in, innermost first."""
+        found: list[Loop] = []
+        for outer in self.around(node):
+            if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and self.function(outer) is None:
+                break
+            if isinstance(outer, LOOP):
+                found.append(outer)
+        return found
+
+
+class Program:
+    """The files that are read, together."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files: list[File] = []
+        for path, text in files.items():
+            try:
+                self.files.append(File(path, text))
+            except (SyntaxError, ValueError, RecursionError):  # another version of Python, or no Python at all
+                continue
+        self.functions: dict[str, list[tuple[File, Function]]] = {}
+        self.classes: dict[str, ast.ClassDef] = {}
+        for file in self.files:
+            for node in ast.walk(file.tree):
+                if isinstance(node, FUNCTION):
+                    self.functions.setdefault(node.name, []).append((file, node))
+                elif isinstance(node, ast.ClassDef):
+                    self.classes[node.name] = node
+        self.module_classes = {name for name, node in self.classes.items() if self._is_module(node, set())}
+        for file in self.files:
+            self._name(file)
+
+    def _is_module(self, node: ast.ClassDef, seen: set[str]) -> bool:
+        for base in map(dotted, node.bases):
+            last = base.rpartition(".")[2]
+            if base.endswith("nn.Module") or last in ("Module", "LightningModule", "PreTrainedModel"):
+                return True
+            if last in self.classes and last not in seen and self._is_module(self.classes[last], {*seen, last}):
+                return True
+        return False
+
+    def _name(self, file: File) -> None:
+        """Notes which names of a file are models, losses and optimizers."""
+        for node in ast.walk(file.tree):
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
+                of = dotted(node.value.func)
+                for target in map(dotted, node.targets if isinstance(node, ast.Assign) else [node.target]):
+                    if re.search(r"(^|\.)optim\.\w+$|^(SGD|Adam|AdamW|RMSprop|Adagrad)$", of) and "lr_scheduler" not in of:
+                        file.optimizers.add(target)
+                    elif re.search(r"(^|\.)nn\.\w+Loss$|^\w+Loss$", of):
+                        file.losses.add(target)
+                    elif of.rpartition(".")[2] in self.module_classes or re.search(
+                        r"(^|\.)nn\.([A-Z]\w+)$|DataParallel$", of
+                    ):
+                        file.modules.add(target)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                of, does = dotted(node.func.value), node.func.attr
+                if of in ("", "self"):
+                    continue
+                if does in ("eval", "parameters", "named_parameters") and not node.args:
+                    file.modules.add(of)
+                elif does == "train" and (not node.args or isinstance(node.args[0], ast.Constant)):
+                    file.modules.add(of)
+                elif does == "requires_grad_" and node.args and is_constant(node.args[0], False):
+                    file.frozen.add(of)
+            elif isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
+                of, _, does = dotted(node.iter.func).rpartition(".")
+                if does in ("parameters", "named_parameters") and any(map(_freezes, ast.walk(node))):
+                    file.frozen.add(of)
+
+    def called(self, node: ast.AST) -> Iterator[tuple[File, Function]]:
+        """The functions of the program that calls inside a node may reach, directly or not. They are found by name, so there may
+        be some that are not called."""
+        seen: set[Function] = set()
+        left = [node]
+        while left:
+            for call in calls(left.pop()):
+                name = dotted(call.func).rpartition(".")[2]
+                for name in {name, *self._constructed(name)}:
+                    for file, function in self.functions.get(name, ()):
+                        if function not in seen:
+                            seen.add(function)
+                            left.append(function)
+                            yield file, function
+
+    def _constructed(self, name: str) -> list[str]:
+        return ["__init__", "forward"] if name in self.classes else []
+
+    def callers(self, function: Function) -> Iterator[tuple[File, ast.Call]]:
+        """The calls of a function, found by its name."""
+        for file in self.files:
+            for call in calls(file.tree):
+                if dotted(call.func).rpartition(".")[2] == function.name and function not in file.around(call):
+                    yield file, call
+
+    def mentions(self, pattern: str) -> bool:
+        return any(re.search(pattern, file.text) for file in self.files)
+
+
+def _freezes(node: ast.AST) -> bool:
+    """Whether a statement sets requires_grad to False."""
+    if isinstance(node, ast.Assign):
+        return is_constant(node.value, False) and dotted(node.targets[0]).endswith(".requires_grad")
+    return isinstance(node, ast.Call) and dotted(node.func).endswith(".requires_grad_") and bool(node.args)
+
+
+def dotted(node: Optional[ast.AST]) -> str:
+    """A name such as self.model, or "" if the node is anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def calls(node: ast.AST) -> Iterator[ast.Call]:
+    return (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
+
+
+def names(node: ast.AST) -> set[str]:
+    """The names and dotted names that a node reads or writes."""
+    return {dotted(inner) for inner in ast.walk(node) if isinstance(inner, (ast.Name, ast.Attribute))} - {""}
+
+
+def keyword(call: ast.Call, name: str) -> Optional[ast.expr]:
+    return next((k.value for k in call.keywords if k.arg == name), None)
+
+
+def unpacks(call: ast.Call) -> bool:
+    """Whether a call has arguments that cannot be seen."""
+    return any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args)
+
+
+def is_constant(node: Optional[ast.AST], value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def key_of(node: ast.Subscript) -> ast.AST:
+    """What is between the brackets."""
+    key: ast.AST = node.slice
+    return key.value if type(key).__name__ == "Index" else key  # type: ignore[attr-defined]  # before Python 3.9
+
+
+def targets(statement: ast.AST) -> Iterable[ast.expr]:
+    """What a statement assigns to, with the elements of tuples."""
+    if isinstance(statement, ast.Assign):
+        left = list(statement.targets)
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
+        left = [statement.target]
+    elif isinstance(statement, ast.Delete):
+        left = list(statement.targets)
+    elif isinstance(statement, (ast.With, ast.AsyncWith)):
+        left = [item.optional_vars for item in statement.items if item.optional_vars is not None]
+    else:
+        return
+    while left:
+        target = left.pop()
+        if isinstance(target, (ast.Tuple, ast.List)):
+            left.extend(target.elts)
+        elif isinstance(target, ast.Starred):
+            left.append(target.value)
+        else:
+            yield target
+
+
+def empties(node: ast.AST, name: str, but: Optional[ast.AST] = None) -> bool:
+    """Whether something inside a node assigns to a name, deletes it or its elements, or takes elements out of it."""
+    for inner in ast.walk(node):
+        if inner is but:
+            continue
+        for target in targets(inner):
+            if dotted(target) == name and not _adds(inner, name):
+                return True
+            if isinstance(target, ast.Subscript) and dotted(target.value) == name:
+                if isinstance(inner, ast.Delete) or isinstance(key_of(target), ast.Slice):
+                    return True
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+            on = inner.func.value
+            while isinstance(on, ast.Subscript):
+                on = on.value
+            if dotted(on) == name and inner.func.attr in ("clear", "pop", "popleft", "popitem", "remove", "zero_", "fill_"):
+                return True
+    return False
+
+
+def _adds(statement: ast.AST, name: str) -> bool:
+    """Whether a statement adds something to what is there already."""
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.op, ast.Add)
+    value = getattr(statement, "value", None)
+    return isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and name in (dotted(value.left), dotted(value.right))
+
+
+def is_loss(file: File, name: str) -> bool:
+    """Whether a name is that of a function or module that computes a loss."""
+    return name in file.losses or bool(_IS_A_LOSS.search(name))
+
+
+def is_optimizer(file: File, name: str) -> bool:
+    return name in file.optimizers or ("opt" in name.lower().rpartition(".")[2] and "sched" not in name.lower())
+
+
+def without_gradients(function: ast.AST) -> bool:
+    """Whether a function is decorated so that it computes no gradients."""
+    return any(
+        WITHOUT_GRADIENTS.search(ast.dump(decorator)) for decorator in getattr(function, "decorator_list", ())
+    )

@@ -1,0 +1,175 @@
+"""Rules about what is loaded, from where and to where."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from typing import Optional
+
+from . import code
+from .code import FUNCTION, File, Finding, Program, dotted
+
+_CHECKPOINT = re.compile(r"check_?point|ckpt|resume|pretrain|state_?dict|weights|snapshot|best_model", re.I)
+_USES_CUDA = r"""\.cuda\(|["']cuda(:\d+)?["']"""
+
+
+def gpu_in_loader(program: Program) -> Iterator[Finding]:
+    """Samples are moved to the GPU where they are loaded."""
+    for file in program.files:
+        for place, what in _loaders(file):
+            for call in code.calls(place):
+                if _moves(file, call):
+                    text = file.source(call.func.value) if isinstance(call.func, ast.Attribute) else "the tensor"
+                    yield Finding(
+                        "gpu-in-loader",
+                        file.path,
+                        call.lineno,
+                        f"{what} puts data on the GPU: each worker of a loader that does this needs a CUDA context of its own, which takes hundreds of MiB",
+                        f"return {text} as it is, and move the batch in the training loop: batch.to(device, non_blocking=True)",
+                    )
+                    break
+
+
+def _loaders(file: File) -> Iterator[tuple[ast.AST, str]]:
+    """The functions that a loader calls."""
+    collate: set[str] = set()
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.ClassDef) and any(re.search(r"Dataset$|VisionDataset|ImageFolder", dotted(b)) for b in node.bases):
+            for inner in node.body:
+                if isinstance(inner, FUNCTION) and inner.name in ("__getitem__", "__getitems__"):
+                    yield inner, f"{node.name}.{inner.name}"
+        elif isinstance(node, ast.Call) and dotted(node.func).endswith("DataLoader"):
+            given = code.keyword(node, "collate_fn")
+            if isinstance(given, ast.Lambda):
+                yield given, "collate_fn"
+            elif dotted(given):
+                collate.add(dotted(given).rpartition(".")[2])
+    for node in ast.walk(file.tree):
+        if isinstance(node, FUNCTION) and node.name in collate:
+            yield node, node.name
+
+
+def _moves(file: File, call: ast.Call) -> bool:
+    """Whether a call plainly puts a tensor on a GPU."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "cuda":
+        return dotted(call.func) != "torch.cuda"
+    if call.func.attr == "to" and call.args:
+        return _is_gpu(file, call.args[0])
+    device = code.keyword(call, "device")
+    return device is not None and _is_gpu(file, device)
+
+
+def _is_gpu(file: File, node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value.startswith("cuda")
+    if isinstance(node, ast.Call):
+        return dotted(node.func).endswith("device") and bool(node.args) and _is_gpu(file, node.args[0])
+    if isinstance(node, ast.IfExp):
+        return _is_gpu(file, node.body) or _is_gpu(file, node.orelse)
+    name = dotted(node)
+    if not name:
+        return False
+    made = [
+        other.value
+        for other in ast.walk(file.tree)
+        if isinstance(other, ast.Assign) and name in map(dotted, code.targets(other)) and not dotted(other.value)
+    ]
+    if made:
+        return any(_is_gpu(file, value) for value in made)
+    return name.rpartition(".")[2] == "device" and bool(re.search(_USES_CUDA, file.text))
+
+
+def loaded_to_gpu(program: Program) -> Iterator[Finding]:
+    """A checkpoint is loaded to the device from which it was saved."""
+    if not program.mentions(_USES_CUDA):
+        return
+    for file in program.files:
+        loads = [call for call in code.calls(file.tree) if dotted(call.func) == "torch.load" and call.args and not code.unpacks(call)]
+        mapped = [call for call in loads if len(call.args) > 1 or code.keyword(call, "map_location") is not None]
+        elsewhere = {file.source(call.args[0]) for call in mapped}
+        by_function: dict[Optional[ast.AST], list[ast.Call]] = {}
+        for call in loads:
+            if call not in mapped and file.source(call.args[0]) not in elsewhere and _is_checkpoint(file, call):
+                by_function.setdefault(file.function(call), []).append(call)
+        for first, *more in by_function.values():
+            lines = ", ".join(str(call.lineno) for call in more)
+            yield Finding(
+                "load-without-map-location",
+                file.path,
+                first.lineno,
+                "each tensor of the checkpoint is loaded to the GPU that it was saved from, beside the model's; if there are several processes, all load to the same GPU"
+                + (f" (also in line {lines})" if lines else ""),
+                f'torch.load({file.source(first.args[0])}, map_location="cpu")',
+            )
+
+
+def _is_checkpoint(file: File, call: ast.Call) -> bool:
+    if _CHECKPOINT.search(file.source(call.args[0])):
+        return True
+    for outer in file.around(call):
+        if isinstance(outer, ast.Call) and dotted(outer.func).endswith("load_state_dict"):
+            return True
+        if isinstance(outer, ast.Assign):
+            name = dotted(outer.targets[0])
+            within = file.function(call) or file.tree
+            return any(
+                isinstance(other.func, ast.Attribute) and other.func.attr == "load_state_dict"
+                and any(name in code.names(argument) for argument in other.args)
+                for other in code.calls(within)
+            )
+        if isinstance(outer, ast.stmt):
+            return False
+    return False
+
+
+def kept_gradients(program: Program) -> Iterator[Finding]:
+    """Gradients are filled with zeros in place of being released."""
+    if program.mentions(r"CUDAGraph|cuda\.graph\(|make_graphed_callables"):
+        return
+    for file in program.files:
+        if any(_writes_gradients(node) for node in ast.walk(file.tree)):
+            continue
+        for call in code.calls(file.tree):
+            if not isinstance(call.func, ast.Attribute) or call.func.attr != "zero_grad":
+                continue
+            given = code.keyword(call, "set_to_none") or (call.args[0] if call.args else None)
+            if code.is_constant(given, False):
+                yield Finding(
+                    "gradients-not-released",
+                    file.path,
+                    call.lineno,
+                    "set_to_none=False keeps the memory of all gradients, filled with zeros, during the forward pass",
+                    f"{file.source(call.func)}()",
+                )
+
+
+def _writes_gradients(node: ast.AST) -> bool:
+    """Whether a statement gives a parameter a gradient, for which there has to be memory."""
+    gives = not isinstance(node, ast.Delete) and not code.is_constant(getattr(node, "value", None), None)
+    return gives and any(isinstance(t, ast.Attribute) and t.attr == "grad" for t in code.targets(node))
+
+
+def rules(cpus: Optional[int]) -> list[Callable[[Program], Iterator[Finding]]]:
+    """The rules of this file. ``cpus`` is the number of processors of the machine, if that is known."""
+
+    def many_workers(program: Program) -> Iterator[Finding]:
+        for file in program.files:
+            for call in code.calls(file.tree):
+                workers = code.keyword(call, "num_workers")
+                if not dotted(call.func).endswith("DataLoader") or not isinstance(workers, ast.Constant):
+                    continue
+                if not code.is_constant(code.keyword(call, "pin_memory"), True) or type(workers.value) is not int:
+                    continue
+                if cpus is not None and workers.value > 2 * cpus:
+                    yield Finding(
+                        "many-workers",
+                        file.path,
+                        call.lineno,
+                        f"{workers.value} loader workers on {cpus} processors: each holds batches in the host's shared memory, and with pin_memory they are copied into pages that cannot be swapped",
+                        f"num_workers={cpus}",
+                    )
+
+    return [gpu_in_loader, loaded_to_gpu, kept_gradients, many_workers]
