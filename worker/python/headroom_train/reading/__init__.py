@@ -22,13 +22,16 @@ def findings(files: Mapping[str, str], cpus: Optional[int] = None) -> list[Findi
     """What is found in Python files, which are given by path. The list is in the order of the files, and in each
     by line. ``cpus`` is the number of processors of the machine, if that is known. A file that cannot be
     parsed is left out."""
-    from . import evaluation, loading, steps
+    from . import evaluation, gradients, keeping, loading
     from .code import Program
 
     program = Program(files)
-    found = {}
-    for rule in (*steps.RULES, *evaluation.RULES, *loading.rules(cpus)):
-        for finding in rule(program):
-            found.setdefault((finding.rule, finding.file, finding.line), finding)
+    found: dict[tuple[str, str, int], Finding] = {}
+    for rule in (*keeping.RULES, *gradients.RULES, *evaluation.RULES, *loading.rules(cpus)):
+        try:
+            for finding in rule(program):
+                found.setdefault((finding.rule, finding.file, finding.line), finding)
+        except RecursionError:  # an expression or a chain of statements that nobody has written by hand
+            continue
     order = {path: i for i, path in enumerate(files)}
     return sorted(found.values(), key=lambda f: (order[f.file], f.line, f.rule))

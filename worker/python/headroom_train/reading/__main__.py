@@ -7,7 +7,7 @@ import os
 import sys
 
 from . import findings
-from .local import script_of, sources
+from .local import UNREADABLE, script_of, sources
 
 
 def main(words: list[str]) -> None:
@@ -17,7 +17,7 @@ def main(words: list[str]) -> None:
         return
     try:
         files = sources(script, roots)
-    except (OSError, SyntaxError, ValueError, RecursionError) as e:
+    except UNREADABLE as e:
         print(json.dumps({"why": f"{script}: {getattr(e, 'strerror', None) or getattr(e, 'msg', None) or e}"}))
         return
     found = [finding._asdict() for finding in findings(files, os.cpu_count())]

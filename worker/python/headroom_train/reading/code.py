@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
+
+if TYPE_CHECKING:
+    from .flow import Flow
 
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 Loop = Union[ast.For, ast.AsyncFor, ast.While]
@@ -35,6 +38,10 @@ class File:
         self.tree = ast.parse(text)
         self.lines = text.encode().splitlines()
         self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self.owners: list[ast.AST] = [
+            node for node in ast.walk(self.tree) if isinstance(node, FUNCTION) and self.function(node) is None
+        ]
+        self.owners.insert(0, self.tree)  # what has statements of its own
         self.modules: set[str] = set()  # names of what is a torch.nn.Module
         self.frozen: set[str] = set()  # of those whose parameters need no gradients
         self.losses: set[str] = set()
@@ -63,7 +70,10 @@ class File:
         """The loops of a node's function whose bodies it is in, innermost first."""
         found: list[Loop] = []
         for outer in self.around(node):
-            if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and self.function(outer) is None:
+            if (
+                isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+                and self.function(outer) is None
+            ):
                 break
             if isinstance(outer, LOOP):
                 found.append(outer)
@@ -75,10 +85,17 @@ class Program:
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files: list[File] = []
+        self.flows: dict[ast.AST, Optional[Flow]] = {}  # by function or module
+        self.consumed: dict[str, set[str]] = {}  # names of variables from which losses are computed, by file
         for path, text in files.items():
             try:
                 self.files.append(File(path, text))
-            except (SyntaxError, ValueError, RecursionError):  # another version of Python, or no Python at all
+            except (
+                SyntaxError,
+                ValueError,
+                RecursionError,
+                MemoryError,
+            ):  # another version of Python, or no Python at all
                 continue
         self.functions: dict[str, list[tuple[File, Function]]] = {}
         self.classes: dict[str, ast.ClassDef] = {}
@@ -107,7 +124,10 @@ class Program:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
                 of = dotted(node.value.func)
                 for target in map(dotted, node.targets if isinstance(node, ast.Assign) else [node.target]):
-                    if re.search(r"(^|\.)optim\.\w+$|^(SGD|Adam|AdamW|RMSprop|Adagrad)$", of) and "lr_scheduler" not in of:
+                    if (
+                        re.search(r"(^|\.)optim\.\w+$|^(SGD|Adam|AdamW|RMSprop|Adagrad)$", of)
+                        and "lr_scheduler" not in of
+                    ):
                         file.optimizers.add(target)
                     elif re.search(r"(^|\.)nn\.\w+Loss$|^\w+Loss$", of):
                         file.losses.add(target)
@@ -119,9 +139,12 @@ class Program:
                 of, does = dotted(node.func.value), node.func.attr
                 if of in ("", "self"):
                     continue
-                if does in ("eval", "parameters", "named_parameters") and not node.args:
-                    file.modules.add(of)
-                elif does == "train" and (not node.args or isinstance(node.args[0], ast.Constant)):
+                if (
+                    does in ("eval", "parameters", "named_parameters")
+                    and not node.args
+                    or does == "train"
+                    and (not node.args or isinstance(node.args[0], ast.Constant))
+                ):
                     file.modules.add(of)
                 elif does == "requires_grad_" and node.args and is_constant(node.args[0], False):
                     file.frozen.add(of)
@@ -131,22 +154,19 @@ class Program:
                     file.frozen.add(of)
 
     def called(self, node: ast.AST) -> Iterator[tuple[File, Function]]:
-        """The functions of the program that calls inside a node may reach, directly or not. They are found by name, so there may
-        be some that are not called."""
+        """The functions of the program that calls inside a node may reach, directly or not. They are found by name,
+        so there may be some that are not called."""
         seen: set[Function] = set()
         left = [node]
         while left:
             for call in calls(left.pop()):
-                name = dotted(call.func).rpartition(".")[2]
-                for name in {name, *self._constructed(name)}:
+                last = dotted(call.func).rpartition(".")[2]
+                for name in (last, "__init__", "forward") if last in self.classes else (last,):
                     for file, function in self.functions.get(name, ()):
                         if function not in seen:
                             seen.add(function)
                             left.append(function)
                             yield file, function
-
-    def _constructed(self, name: str) -> list[str]:
-        return ["__init__", "forward"] if name in self.classes else []
 
     def callers(self, function: Function) -> Iterator[tuple[File, ast.Call]]:
         """The calls of a function, found by its name."""
@@ -164,6 +184,13 @@ def _freezes(node: ast.AST) -> bool:
     if isinstance(node, ast.Assign):
         return is_constant(node.value, False) and dotted(node.targets[0]).endswith(".requires_grad")
     return isinstance(node, ast.Call) and dotted(node.func).endswith(".requires_grad_") and bool(node.args)
+
+
+def parameters(function: Function) -> set[str]:
+    """The names of a function's parameters."""
+    a = function.args
+    every = [*a.args, *a.kwonlyargs, *a.posonlyargs, a.vararg, a.kwarg]
+    return {argument.arg for argument in every if argument is not None}
 
 
 def dotted(node: Optional[ast.AST]) -> str:
@@ -225,22 +252,23 @@ def targets(statement: ast.AST) -> Iterable[ast.expr]:
             yield target
 
 
-def empties(node: ast.AST, name: str, but: Optional[ast.AST] = None) -> bool:
+_TAKES = {"clear", "pop", "popleft", "popitem", "remove", "zero_", "fill_"}
+
+
+def empties(node: ast.AST, name: str) -> bool:
     """Whether something inside a node assigns to a name, deletes it or its elements, or takes elements out of it."""
     for inner in ast.walk(node):
-        if inner is but:
-            continue
         for target in targets(inner):
             if dotted(target) == name and not _adds(inner, name):
                 return True
-            if isinstance(target, ast.Subscript) and dotted(target.value) == name:
-                if isinstance(inner, ast.Delete) or isinstance(key_of(target), ast.Slice):
-                    return True
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+            elements = isinstance(target, ast.Subscript) and dotted(target.value) == name
+            if elements and (isinstance(inner, ast.Delete) or isinstance(key_of(target), ast.Slice)):  # type: ignore[arg-type]
+                return True
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _TAKES:
             on = inner.func.value
             while isinstance(on, ast.Subscript):
                 on = on.value
-            if dotted(on) == name and inner.func.attr in ("clear", "pop", "popleft", "popitem", "remove", "zero_", "fill_"):
+            if dotted(on) == name:
                 return True
     return False
 
@@ -250,12 +278,16 @@ def _adds(statement: ast.AST, name: str) -> bool:
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.op, ast.Add)
     value = getattr(statement, "value", None)
-    return isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and name in (dotted(value.left), dotted(value.right))
+    return (
+        isinstance(value, ast.BinOp)
+        and isinstance(value.op, ast.Add)
+        and name in (dotted(value.left), dotted(value.right))
+    )
 
 
 def is_loss(file: File, name: str) -> bool:
     """Whether a name is that of a function or module that computes a loss."""
-    return name in file.losses or bool(_IS_A_LOSS.search(name))
+    return bool(name) and (name in file.losses or bool(_IS_A_LOSS.search(name)))
 
 
 def is_optimizer(file: File, name: str) -> bool:
@@ -264,6 +296,4 @@ def is_optimizer(file: File, name: str) -> bool:
 
 def without_gradients(function: ast.AST) -> bool:
     """Whether a function is decorated so that it computes no gradients."""
-    return any(
-        WITHOUT_GRADIENTS.search(ast.dump(decorator)) for decorator in getattr(function, "decorator_list", ())
-    )
+    return any(WITHOUT_GRADIENTS.search(ast.dump(decorator)) for decorator in getattr(function, "decorator_list", ()))

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from . import code
-from .code import FUNCTION, LOOP, File, Finding, Program, dotted
-from .flow import Evaluated, Flow, flow_of, flows
+from .code import FUNCTION, LOOP, File, Finding, Loop, Program, dotted
+from .flow import Evaluated, Flow, flows
 
 
 def with_gradients(program: Program) -> Iterator[Finding]:
@@ -27,13 +27,16 @@ def with_gradients(program: Program) -> Iterator[Finding]:
                 "evaluation-with-gradients",
                 flow.file.path,
                 event.node.lineno,
-                f"{event.model} is evaluated with gradients: autograd keeps the activations of every layer for a backward pass that never comes",
+                f"{event.model} is evaluated with gradients: autograd keeps the activations of every layer "
+                "for a backward pass that never comes",
                 f"with torch.no_grad(): around the loop in line {loop.lineno}",
             )
 
 
-def _is_over_data(event: Evaluated, loop: ast.AST) -> bool:
+def _is_over_data(event: Evaluated, loop: Loop) -> bool:
     """Whether the model is called with something that is another in each round."""
+    if isinstance(loop.body[-1], (ast.Break, ast.Return)):
+        return False  # there is one round
     changes = {dotted(t) for inner in ast.walk(loop) for t in code.targets(inner)}
     given = [*event.node.args, *(k.value for k in event.node.keywords)]
     return any(changes & code.names(argument) for argument in given)
@@ -44,7 +47,12 @@ def _computes_gradients(program: Program, flow: Flow, loop: ast.AST) -> bool:
     function = flow.owner if isinstance(flow.owner, FUNCTION) else loop
     for node in [function, *(f for _, f in program.called(loop))]:
         for inner in ast.walk(node):
-            if isinstance(inner, ast.Attribute) and inner.attr in ("requires_grad", "requires_grad_", "grad", "enable_grad"):
+            if isinstance(inner, ast.Attribute) and inner.attr in (
+                "requires_grad",
+                "requires_grad_",
+                "grad",
+                "enable_grad",
+            ):
                 return True
             if isinstance(inner, ast.keyword) and inner.arg == "requires_grad":
                 return True
@@ -88,4 +96,3 @@ def _is_quiet(program: Program, file: File, node: ast.AST, depth: int) -> bool:
 
 
 RULES = (with_gradients,)
-__all__ = ["RULES", "flow_of"]

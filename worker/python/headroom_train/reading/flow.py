@@ -13,21 +13,33 @@ from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 from . import code
-from .code import FUNCTION, LOOP, WITHOUT_GRADIENTS, File, Function, Loop, Program, dotted
+from .code import FUNCTION, WITHOUT_GRADIENTS, File, Function, Loop, Program, dotted
 
 # Methods whose results are computed with gradients from what they are called on.
 _KEEPS = set(
-    """mean sum view reshape squeeze unsqueeze float half double bfloat16 cpu cuda to log exp softmax log_softmax sigmoid
-    tanh relu permute transpose flatten contiguous clone norm pow sqrt abs square clamp mul div add sub expand type""".split()
+    """mean sum view reshape squeeze unsqueeze float half double bfloat16 cpu cuda to log exp softmax log_softmax
+    sigmoid tanh relu permute transpose flatten contiguous clone norm pow sqrt abs square clamp mul div add
+    sub expand type""".split()
 )
 # Functions of torch and torch.nn.functional whose results have none.
 _NO_GRADIENT = set(
-    """argmax argmin argsort tensor zeros ones zeros_like ones_like rand randn randint arange eq ne gt lt ge le isnan isinf
-    isfinite no_grad one_hot topk sort max min device empty empty_like full full_like manual_seed save load sign round
+    """argmax argmin argsort tensor zeros ones zeros_like ones_like rand randn randint arange eq ne gt lt ge le isnan
+    isinf isfinite no_grad one_hot topk sort max min device empty empty_like full full_like manual_seed save load sign
+    round
     is_tensor numel sum_to_size allclose equal count_nonzero nonzero""".split()
 )
-_PARTS = {"loss", "logits", "last_hidden_state", "pooler_output", "sample", "prediction", "T", "mT"}  # of a model's result
+_PARTS = {
+    "loss",
+    "logits",
+    "last_hidden_state",
+    "pooler_output",
+    "sample",
+    "prediction",
+    "T",
+    "mT",
+}  # of a model's result
 _ENGINE = re.compile(r"autograd|accelerator|fabric|engine|strategy|trainer|scaler|(^|\.)self$|amp|optim", re.I)
+_PUTS = ("append", "add", "extend", "appendleft", "insert")
 _HARMLESS = set("print len float int str bool repr round isinstance format type id hash".split())
 
 
@@ -46,19 +58,25 @@ class Value:
         self.names: set[str] = set()  # of the variables that hold it
         self.marked = False  # backward is called on it
 
-    def gradients(self) -> bool:
-        """Whether it certainly carries gradients."""
-        if self.marked or self.how == "output":
-            return True
-        if self.how in ("keeps", "several"):
-            return any(part.gradients() for part in self.parts)
-        return self.how == "join" and bool(self.parts) and all(part.gradients() for part in self.parts)
+    def gradients(self, known: Optional[dict[int, bool]] = None) -> bool:
+        """Whether it certainly carries gradients. ``known`` has the answers that are known already: without them,
+        each branch of a script would double the time."""
+        known = {} if known is None else known
+        if id(self) not in known:
+            known[id(self)] = self.marked or self.how == "output"
+            if not known[id(self)] and self.how in ("keeps", "several"):
+                known[id(self)] = any(part.gradients(known) for part in self.parts)
+            elif not known[id(self)] and self.how == "join" and self.parts:
+                known[id(self)] = all(part.gradients(known) for part in self.parts)
+        return known[id(self)]
 
     def mark(self) -> None:
         """Notes that backward is called on it."""
+        if self.marked:
+            return
         self.marked = True
         tensors = [part for part in self.parts if part.how != "number"]
-        if self.how == "join" or self.how == "keeps" and len(tensors) == 1:
+        if self.how == "join" or (self.how == "keeps" and len(tensors) == 1):
             for part in tensors:
                 part.mark()
 
@@ -72,22 +90,28 @@ class Value:
                 left.extend(value.parts)
                 yield value
 
-    def sources(self) -> Iterator[Value]:
+    def sources(self) -> list[Value]:
         """The values without which it would carry no gradients."""
-        if self.marked or self.how == "output":
-            yield self
-        elif self.gradients():
-            for part in self.parts:
-                yield from part.sources()
+        known: dict[int, bool] = {}
+        found, seen, left = [], set(), [self]
+        while left:
+            value = left.pop(0)
+            if id(value) in seen or not value.gradients(known):
+                continue
+            seen.add(id(value))
+            if value.marked or value.how == "output":
+                found.append(value)
+            else:
+                left.extend(value.parts)
+        return found
 
 
 class Backward(NamedTuple):
     """A place where gradients are computed."""
 
-    node: ast.Call
+    own: Optional[ast.Call]  # of a tensor's own backward, if it is one
     value: Optional[Value]  # None in a function that is called
     loops: tuple[ast.AST, ...]
-    plain: bool  # a tensor's own backward
     goes_on: bool = False  # something is computed from the gradients, with gradients
 
 
@@ -168,8 +192,7 @@ class Flow:
     def _goes_backward(self, value: Value) -> None:
         if value.how in ("several", "join") and not any(p.how in ("output", "keeps", "unknown") for p in value.parts):
             return
-        node = value.node if isinstance(value.node, ast.Call) else ast.Call(value.node, [], [])
-        self.backward.append(Backward(node, value, self.loops, False))
+        self.backward.append(Backward(None, value, self.loops))
         if value.how != "several":
             value.mark()
 
@@ -181,10 +204,7 @@ class Flow:
 
     def _block(self, statements: list[ast.stmt]) -> bool:
         """Reads statements. Returns whether the end of them may be reached."""
-        for statement in statements:
-            if not self._statement(statement):
-                return False
-        return True
+        return all(self._statement(statement) for statement in statements)
 
     def _statement(self, node: ast.stmt) -> bool:
         method = getattr(self, "_" + type(node).__name__.lower(), None)
@@ -329,10 +349,17 @@ class Flow:
     def _functiondef(self, node: Function) -> None:
         if self.owner is self.file.tree or isinstance(self.owner, ast.ClassDef):
             return
-        env, returned, quiet = dict(self.env), self.returned, self.quiet  # such as the closure of LBFGS
+        env, modes, returned, quiet = (
+            dict(self.env),
+            dict(self.modes),
+            self.returned,
+            self.quiet,
+        )  # such as the closure of LBFGS
         self.returned, self.quiet = [], quiet + code.without_gradients(node)
+        for name in code.parameters(node):
+            self.env.pop(name, None)
         self._block(node.body)
-        self.env, self.returned, self.quiet = env, returned, quiet
+        self.env, self.modes, self.returned, self.quiet = env, modes, returned, quiet
 
     _asyncfunctiondef = _functiondef
 
@@ -414,7 +441,9 @@ class Flow:
 
     def _value_unaryop(self, node: ast.UnaryOp) -> Value:
         operand = self.value(node.operand)
-        return self._made("number" if operand.how == "number" or isinstance(node.op, ast.Not) else "keeps", node, operand)
+        return self._made(
+            "number" if operand.how == "number" or isinstance(node.op, ast.Not) else "keeps", node, operand
+        )
 
     def _value_ifexp(self, node: ast.IfExp) -> Value:
         self.value(node.test)
@@ -454,20 +483,22 @@ class Flow:
             return self._called_backward(node, on, arguments)
         if name.endswith("autograd.grad") or name == "grad":
             return self._differentiated(node, arguments)
-        if does in ("append", "add", "extend", "appendleft", "insert") and arguments and isinstance(node.func, ast.Attribute):
+        if isinstance(node.func, ast.Attribute) and does in _PUTS and node.args:
             statement = self.file.parents.get(node)
             if isinstance(statement, ast.Expr):
-                self._keep(statement, node.func.value, True, node.args[-1], arguments[-1])
+                self._keep(statement, node.func.value, True, node.args[-1], arguments[len(node.args) - 1])
         if does == "set_grad_enabled":
             self.quiet = 0 if node.args and code.is_constant(node.args[0], True) else 1
         if on is not None and does in ("eval", "train") and name.count("."):
-            self.modes[name.rpartition(".")[0]] = "eval" if does == "eval" or node.args and code.is_constant(node.args[0], False) else "train"
+            self.modes[name.rpartition(".")[0]] = (
+                "eval" if does == "eval" or node.args and code.is_constant(node.args[0], False) else "train"
+            )
         return self._result(node, name, does, on, arguments)
 
     def _result(self, node: ast.Call, name: str, does: str, on: Optional[Value], arguments: list[Value]) -> Value:
-        if name in self.file.modules and not is_like_a_loss(self.file, name):
+        if name in self.file.modules and not code.is_loss(self.file, name):
             return self._of_model(node, name, arguments)
-        if is_like_a_loss(self.file, name):
+        if code.is_loss(self.file, name):
             return self._made("keeps", node, *arguments)
         if isinstance(node.func, ast.Call) and re.search(r"nn\.\w*Loss$", dotted(node.func.func)):
             return self._made("keeps", node, *arguments)
@@ -515,13 +546,18 @@ class Flow:
         if flow is None:
             return self._made("unknown", node)
         if flow.backward and not flow.steps_itself:
-            self.backward.append(Backward(node, None, self.loops, False))
+            self.backward.append(Backward(None, None, self.loops))
         if flow.returned and all(v.how == "several" for v in flow.returned):
             several = [list(v.parts) for v in flow.returned]
             if len({len(parts) for parts in several}) == 1:
-                return self._several(node, [self._made("join", node, *column) for column in zip(*several)])
+                results = [self._made("join", node, *column) for column in zip(*several)]
+                for result in results:
+                    result.marked = bool(flow.backward) and result.gradients()
+                return self._several(node, results)
         if flow.returned and flow.backward and all(v.gradients() for v in flow.returned):
-            return self._made("join", node, *flow.returned)
+            result = self._made("join", node, *flow.returned)
+            result.marked = True  # it is made anew by each call
+            return result
         return self._made("unknown", node)
 
     def _called_backward(self, node: ast.Call, on: Optional[Value], arguments: list[Value]) -> Value:
@@ -531,7 +567,7 @@ class Flow:
             value, plain = arguments[0], receiver == "torch.autograd"
         if value is not None:
             value.mark()
-        self.backward.append(Backward(node, value, self.loops, plain))
+        self.backward.append(Backward(node if plain else None, value, self.loops))
         return self._made("number", node)
 
     def _differentiated(self, node: ast.Call, arguments: list[Value]) -> Value:
@@ -539,34 +575,22 @@ class Flow:
         goes_on = create is not None and not code.is_constant(create, False)
         if arguments:
             arguments[0].mark()
-            self.backward.append(Backward(node, arguments[0], self.loops, False, goes_on))
+            self.backward.append(Backward(None, arguments[0], self.loops, goes_on))
         return self._made("keeps" if goes_on else "unknown", node, *arguments)
-
-
-def is_like_a_loss(file: File, name: str) -> bool:
-    return bool(name) and code.is_loss(file, name)
-
-
-_FLOWS = "_flows"
 
 
 def flow_of(program: Program, file: File, owner: ast.AST) -> Optional[Flow]:
     """The flow of a function or of a module, read once; None while it is being read, as in a recursion."""
-    known: dict[ast.AST, Optional[Flow]] = program.__dict__.setdefault(_FLOWS, {})
-    if owner not in known:
-        known[owner] = None
-        known[owner] = Flow(program, file, owner)
-    return known[owner]
+    if owner not in program.flows:
+        program.flows[owner] = None
+        program.flows[owner] = Flow(program, file, owner)
+    return program.flows[owner]
 
 
 def flows(program: Program) -> Iterator[Flow]:
     """The flows of all functions that are in no other function, and of the modules themselves."""
     for file in program.files:
-        for owner in ast.walk(file.tree):
-            if isinstance(owner, ast.Module) or isinstance(owner, FUNCTION) and file.function(owner) is None:
-                flow = flow_of(program, file, owner)
-                if flow is not None:
-                    yield flow
-
-
-__all__ = ["FUNCTION", "LOOP", "Backward", "Flow", "Kept", "Summed", "Value", "flow_of", "flows"]
+        for owner in file.owners:
+            flow = flow_of(program, file, owner)
+            if flow is not None:
+                yield flow

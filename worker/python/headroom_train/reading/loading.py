@@ -10,7 +10,6 @@ from typing import Optional
 from . import code
 from .code import FUNCTION, File, Finding, Program, dotted
 
-_CHECKPOINT = re.compile(r"check_?point|ckpt|resume|pretrain|state_?dict|weights|snapshot|best_model", re.I)
 _USES_CUDA = r"""\.cuda\(|["']cuda(:\d+)?["']"""
 
 
@@ -25,8 +24,9 @@ def gpu_in_loader(program: Program) -> Iterator[Finding]:
                         "gpu-in-loader",
                         file.path,
                         call.lineno,
-                        f"{what} puts data on the GPU: each worker of a loader that does this needs a CUDA context of its own, which takes hundreds of MiB",
-                        f"return {text} as it is, and move the batch in the training loop: batch.to(device, non_blocking=True)",
+                        f"{what} puts data on the GPU: each worker of a loader that does this needs "
+                        "a CUDA context of its own, which takes hundreds of MiB",
+                        f"{text} as it is; in the training loop: batch.to(device, non_blocking=True)",
                     )
                     break
 
@@ -35,7 +35,9 @@ def _loaders(file: File) -> Iterator[tuple[ast.AST, str]]:
     """The functions that a loader calls."""
     collate: set[str] = set()
     for node in ast.walk(file.tree):
-        if isinstance(node, ast.ClassDef) and any(re.search(r"Dataset$|VisionDataset|ImageFolder", dotted(b)) for b in node.bases):
+        if isinstance(node, ast.ClassDef) and any(
+            re.search(r"Dataset$|VisionDataset|ImageFolder", dotted(b)) for b in node.bases
+        ):
             for inner in node.body:
                 if isinstance(inner, FUNCTION) and inner.name in ("__getitem__", "__getitems__"):
                     yield inner, f"{node.name}.{inner.name}"
@@ -87,8 +89,12 @@ def loaded_to_gpu(program: Program) -> Iterator[Finding]:
     if not program.mentions(_USES_CUDA):
         return
     for file in program.files:
-        loads = [call for call in code.calls(file.tree) if dotted(call.func) == "torch.load" and call.args and not code.unpacks(call)]
-        mapped = [call for call in loads if len(call.args) > 1 or code.keyword(call, "map_location") is not None]
+        loads = [
+            call
+            for call in code.calls(file.tree)
+            if dotted(call.func) == "torch.load" and call.args and not code.unpacks(call)
+        ]
+        mapped = [c for c in loads if len(c.args) > 1 or code.keyword(c, "map_location") or code.keyword(c, "mmap")]
         elsewhere = {file.source(call.args[0]) for call in mapped}
         by_function: dict[Optional[ast.AST], list[ast.Call]] = {}
         for call in loads:
@@ -100,29 +106,35 @@ def loaded_to_gpu(program: Program) -> Iterator[Finding]:
                 "load-without-map-location",
                 file.path,
                 first.lineno,
-                "each tensor of the checkpoint is loaded to the GPU that it was saved from, beside the model's; if there are several processes, all load to the same GPU"
+                "each tensor of the checkpoint is loaded to the GPU that it was saved from, beside the model's; "
+                "if there are several processes, all load to the same GPU"
                 + (f" (also in line {lines})" if lines else ""),
                 f'torch.load({file.source(first.args[0])}, map_location="cpu")',
             )
 
 
 def _is_checkpoint(file: File, call: ast.Call) -> bool:
-    if _CHECKPOINT.search(file.source(call.args[0])):
-        return True
+    """Whether what is loaded goes into a model or an optimizer."""
     for outer in file.around(call):
-        if isinstance(outer, ast.Call) and dotted(outer.func).endswith("load_state_dict"):
+        if isinstance(outer, ast.Call) and _loads_state(outer):
             return True
-        if isinstance(outer, ast.Assign):
-            name = dotted(outer.targets[0])
+        if isinstance(outer, (ast.Assign, ast.AnnAssign)):
+            loaded = {dotted(target) for target in code.targets(outer)} - {""}
             within = file.function(call) or file.tree
             return any(
-                isinstance(other.func, ast.Attribute) and other.func.attr == "load_state_dict"
-                and any(name in code.names(argument) for argument in other.args)
+                _loads_state(other) and any(loaded & code.names(argument) for argument in other.args)
                 for other in code.calls(within)
             )
         if isinstance(outer, ast.stmt):
             return False
     return False
+
+
+def _loads_state(call: ast.Call) -> bool:
+    """Whether a call gives a model or an optimizer its state. That of a scaler or a schedule is a few numbers."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
+        return False
+    return not re.search("scaler|sched|sampler|loader|ema_decay", dotted(call.func), re.I)
 
 
 def kept_gradients(program: Program) -> Iterator[Finding]:
@@ -168,7 +180,8 @@ def rules(cpus: Optional[int]) -> list[Callable[[Program], Iterator[Finding]]]:
                         "many-workers",
                         file.path,
                         call.lineno,
-                        f"{workers.value} loader workers on {cpus} processors: each holds batches in the host's shared memory, and with pin_memory they are copied into pages that cannot be swapped",
+                        f"{workers.value} loader workers on {cpus} processors: each holds batches in "
+                        "the host's shared memory, and pin_memory copies them into pages that cannot be swapped",
                         f"num_workers={cpus}",
                     )
 

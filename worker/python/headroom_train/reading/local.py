@@ -10,6 +10,7 @@ from typing import Optional
 
 MOST_FILES = 500
 MOST_BYTES = 1 << 20  # of a file; what is larger was not written by hand
+UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
 _NOT_LOCAL = {"site-packages", "dist-packages"}
 
 
@@ -25,7 +26,7 @@ def sources(script: str, roots: list[str]) -> dict[str, str]:
         try:
             text = _text(path)
             tree = ast.parse(text)
-        except (OSError, SyntaxError, ValueError, RecursionError):
+        except UNREADABLE:
             if path == script:
                 raise
             continue
@@ -62,8 +63,8 @@ def _imported(tree: ast.AST, path: str, roots: list[str]) -> Iterator[str]:
 
 
 def module_files(name: str, roots: list[str], main: bool = False) -> list[str]:
-    """The files that importing a module would execute, the outermost package's first; empty if it is not local. With ``main`` just the
-    one that ``python -m`` runs."""
+    """The files that importing a module would execute, the outermost package's first; empty if it is not local. With
+    ``main`` just the one that ``python -m`` runs."""
     words = name.split(".")
     if not all(words):
         return []
@@ -85,8 +86,8 @@ def _is_local(path: str) -> bool:
 
 
 def script_of(words: list[str]) -> tuple[Optional[str], list[str]]:
-    """The file that ``python SCRIPT`` or ``python -m MODULE`` runs, or None if it is not local, and the folders in which Python would
-    look for modules."""
+    """The file that ``python SCRIPT`` or ``python -m MODULE`` runs, or None if it is not local, and the folders in
+    which Python would look for modules."""
     path = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     if words[0] == "-m":
         roots = [os.getcwd(), *path]

@@ -1,0 +1,265 @@
+"""Rules about what outlives a step: tensors that are put into a container, or added up."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Optional
+
+from . import code
+from .code import LOOP, File, Finding, Program, dotted
+from .flow import Flow, Kept, Summed, Value, flows
+
+
+def kept(program: Program) -> Iterator[Finding]:
+    """A loss or a result of a model is put into a container that outlives the loop of the steps."""
+    used = consumed(program)
+    for flow in flows(program):
+        for event in flow.kept:
+            if event.name in used.get(flow.file.path, ()) or not _is_container(flow, event):
+                continue
+            for loop in reversed(event.loops):
+                if _outlives(flow, event, loop, event.value):
+                    made = _first_source(event.value)
+                    yield Finding(
+                        "kept-tensor",
+                        flow.file.path,
+                        event.node.lineno,
+                        f"{event.name} keeps {made} of every step as a tensor, with what autograd holds of the step",
+                        _without_graph(flow, event, made),
+                    )
+                    break
+
+
+def outlives_epoch(program: Program) -> Iterator[Finding]:
+    """Results of a model that have no gradients any more are kept on the device beyond the epoch."""
+    for flow in flows(program):
+        for event in flow.kept:
+            value, loops = event.value, [loop for loop in event.loops if isinstance(loop, LOOP)]
+            if value.how != "detached" or len(loops) < 2 or not _is_container(flow, event):
+                continue
+            if not any(part.how == "output" for part in value.parts) or not flow.trains(loops[0]):
+                continue
+            if not event.is_list or event.holds is None or set(loops) & set(event.holds.loops):
+                continue
+            if not any(_emptied(flow, event.name, loop) for loop in loops):
+                yield Finding(
+                    "outlives-epoch",
+                    flow.file.path,
+                    event.node.lineno,
+                    f"{event.name} is made before the first epoch and never emptied: "
+                    "it keeps the results of all epochs on the device",
+                    f"{event.name} = [] at the start of each epoch, or .cpu() for what is kept",
+                )
+
+
+def consumed(program: Program) -> dict[str, set[str]]:
+    """The names of variables from which something is computed whose gradients are computed, by file."""
+    found = program.consumed
+    for flow in flows(program) if not found else ():
+        names = found.setdefault(flow.file.path, set())
+        for event in flow.backward:
+            if event.value is not None:
+                for value in event.value.slice():
+                    names |= value.names
+                    names |= code.names(value.node) if isinstance(value.node, (ast.Call, ast.comprehension)) else set()
+    return found
+
+
+def _is_container(flow: Flow, event: Kept) -> bool:
+    """Whether something plainly is a list or dictionary that is not bounded."""
+    if event.holds is not None and event.holds.how != "unknown":
+        holds = (
+            event.holds.how == "container" or event.holds.how == "several" and isinstance(event.holds.node, ast.Dict)
+        )
+        return holds and "maxlen" not in ast.dump(event.holds.node)
+    made = list(_assigned(flow.file, event.name, event.node))
+    if not made or any("maxlen" in ast.dump(value) for value in made):
+        return False
+    return all(
+        isinstance(value, (ast.List, ast.Dict, ast.ListComp))
+        or isinstance(value, ast.Call)
+        and dotted(value.func) in ("list", "dict")
+        for value in made
+    )
+
+
+def _assigned(file: File, name: str, place: ast.AST) -> Iterator[ast.expr]:
+    """What is assigned to an attribute of the object that a method belongs to, or to a variable of the module."""
+    if name.startswith("self."):
+        around: Optional[ast.AST] = next((n for n in file.around(place) if isinstance(n, ast.ClassDef)), None)
+    else:
+        around = file.tree
+        function = file.function(place)
+        if function is not None and (name in code.parameters(function) or "." in name):
+            return
+    if around is None:
+        return
+    for node in ast.walk(around):
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or name not in map(dotted, code.targets(node)):
+            continue
+        if node.value is not None and (name.startswith("self.") or file.function(node) is None):
+            yield node.value
+
+
+def _outlives(flow: Flow, event: Kept, loop: ast.AST, value: Value) -> bool:
+    """Whether a value that is made anew in each round of a loop of steps is kept beyond the loop."""
+    if not value.gradients() or not any(loop in source.loops for source in value.sources()):
+        return False
+    if not flow.trains(loop) or event.holds is not None and loop in event.holds.loops:
+        return False
+    if isinstance(loop, LOOP) and re.search("accum|micro", _head(flow.file, loop)):
+        return False  # a few parts of one step
+    if not event.is_list and not _varies(event, loop):
+        return False
+    return not _emptied(flow, event.name, loop)
+
+
+def _head(file: File, loop: ast.AST) -> str:
+    head = loop.test if isinstance(loop, ast.While) else loop.iter  # type: ignore[attr-defined]
+    return file.source(head)
+
+
+def _varies(event: Kept, loop: ast.AST) -> bool:
+    """Whether the key of an element is another one in each round of a loop."""
+    if not isinstance(event.expression, ast.Subscript):
+        return False
+    key = code.key_of(event.expression)
+    if any(isinstance(node, ast.Mod) for node in ast.walk(key)):
+        return False
+    counted = {dotted(t) for t in code.targets(loop)}
+    for node in ast.walk(loop):
+        if isinstance(node, ast.AugAssign):
+            counted.add(dotted(node.target))
+    return bool(counted & code.names(key))
+
+
+def _emptied(flow: Flow, name: str, loop: ast.AST) -> bool:
+    """Whether a container is emptied or replaced in a loop, or may be: by a function that gets it."""
+    if code.empties(loop, name):
+        return True
+    around = next((n for n in flow.file.around(flow.owner) if isinstance(n, ast.ClassDef)), None)
+    if name.startswith("self.") and around is not None:
+        others = [n for n in around.body if getattr(n, "name", "__init__") != "__init__" and n is not flow.owner]
+        if any(code.empties(other, name) for other in others) or code.empties(flow.owner, name):
+            return True
+    elif flow.owner is not flow.file.tree and "." in name and code.empties(flow.file.tree, name):
+        return True
+    return any(name in map(dotted, call.args) and not _only_reads(call) for call in code.calls(loop))
+
+
+def _only_reads(call: ast.Call) -> bool:
+    name = dotted(call.func)
+    return name in (
+        "print",
+        "len",
+        "sum",
+        "min",
+        "max",
+        "list",
+        "tuple",
+        "sorted",
+        "enumerate",
+        "zip",
+        "str",
+    ) or name.startswith(("np.", "numpy.", "torch.", "plt.", "statistics.", "json."))
+
+
+def _first_source(value: Value) -> str:
+    source = value.sources()[0]
+    return min(source.names, key=len) if source.names else "the result"
+
+
+def _without_graph(flow: Flow, event: Kept, made: str) -> str:
+    """What to write instead of a line that keeps a tensor."""
+    source = event.value.sources()[0]
+    how = ".detach().cpu()" if source.how == "output" and not source.marked else ".item()"
+    if event.is_list and isinstance(event.node, ast.Expr) and isinstance(event.node.value, ast.Call):
+        call = event.node.value
+        inside = _sanitised(flow, event.expression, event.value, how)
+        before = [flow.file.source(a) + ", " for a in call.args[:-1]]
+        return f"{flow.file.source(call.func)}({''.join(before)}{inside})"
+    if isinstance(event.node, ast.Assign) and not event.is_list:
+        right = _sanitised(flow, event.node.value, event.value, how)
+        return f"{flow.file.source(event.expression)} = {right}"
+    if isinstance(event.node, ast.AugAssign):
+        return f"{flow.file.source(event.node.target)} += {_sanitised(flow, event.expression, event.value, how)}"
+    return f"{made}{how} in place of {made}"
+
+
+def _sanitised(flow: Flow, node: ast.expr, value: Value, how: str) -> str:
+    """The text of an expression, with values in place of its tensors."""
+    text = flow.file.source(node)
+    if isinstance(node, ast.BinOp) and len(value.parts) == 2:
+        left, right = value.parts
+        operator = text[len(flow.file.source(node.left)) : len(text) - len(flow.file.source(node.right))]
+        sides = [
+            _sanitised(flow, side, part, how) if part.gradients() else flow.file.source(side)
+            for side, part in ((node.left, left), (node.right, right))
+        ]
+        return operator.join(sides) if "(" not in operator and ")" not in operator else f"({text}){how}"
+    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == len(value.parts):
+        inner = ", ".join(
+            _sanitised(flow, element, part, how) if part.gradients() else flow.file.source(element)
+            for element, part in zip(node.elts, value.parts)
+        )
+        return f"({inner})" if isinstance(node, ast.Tuple) else f"[{inner}]"
+    simple = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return text + how if simple else f"({text}){how}"
+
+
+def summed(program: Program) -> Iterator[Finding]:
+    """The losses of steps are added up as tensors."""
+    used = consumed(program)
+    for flow in flows(program):
+        for event in flow.summed:
+            on = event.target.value if isinstance(event.target, ast.Subscript) else event.target
+            name = dotted(on)
+            if name in used.get(flow.file.path, ()) or not _is_number(flow, event, name):
+                continue
+            if any(_sums(flow, event, name, loop) for loop in event.loops):
+                text = flow.file.source(event.target)
+                right = _sanitised(flow, event.expression, event.value, ".item()")
+                yield Finding(
+                    "summed-tensor",
+                    flow.file.path,
+                    event.node.lineno,
+                    f"{text} is a sum of tensors: its graph grows with every step, and nothing calls backward on it",
+                    f"{text} += {right}",
+                )
+
+
+def _is_number(flow: Flow, event: Summed, name: str) -> bool:
+    """Whether a sum begins as a number or a tensor of zeros."""
+    before = event.before
+    while before is not None and before.how in ("keeps", "join") and before.parts and not before.gradients():
+        before = before.parts[0]
+    if before is not None and before.how != "unknown":
+        return before.how == "number" or before.how in ("container", "several") and isinstance(before.node, ast.Dict)
+    if before is not None and isinstance(before.node, ast.Call):
+        return _zeros(before.node)
+    made = list(_assigned(flow.file, name, event.node))
+    return any(_zeros(value) for value in made)
+
+
+def _zeros(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (int, float))
+    return isinstance(node, ast.Call) and dotted(node.func).startswith(("torch.zeros", "torch.tensor"))
+
+
+def _sums(flow: Flow, event: Summed, name: str, loop: ast.AST) -> bool:
+    if not event.value.gradients() or not any(loop in source.loops for source in event.value.sources()):
+        return False
+    if (
+        not flow.trains(loop)
+        or event.before is not None
+        and event.before.how != "unknown"
+        and loop in event.before.loops
+    ):
+        return False
+    return not _emptied(flow, name, loop)
+
+
+RULES = (kept, outlives_epoch, summed)
