@@ -30,7 +30,7 @@ type Script struct {
 }
 
 // readingMost is how long it may take to read a script. Most take less than a second.
-const readingMost = 20 * time.Second
+var readingMost = 20 * time.Second
 
 // module runs a module of the package, which is in the folder that the first argument names. With -I, nothing
 // of the user's is in the path.

@@ -23,8 +23,8 @@ func checkCommand(u *ui.UI) *cli.Command {
 		Description: `headroom check -- COMMAND starts a PyTorch training command and stops it before
 its optimizer takes a step. The gradients of its first batch are computed both
 as a whole and in pieces, and compared; where pieces would be wrong, headroom
-says why, and what it would do instead. Before that, the script is read for lines
-that take memory without need. FILE is one written by headroom init.
+says why, and what it would do instead. Before that, the script is read for
+lines that take memory without need. FILE is one written by headroom init.
 
 The command runs unchanged until that point, and files written by then are kept.
 Its output goes to stderr. The status is 0 if every backward pass of the step
@@ -51,7 +51,7 @@ func checkAction(u *ui.UI, c *cli.Context) error {
 	}
 	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
 	answer := checked{Command: line.Masked()}
-	if answer.Reading, err = read(c, line); err != nil {
+	if answer.Reading, err = readScript(c, line); err != nil {
 		return err
 	}
 	answer.Found, answer.Why, err = job.Check(c.Context, u, line, readBuild().Version)

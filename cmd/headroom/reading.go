@@ -18,8 +18,8 @@ func readFlags() []cli.Flag {
 	return []cli.Flag{&cli.StringFlag{Name: "sarif", Usage: "write what is read from the script to `FILE`, as SARIF"}}
 }
 
-// read reads the script of the user's command. With --sarif it also writes what was found to a file.
-func read(c *cli.Context, line command.Line) (job.Reading, error) {
+// readScript reads the script of the user's command. With --sarif it also writes what was found to a file.
+func readScript(c *cli.Context, line command.Line) (job.Reading, error) {
 	reading := job.Read(c.Context, line, readBuild().Version)
 	if !isSet(c, "sarif") {
 		return reading, nil
