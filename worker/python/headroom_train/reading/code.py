@@ -16,6 +16,7 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOP = (ast.For, ast.AsyncFor, ast.While)
 
 WITHOUT_GRADIENTS = re.compile(r"no_grad|inference_mode|set_grad_enabled|grad_mode")
+USES_CUDA = r"""\.cuda\(|["']cuda(:\d+)?["']"""
 _IS_A_LOSS = re.compile(r"(^|\.|_)(criterion|criteria|loss_?fn|loss_?func|loss_?function)\d*$", re.I)
 
 
@@ -66,6 +67,10 @@ class File:
         """The function that a node is in."""
         return next((outer for outer in self.around(node) if isinstance(outer, FUNCTION)), None)
 
+    def owner(self, node: ast.AST) -> ast.AST:
+        """The outermost function that a node is in, or the module."""
+        return next((n for n in [*self.around(node)][::-1] if isinstance(n, FUNCTION)), self.tree)
+
     def loops(self, node: ast.AST) -> list[Loop]:
         """The loops of a node's function whose bodies it is in, innermost first."""
         found: list[Loop] = []
@@ -99,30 +104,25 @@ class Program:
                 continue
         self.functions: dict[str, list[tuple[File, Function]]] = {}
         self.classes: dict[str, ast.ClassDef] = {}
+        self.calls: dict[str, list[tuple[File, ast.Call]]] = {}  # by the last name of what is called
         for file in self.files:
             for node in ast.walk(file.tree):
-                if isinstance(node, FUNCTION):
+                if isinstance(node, ast.Call):
+                    self.calls.setdefault(dotted(node.func).rpartition(".")[2], []).append((file, node))
+                elif isinstance(node, FUNCTION):
                     self.functions.setdefault(node.name, []).append((file, node))
                 elif isinstance(node, ast.ClassDef):
                     self.classes[node.name] = node
-        self.module_classes = {name for name, node in self.classes.items() if self._is_module(node, set())}
+        is_module = r"nn\.Module$|(^|\.)(Module|LightningModule|PreTrainedModel)$"
+        self.module_classes = {name for name, node in self.classes.items() if self.derives(node, is_module)}
         for file in self.files:
             self._name(file)
-
-    def _is_module(self, node: ast.ClassDef, seen: set[str]) -> bool:
-        for base in map(dotted, node.bases):
-            last = base.rpartition(".")[2]
-            if base.endswith("nn.Module") or last in ("Module", "LightningModule", "PreTrainedModel"):
-                return True
-            if last in self.classes and last not in seen and self._is_module(self.classes[last], {*seen, last}):
-                return True
-        return False
 
     def _name(self, file: File) -> None:
         """Notes which names of a file are models, losses and optimizers."""
         for node in ast.walk(file.tree):
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
-                of = dotted(node.value.func)
+                of = dotted(constructor(node.value).func)
                 for target in map(dotted, node.targets if isinstance(node, ast.Assign) else [node.target]):
                     if (
                         re.search(r"(^|\.)optim\.\w+$|^(SGD|Adam|AdamW|RMSprop|Adagrad)$", of)
@@ -168,12 +168,22 @@ class Program:
                             left.append(function)
                             yield file, function
 
+    def derives(self, node: ast.ClassDef, pattern: str) -> bool:
+        """Whether a class, or one that it derives from, has a base whose name matches."""
+        left, seen = [node], {node.name}
+        while left:
+            for base in map(dotted, left.pop().bases):
+                last = base.rpartition(".")[2]
+                if last in self.classes and last not in seen:
+                    seen.add(last)
+                    left.append(self.classes[last])
+                elif re.search(pattern, base):
+                    return True
+        return False
+
     def callers(self, function: Function) -> Iterator[tuple[File, ast.Call]]:
         """The calls of a function, found by its name."""
-        for file in self.files:
-            for call in calls(file.tree):
-                if dotted(call.func).rpartition(".")[2] == function.name and function not in file.around(call):
-                    yield file, call
+        return ((file, call) for file, call in self.calls.get(function.name, ()) if function not in file.around(call))
 
     def mentions(self, pattern: str) -> bool:
         return any(re.search(pattern, file.text) for file in self.files)
@@ -200,6 +210,13 @@ def dotted(node: Optional[ast.AST]) -> str:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def constructor(call: ast.Call) -> ast.Call:
+    """The call of Net in Net().cuda().eval()."""
+    while isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
+        call = call.func.value
+    return call
 
 
 def calls(node: ast.AST) -> Iterator[ast.Call]:
@@ -234,7 +251,7 @@ def targets(statement: ast.AST) -> Iterable[ast.expr]:
     """What a statement assigns to, with the elements of tuples."""
     if isinstance(statement, ast.Assign):
         left = list(statement.targets)
-    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
+    elif isinstance(statement, (ast.comprehension, ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
         left = [statement.target]
     elif isinstance(statement, ast.Delete):
         left = list(statement.targets)
@@ -278,11 +295,40 @@ def _adds(statement: ast.AST, name: str) -> bool:
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.op, ast.Add)
     value = getattr(statement, "value", None)
-    return (
-        isinstance(value, ast.BinOp)
-        and isinstance(value.op, ast.Add)
-        and name in (dotted(value.left), dotted(value.right))
-    )
+    return isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and name in names(value)
+
+
+def is_gpu(file: File, node: ast.expr) -> bool:
+    """Whether an expression plainly is a GPU, or a device that may be one."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value.startswith("cuda")
+    if isinstance(node, ast.Call):
+        return dotted(node.func).endswith("device") and bool(node.args) and is_gpu(file, node.args[0])
+    if isinstance(node, ast.IfExp):
+        return is_gpu(file, node.body) or is_gpu(file, node.orelse)
+    name = dotted(node)
+    if not name:
+        return False
+    made = [
+        other.value
+        for other in ast.walk(file.tree)
+        if isinstance(other, ast.Assign) and name in map(dotted, targets(other)) and not dotted(other.value)
+    ]
+    if made:
+        return any(is_gpu(file, value) for value in made)
+    return name.rpartition(".")[2] == "device" and bool(re.search(USES_CUDA, file.text))
+
+
+def moves(file: File, call: ast.AST) -> bool:
+    """Whether something is a call that plainly puts a tensor on a GPU."""
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "cuda":
+        return dotted(call.func) != "torch.cuda"
+    if call.func.attr == "to" and call.args:
+        return is_gpu(file, call.args[0])
+    device = keyword(call, "device")
+    return device is not None and is_gpu(file, device)
 
 
 def is_loss(file: File, name: str) -> bool:

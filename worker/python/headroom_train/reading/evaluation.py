@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from . import code
-from .code import FUNCTION, LOOP, File, Finding, Loop, Program, dotted
-from .flow import Evaluated, Flow, flows
+from .code import FUNCTION, LOOP, File, Finding, Program, dotted
+from .flow import Evaluated, Flow, flow_of, flows
+
+COMPREHENSION = (ast.ListComp, ast.GeneratorExp)
 
 
 def with_gradients(program: Program) -> Iterator[Finding]:
@@ -17,8 +19,10 @@ def with_gradients(program: Program) -> Iterator[Finding]:
     for flow in flows(program):
         said: set[ast.AST] = set()
         for event in flow.evaluated:
-            loop = next((n for n in reversed(event.loops) if isinstance(n, LOOP)), None)
+            loop = next((n for n in reversed(event.loops) if isinstance(n, (*LOOP, *COMPREHENSION))), None)
             if loop is None or loop in said or not _is_over_data(event, loop):
+                continue
+            if not event.known and not _mode_of_callers(program, flow, event.model):
                 continue
             if flow.trains(loop) or _computes_gradients(program, flow, loop) or _called_without(program, flow):
                 continue
@@ -29,13 +33,30 @@ def with_gradients(program: Program) -> Iterator[Finding]:
                 event.node.lineno,
                 f"{event.model} is evaluated with gradients: autograd keeps the activations of every layer "
                 "for a backward pass that never comes",
-                f"with torch.no_grad(): around the loop in line {loop.lineno}",
+                f"with torch.no_grad(): around the loop in line {getattr(loop, 'lineno', event.node.lineno)}",
             )
 
 
-def _is_over_data(event: Evaluated, loop: Loop) -> bool:
+def _mode_of_callers(program: Program, flow: Flow, model: str) -> bool:
+    """Whether all callers of a function put a model into evaluation mode before."""
+    if not isinstance(flow.owner, FUNCTION) or "." in model:
+        return False
+    parameters = [argument.arg for argument in flow.owner.args.args]
+    modes = []
+    for file, call in program.callers(flow.owner):
+        caller = flow_of(program, file, file.owner(call))
+        given = model
+        if model in parameters:
+            at = parameters.index(model)
+            value = call.args[at] if at < len(call.args) else code.keyword(call, model)
+            given = dotted(value)
+        modes.append(caller.modes_at.get(call, {}).get(given) if caller is not None else None)
+    return bool(modes) and set(modes) == {"eval"}
+
+
+def _is_over_data(event: Evaluated, loop: ast.AST) -> bool:
     """Whether the model is called with something that is another in each round."""
-    if isinstance(loop.body[-1], (ast.Break, ast.Return)):
+    if isinstance(loop, LOOP) and isinstance(loop.body[-1], (ast.Break, ast.Return)):
         return False  # there is one round
     changes = {dotted(t) for inner in ast.walk(loop) for t in code.targets(inner)}
     given = [*event.node.args, *(k.value for k in event.node.keywords)]

@@ -140,11 +140,12 @@ class Summed(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """A call of a model in evaluation mode that computes gradients."""
+    """A call of a model that computes gradients, in evaluation mode or in one that is not known."""
 
     node: ast.Call
     model: str
     loops: tuple[ast.AST, ...]
+    known: bool  # whether the function itself puts the model into this mode
 
 
 class Escaped(NamedTuple):
@@ -173,12 +174,14 @@ class Flow:
         self.evaluated: list[Evaluated] = []
         self.escaped: list[Escaped] = []
         self.returned: list[Value] = []
+        self.modes_at: dict[ast.AST, dict[str, str]] = {}  # by call of one of the program's functions
         self.steps_itself = False
         if code.without_gradients(owner):
             self.quiet = 1
-        if isinstance(owner, FUNCTION) and owner.name == "training_step":
-            self.steps_itself = self._lightning(owner)
-            self.loops = (owner,)
+        if isinstance(owner, FUNCTION):
+            self.steps_itself = owner.name == "training_step" and self._lightning(owner)
+            if self.steps_itself or any(where.loops(call) for where, call in program.callers(owner)):
+                self.loops = (owner,)  # it is called again and again
         self._block(owner.body)  # type: ignore[attr-defined]
         if self.steps_itself:
             for value in self.returned:
@@ -225,12 +228,14 @@ class Flow:
         value = self.value(node.value)
         for target in node.targets:
             name = dotted(target)
-            if name and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
-                for added, other in ((node.value.right, node.value.left), (node.value.left, node.value.right)):
-                    if dotted(other) == name and not self.quiet and len(value.parts) == 2:
-                        part = value.parts[1 if added is node.value.right else 0]
+            if name and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add) and not self.quiet:
+                sides = (node.value.left, node.value.right)
+                for other, added, part in zip(sides, sides[::-1], value.parts[::-1]):
+                    if isinstance(other, (ast.Name, ast.Attribute, ast.BinOp)) and name in code.names(other):
                         self.summed.append(Summed(node, target, before[name], added, part, self.loops))
             self._bind(target, value, node)
+            if name and isinstance(node.value, ast.Call) and getattr(node.value.func, "attr", "") == "eval":
+                self.modes[name] = "eval"
 
     def _annassign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -427,9 +432,13 @@ class Flow:
         return self._several(node, self._inside(node))
 
     def _value_listcomp(self, node: ast.ListComp) -> Value:
+        self.loops += (node,)
         inside = self._inside(node)
+        self.loops = self.loops[:-1]
         empty = isinstance(node.elt, (ast.List, ast.Dict))
         return self._made("container" if empty else "unknown", node, *inside)
+
+    _value_generatorexp = _value_listcomp
 
     def _value_binop(self, node: ast.BinOp) -> Value:
         left, right = self.value(node.left), self.value(node.right)
@@ -487,6 +496,7 @@ class Flow:
             statement = self.file.parents.get(node)
             if isinstance(statement, ast.Expr):
                 self._keep(statement, node.func.value, True, node.args[-1], arguments[len(node.args) - 1])
+                return self._made("number", node)
         if does == "set_grad_enabled":
             self.quiet = 0 if node.args and code.is_constant(node.args[0], True) else 1
         if on is not None and does in ("eval", "train") and name.count("."):
@@ -531,14 +541,16 @@ class Flow:
 
     def _of_model(self, node: ast.Call, name: str, arguments: list[Value]) -> Value:
         if self.quiet or name in self.file.frozen:
-            return self._made("unknown", node, *arguments)
-        if self.modes.get(name) == "eval":
-            self.evaluated.append(Evaluated(node, name, self.loops))
+            return self._made("detached", node, Value("output", node, self.loops), *arguments)
+        if self.modes.get(name) != "train":
+            self.evaluated.append(Evaluated(node, name, self.loops, name in self.modes))
         return self._made("output", node, *arguments)
 
     def _of_program(self, node: ast.Call, name: str) -> Optional[Value]:
         """The result of a call of one of the program's own functions, if there is only one of that name."""
         found = self.program.functions.get(name.rpartition(".")[2], ())
+        if found:
+            self.modes_at[node] = {} if self.quiet else dict(self.modes)
         if len(found) != 1 or name.count(".") > 1 or "." in name and not name.startswith("self."):
             return None
         file, function = found[0]

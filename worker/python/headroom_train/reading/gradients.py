@@ -95,7 +95,7 @@ def unzeroed(program: Program) -> Iterator[Finding]:
 def _loop_of_steps(flow: Flow, event: Backward) -> Optional[ast.AST]:
     """The innermost loop around a backward pass in which an optimizer takes its step, too."""
     for loop in reversed(event.loops):
-        if isinstance(loop, LOOP) and _optimizer_in(flow.file, loop):
+        if isinstance(loop, (*LOOP, *code.FUNCTION)) and _optimizer_in(flow.file, loop):
             return loop
     return None
 
@@ -118,17 +118,18 @@ def _zeroes(program: Program, flow: Flow, loop: ast.AST) -> bool:
     """Whether gradients are, or may be, set to zero in a loop or around it."""
     around: list[ast.AST] = [loop, *(n for n in flow.file.around(loop) if isinstance(n, LOOP))]
     optimizer = _optimizer_in(flow.file, loop)
-    within = [*around, *(function for _, function in program.called(around[-1]))]
+    within = around
     if isinstance(flow.owner, code.FUNCTION):
         for file, call in program.callers(flow.owner):
             within += [*file.loops(call)[-1:], *filter(None, [file.function(call)])]
+    within += [function for node in within for _, function in program.called(node)]
     for node in within:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Attribute) and _ZEROES.search(_chain(inner)):
                 return True
             if any(isinstance(t, ast.Attribute) and t.attr == "grad" for t in code.targets(inner)):
                 return True
-            if isinstance(inner, ast.Call) and _may_zero(inner, optimizer):
+            if isinstance(inner, ast.Call) and _may_zero(program, inner, optimizer):
                 return True
     return False
 
@@ -143,12 +144,13 @@ def _chain(node: ast.Attribute) -> str:
     return ".".join(reversed(parts))
 
 
-def _may_zero(call: ast.Call, optimizer: str) -> bool:
+def _may_zero(program: Program, call: ast.Call, optimizer: str) -> bool:
     """Whether a function that nothing is known of gets the optimizer."""
     name = dotted(call.func).rpartition(".")[2]
     given = {dotted(a) for a in [*call.args, *(k.value for k in call.keywords)]}
     known = (
-        name in ("step", "unscale_", "print", "len", "save", "prepare", "step_update")
+        name in program.functions
+        or name in ("step", "unscale_", "print", "len", "save", "prepare", "step_update")
         or "LR" in name
         or "sched" in name.lower()
     )
@@ -162,6 +164,8 @@ def windows(program: Program) -> Iterator[Finding]:
             for loop in event.loops[-1:]:
                 if isinstance(loop, LOOP) and event.own is not None:
                     yield from _window(flow, event.own, event.value, loop)
+                if isinstance(loop, ast.For) and event.own is not None and event.value is not None:
+                    yield from _micro(flow, event.own, event.value, loop)
 
 
 def _window(flow: Flow, backward: ast.Call, loss: Optional[Value], loop: ast.AST) -> Iterator[Finding]:
@@ -170,30 +174,47 @@ def _window(flow: Flow, backward: ast.Call, loss: Optional[Value], loop: ast.AST
             continue
         if backward in ast.walk(node) or node.orelse:
             continue
-        size = _every(node.test)
+        either = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or)
+        sizes = [_every(test) for test in (node.test.values if either else [node.test])]  # type: ignore[attr-defined]
+        size = next((size for size in sizes if size is not None), None)
         if size is None or code.is_constant(size, 1):
             continue
         text = flow.file.source(size)
         if loss is not None and not _divided(flow, loss, size, loop):
-            yield Finding(
-                "undivided-loss",
-                flow.file.path,
-                backward.lineno,
-                f"the gradients of {text} batches are added up, and the loss is not divided by {text}: "
-                f"they are {text} times those of their mean",
-                _divided_by(flow.file, backward, text),
-            )
-        if _is_short(flow, node, loop):
-            index = dotted(loop.target.elts[0])  # type: ignore[attr-defined]
-            batches = flow.file.source(loop.iter.args[0])  # type: ignore[attr-defined]
+            yield _undivided(flow.file, backward, text)
+        last = "" if either else _last(flow, node, loop)
+        if last:
             yield Finding(
                 "short-window",
                 flow.file.path,
                 node.lineno,
                 f"unless the number of batches is a multiple of {text}, the last ones take no step of their own: "
                 "their gradients are lost, or are added to the next epoch's",
-                f"if {flow.file.source(node.test)} or {index} + 1 == len({batches}):",
+                f"if {flow.file.source(node.test)} or {last}:",
             )
+
+
+def _micro(flow: Flow, backward: ast.Call, loss: Value, loop: ast.For) -> Iterator[Finding]:
+    """The same for a loop over a number of micro-batches, as its names say."""
+    if not isinstance(loop.iter, ast.Call) or dotted(loop.iter.func) != "range" or len(loop.iter.args) != 1:
+        return
+    names = " ".join(code.names(loop.target) | code.names(loop.iter))
+    around = flow.file.loops(loop)
+    if re.search("micro|accum", names) and around and not _optimizer_in(flow.file, loop):
+        size = loop.iter.args[0]
+        if _optimizer_in(flow.file, around[0]) and not _divided(flow, loss, size, loop):
+            yield _undivided(flow.file, backward, flow.file.source(size))
+
+
+def _undivided(file: File, backward: ast.Call, size: str) -> Finding:
+    return Finding(
+        "undivided-loss",
+        file.path,
+        backward.lineno,
+        f"the gradients of {size} batches are added up, and the loss is not divided by {size}: "
+        f"they are {size} times those of their mean",
+        _divided_by(file, backward, size),
+    )
 
 
 def _divided_by(file: File, backward: ast.Call, size: str) -> str:
@@ -251,22 +272,26 @@ def _divided(flow: Flow, value: Value, size: ast.expr, loop: ast.AST) -> bool:
     return any("accumulate" in dotted(call.func) for call in code.calls(loop))
 
 
-def _is_short(flow: Flow, node: ast.If, loop: ast.AST) -> bool:
-    """Whether batches after the last full window of an epoch take no step."""
+def _last(flow: Flow, node: ast.If, loop: ast.AST) -> str:
+    """The test for the last batch of an epoch, if batches after the last full window take no step; else ""."""
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or dotted(loop.iter.func) != "enumerate":
-        return False
-    if len(loop.iter.args) != 1 or loop.iter.keywords or not isinstance(loop.target, ast.Tuple):
-        return False
-    batches = loop.iter.args[0]
+        return ""
+    first, *start = [*loop.iter.args, *(k.value for k in loop.iter.keywords)]
+    if isinstance(first, ast.Call) and dotted(first.func).endswith(("tqdm", "trange", "track")) and first.args:
+        first = first.args[0]
+    if not dotted(first) or not isinstance(loop.target, ast.Tuple) or loop.orelse:
+        return ""
     index = dotted(loop.target.elts[0])
-    if not dotted(batches) or index not in code.names(node.test) or loop.orelse:
-        return False
+    if index not in code.names(node.test) or (start and not code.is_constant(start[0], 1)):
+        return ""
     for inner in ast.walk(flow.file.tree):
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod) and "len" in code.names(inner.left):
-            return False  # the script knows what is left over
+            return ""  # the script knows what is left over
     inside = set(ast.walk(node))
     others = [c for c in code.calls(flow.owner) if c not in inside and _optimizer_in(flow.file, c)]
-    return not any(call.lineno > node.lineno or loop in flow.file.around(call) for call in others)
+    if any(call.lineno > node.lineno or loop in flow.file.around(call) for call in others):
+        return ""
+    return f"{index} == len({dotted(first)})" if start else f"{index} + 1 == len({dotted(first)})"
 
 
 RULES = (retained, unzeroed, windows)

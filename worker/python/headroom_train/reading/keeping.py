@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 from . import code
-from .code import LOOP, File, Finding, Program, dotted
+from .code import FUNCTION, LOOP, File, Finding, Program, dotted
 from .flow import Flow, Kept, Summed, Value, flows
 
 
@@ -17,11 +17,13 @@ def kept(program: Program) -> Iterator[Finding]:
     used = consumed(program)
     for flow in flows(program):
         for event in flow.kept:
-            if event.name in used.get(flow.file.path, ()) or not _is_container(flow, event):
+            if event.name in used.get(flow.file.path, ()) or not event.value.gradients():
+                continue
+            if not _is_container(flow, event):
                 continue
             for loop in reversed(event.loops):
                 if _outlives(flow, event, loop, event.value):
-                    made = _first_source(event.value)
+                    made = _first_name(event.value.sources()[0])
                     yield Finding(
                         "kept-tensor",
                         flow.file.path,
@@ -33,13 +35,18 @@ def kept(program: Program) -> Iterator[Finding]:
 
 
 def outlives_epoch(program: Program) -> Iterator[Finding]:
-    """Results of a model that have no gradients any more are kept on the device beyond the epoch."""
+    """Inputs, or results of a model without gradients, are kept on the device beyond the epoch."""
     for flow in flows(program):
         for event in flow.kept:
             value, loops = event.value, [loop for loop in event.loops if isinstance(loop, LOOP)]
-            if value.how != "detached" or len(loops) < 2 or not _is_container(flow, event):
+            if len(loops) < 2 or not flow.trains(loops[0]) or not _is_container(flow, event):
                 continue
-            if not any(part.how == "output" for part in value.parts) or not flow.trains(loops[0]):
+            made = value
+            while made.how == "detached" and made.parts:
+                made = made.parts[0]
+            if (made is value or made.how != "output") and not (
+                code.moves(flow.file, value.node) and loops[-1] in value.loops
+            ):
                 continue
             if not event.is_list or event.holds is None or set(loops) & set(event.holds.loops):
                 continue
@@ -49,7 +56,7 @@ def outlives_epoch(program: Program) -> Iterator[Finding]:
                     flow.file.path,
                     event.node.lineno,
                     f"{event.name} is made before the first epoch and never emptied: "
-                    "it keeps the results of all epochs on the device",
+                    f"it keeps {_first_name(value)} of every step of all epochs on the device",
                     f"{event.name} = [] at the start of each epoch, or .cpu() for what is kept",
                 )
 
@@ -107,13 +114,25 @@ def _outlives(flow: Flow, event: Kept, loop: ast.AST, value: Value) -> bool:
     """Whether a value that is made anew in each round of a loop of steps is kept beyond the loop."""
     if not value.gradients() or not any(loop in source.loops for source in value.sources()):
         return False
-    if not flow.trains(loop) or event.holds is not None and loop in event.holds.loops:
+    if not _of_no_use(flow, loop, event.name, value) or (event.holds is not None and loop in event.holds.loops):
         return False
     if isinstance(loop, LOOP) and re.search("accum|micro", _head(flow.file, loop)):
         return False  # a few parts of one step
     if not event.is_list and not _varies(event, loop):
         return False
     return not _emptied(flow, event.name, loop)
+
+
+def _of_no_use(flow: Flow, loop: ast.AST, name: str, value: Value) -> bool:
+    """Whether what is kept in a variable takes part in no backward pass that is still to come: its loop is that of the
+    steps, or the function trains elsewhere, and neither returns it nor gives it to anybody."""
+    if flow.trains(loop):
+        return True
+    if not flow.backward or isinstance(loop, FUNCTION) or any(source.how != "output" for source in value.sources()):
+        return False
+    if any(name in part.names for returned in flow.returned for part in returned.slice()):
+        return False
+    return not any(name in code.names(a) and not _only_reads(c) for c in code.calls(flow.owner) for a in c.args)
 
 
 def _head(file: File, loop: ast.AST) -> str:
@@ -166,9 +185,8 @@ def _only_reads(call: ast.Call) -> bool:
     ) or name.startswith(("np.", "numpy.", "torch.", "plt.", "statistics.", "json."))
 
 
-def _first_source(value: Value) -> str:
-    source = value.sources()[0]
-    return min(source.names, key=len) if source.names else "the result"
+def _first_name(value: Value) -> str:
+    return min(value.names, key=len) if value.names else "the result"
 
 
 def _without_graph(flow: Flow, event: Kept, made: str) -> str:
@@ -216,17 +234,24 @@ def summed(program: Program) -> Iterator[Finding]:
         for event in flow.summed:
             on = event.target.value if isinstance(event.target, ast.Subscript) else event.target
             name = dotted(on)
-            if name in used.get(flow.file.path, ()) or not _is_number(flow, event, name):
+            if name in used.get(flow.file.path, ()) or not event.value.gradients():
+                continue
+            if not _is_number(flow, event, name):
                 continue
             if any(_sums(flow, event, name, loop) for loop in event.loops):
                 text = flow.file.source(event.target)
-                right = _sanitised(flow, event.expression, event.value, ".item()")
+                instead = f"{text} += {_sanitised(flow, event.expression, event.value, '.item()')}"
+                whole = getattr(event.node, "value", None)
+                if isinstance(whole, ast.BinOp) and name not in (dotted(whole.left), dotted(whole.right)):
+                    before = whole.right if event.expression is whole.left else whole.left  # 0.9 * mean + 0.1 * loss
+                    instead = f"{text} = {flow.file.source(before)} +{instead.partition('+=')[2]}"
                 yield Finding(
                     "summed-tensor",
                     flow.file.path,
                     event.node.lineno,
-                    f"{text} is a sum of tensors: its graph grows with every step, and nothing calls backward on it",
-                    f"{text} += {right}",
+                    f"{text} is computed from the tensors of all steps: its graph grows with every step, "
+                    "and nothing calls backward on it",
+                    instead,
                 )
 
 
@@ -250,16 +275,11 @@ def _zeros(node: ast.AST) -> bool:
 
 
 def _sums(flow: Flow, event: Summed, name: str, loop: ast.AST) -> bool:
+    """Whether a value that is made anew in each round of a loop is added to a variable that goes on."""
     if not event.value.gradients() or not any(loop in source.loops for source in event.value.sources()):
         return False
-    if (
-        not flow.trains(loop)
-        or event.before is not None
-        and event.before.how != "unknown"
-        and loop in event.before.loops
-    ):
-        return False
-    return not _emptied(flow, name, loop)
+    begins = event.before is not None and event.before.how != "unknown" and loop in event.before.loops
+    return not begins and _of_no_use(flow, loop, name, event.value) and not _emptied(flow, name, loop)
 
 
 RULES = (kept, outlives_epoch, summed)

@@ -10,15 +10,13 @@ from typing import Optional
 from . import code
 from .code import FUNCTION, File, Finding, Program, dotted
 
-_USES_CUDA = r"""\.cuda\(|["']cuda(:\d+)?["']"""
-
 
 def gpu_in_loader(program: Program) -> Iterator[Finding]:
     """Samples are moved to the GPU where they are loaded."""
     for file in program.files:
-        for place, what in _loaders(file):
+        for place, what in _loaders(program, file):
             for call in code.calls(place):
-                if _moves(file, call):
+                if code.moves(file, call):
                     text = file.source(call.func.value) if isinstance(call.func, ast.Attribute) else "the tensor"
                     yield Finding(
                         "gpu-in-loader",
@@ -31,62 +29,33 @@ def gpu_in_loader(program: Program) -> Iterator[Finding]:
                     break
 
 
-def _loaders(file: File) -> Iterator[tuple[ast.AST, str]]:
-    """The functions that a loader calls."""
+def _loaders(program: Program, file: File) -> Iterator[tuple[ast.AST, str]]:
+    """The functions of a file that a loader calls."""
     collate: set[str] = set()
     for node in ast.walk(file.tree):
-        if isinstance(node, ast.ClassDef) and any(
-            re.search(r"Dataset$|VisionDataset|ImageFolder", dotted(b)) for b in node.bases
-        ):
+        if isinstance(node, ast.ClassDef) and program.derives(node, r"Dataset$|(^|\.)(DatasetFolder|ImageFolder)$"):
             for inner in node.body:
-                if isinstance(inner, FUNCTION) and inner.name in ("__getitem__", "__getitems__"):
+                if isinstance(inner, FUNCTION) and inner.name in ("__getitem__", "__getitems__", "__iter__"):
                     yield inner, f"{node.name}.{inner.name}"
         elif isinstance(node, ast.Call) and dotted(node.func).endswith("DataLoader"):
             given = code.keyword(node, "collate_fn")
+            if isinstance(given, ast.Call):  # partial(collate, …), or Collate(…)
+                partial = dotted(given.func).endswith("partial") and given.args
+                given = given.args[0] if partial else given.func
             if isinstance(given, ast.Lambda):
                 yield given, "collate_fn"
-            elif dotted(given):
+            elif given is not None:
                 collate.add(dotted(given).rpartition(".")[2])
     for node in ast.walk(file.tree):
-        if isinstance(node, FUNCTION) and node.name in collate:
-            yield node, node.name
-
-
-def _moves(file: File, call: ast.Call) -> bool:
-    """Whether a call plainly puts a tensor on a GPU."""
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    if call.func.attr == "cuda":
-        return dotted(call.func) != "torch.cuda"
-    if call.func.attr == "to" and call.args:
-        return _is_gpu(file, call.args[0])
-    device = code.keyword(call, "device")
-    return device is not None and _is_gpu(file, device)
-
-
-def _is_gpu(file: File, node: ast.expr) -> bool:
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, str) and node.value.startswith("cuda")
-    if isinstance(node, ast.Call):
-        return dotted(node.func).endswith("device") and bool(node.args) and _is_gpu(file, node.args[0])
-    if isinstance(node, ast.IfExp):
-        return _is_gpu(file, node.body) or _is_gpu(file, node.orelse)
-    name = dotted(node)
-    if not name:
-        return False
-    made = [
-        other.value
-        for other in ast.walk(file.tree)
-        if isinstance(other, ast.Assign) and name in map(dotted, code.targets(other)) and not dotted(other.value)
-    ]
-    if made:
-        return any(_is_gpu(file, value) for value in made)
-    return name.rpartition(".")[2] == "device" and bool(re.search(_USES_CUDA, file.text))
+        around = file.parents.get(node)
+        name = around.name if isinstance(around, ast.ClassDef) and getattr(node, "name", "") == "__call__" else ""
+        if isinstance(node, FUNCTION) and {node.name, name} & collate:
+            yield node, name or node.name
 
 
 def loaded_to_gpu(program: Program) -> Iterator[Finding]:
     """A checkpoint is loaded to the device from which it was saved."""
-    if not program.mentions(_USES_CUDA):
+    if not program.mentions(code.USES_CUDA):
         return
     for file in program.files:
         loads = [
@@ -125,6 +94,9 @@ def _is_checkpoint(file: File, call: ast.Call) -> bool:
                 _loads_state(other) and any(loaded & code.names(argument) for argument in other.args)
                 for other in code.calls(within)
             )
+        if isinstance(outer, ast.Return):
+            function = file.function(call)
+            return function is not None and bool(re.search("checkpoint|ckpt|state_?dict|weights", function.name))
         if isinstance(outer, ast.stmt):
             return False
     return False
