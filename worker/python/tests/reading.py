@@ -129,6 +129,12 @@ class Net(L.LightningModule):
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "kept-tensor": (
         [
+            BEGIN
+            + METHODS.format(line="pass", more="").replace(
+                "def train(self, loader):\n        for x, y in loader:\n    ",
+                "def step(self, x, y):\n        if x:\n    ",
+            )
+            + "            self.history.append(loss)\nfor x, y in loader:\n    Trainer(model).step(x, y)\n",
             loop(plus("losses.append(loss)"), before="losses = []"),
             loop(plus("results[i] = out"), before="results = {}"),
             loop(plus("losses += [loss]"), before="losses = list()"),
@@ -184,6 +190,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "summed-tensor": (
         [
+            loop(plus("mean = 0.9 * mean + 0.1 * loss"), before="mean = 0.0"),
+            epochs(STEP)
+            + "    val = 0\n    for x, y in held_out:\n        val += criterion(model(x), y)\n    print(val)\n",
             loop(plus("total += loss"), before="total = 0"),
             loop(plus("total = total + loss"), before="total = 0.0"),
             loop(plus("total += loss * x.size(0)"), before="total = 0.0"),
@@ -194,6 +203,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             loop(plus("sums['loss'] += loss"), before="sums = {'loss': 0, 'right': 0}"),
         ],
         [
+            loop(plus("mean = 0.9 * mean + 0.1 * loss.item()"), before="mean = 0.0"),
+            epochs(STEP)
+            + "    val = 0\n    for x, y in held_out:\n        val += criterion(model(x), y)\n    val.backward()\n",
+            function(STEP, after="val = 0\nfor x, y in held_out:\n    val += criterion(model(x), y)\nreturn val"),
             loop(plus("total += loss.item()"), before="total = 0"),
             loop(plus("total += loss.detach()"), before="total = 0"),
             loop(plus("total += float(loss) * x.size(0)"), before="total = 0"),
@@ -239,6 +252,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "no-zero-grad": (
         [
+            loop(
+                "step(x, y)",
+                before="def step(x, y):\n    loss = criterion(model(x), y)\n    loss.backward()\n    optimizer.step()",
+            ),
             loop("loss = criterion(model(x), y)\nloss.backward()\noptimizer.step()"),
             epochs("loss = criterion(model(x), y)\nloss.backward()\noptimizer.step()", before="optimizer.zero_grad()"),
             function("loss = criterion(model(x), y)\nloss.backward()\noptimizer.step()"),
@@ -248,6 +265,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             ),
         ],
         [
+            loop(
+                "optimizer.zero_grad()\nstep(x, y)",
+                before="def step(x, y):\n    loss = criterion(model(x), y)\n    loss.backward()\n    optimizer.step()",
+            ),
             loop("loss = criterion(model(x), y)\nloss.backward()\noptimizer.step()\nmodel.zero_grad()"),
             loop(
                 "loss = criterion(model(x), y)\nloss.backward()\noptimizer.step()\nfor p in model.parameters():\n    p.grad = None"
@@ -266,11 +287,22 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "undivided-loss": (
         [
+            loop(
+                "optimizer.zero_grad()\nfor micro in range(8):\n    loss = criterion(model(x), y)\n    loss.backward()\noptimizer.step()"
+            ),
+            loop(ACCUMULATES.replace("== 0:", "== 0 or i + 1 == len(loader):")),
+            loop(ACCUMULATES.replace("(i + 1) % 4 == 0", "i % 4 == 4 - 1")),
             loop(ACCUMULATES.replace("% 4 == 0:", "% 4 == 0 :").replace("if (i + 1)", "if (i + 1)")),
             loop(ACCUMULATES.replace("4", "accumulate").replace("(i + 1)", "(i + 1)"), before="accumulate = 8"),
             function("n += 1\n" + ACCUMULATES.replace("(i + 1)", "n"), before="n = 0"),
         ],
         [
+            loop(
+                "optimizer.zero_grad()\nfor micro in range(8):\n    loss = criterion(model(x), y) / 8\n    loss.backward()\noptimizer.step()"
+            ),
+            loop(
+                "optimizer.zero_grad()\nfor task in range(8):\n    loss = criterion(model(x), y)\n    loss.backward()\noptimizer.step()"
+            ),
             loop(ACCUMULATES.replace("loss.backward()", "(loss / 4).backward()"), after="optimizer.step()"),
             loop(ACCUMULATES.replace("loss.backward()", "loss = loss / 4\nloss.backward()"), after="optimizer.step()"),
             loop(ACCUMULATES.replace("loss.backward()", "loss /= 4\nloss.backward()"), after="optimizer.step()"),
@@ -287,6 +319,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "short-window": (
         [
+            loop(ACCUMULATES.replace("loss.backward()", "(loss / 4).backward()")).replace(
+                "(loader)", "(tqdm(loader), start=1)"
+            ),
             loop(ACCUMULATES.replace("loss.backward()", "(loss / 4).backward()")),
             epochs(ACCUMULATES.replace("4", "n").replace("loss.backward()", "(loss / n).backward()"), before="n = 4"),
         ],
@@ -307,6 +342,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "evaluation-with-gradients": (
         [
+            BEGIN + "model.eval()\nresults = [model(x) for x in loader]\n",
+            BEGIN + "net = nn.Linear(3, 3).cuda().eval()\nfor x in loader:\n    print(net(x))\n",
+            evaluation(EVALUATES.replace("model.eval()", "pass"), call="model.eval()\nevaluate(model, loader)"),
             evaluation(EVALUATES),
             BEGIN + "model.eval()\nfor x, y in loader:\n    print(criterion(model(x), y).item())\n",
             BEGIN
@@ -319,6 +357,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             evaluation(EVALUATES.replace("model.eval()", "model.train(False)")),
         ],
         [
+            BEGIN + "model.eval()\nwith torch.no_grad():\n    results = [model(x) for x in loader]\n",
+            BEGIN + "model.eval()\nfor x in loader:\n    print(model(x))\n    break\n",
+            evaluation(EVALUATES.replace("model.eval()", "pass"), call="evaluate(model, loader)"),
+            evaluation(
+                EVALUATES.replace("model.eval()", "pass"),
+                call="model.eval()\nwith torch.no_grad():\n    evaluate(model, loader)",
+            ),
             evaluation(EVALUATES, decorator="@torch.no_grad()"),
             evaluation(EVALUATES, decorator="@torch.inference_mode()"),
             evaluation("with torch.no_grad():\n" + indented(EVALUATES.replace("return right", "pass"), 4)),
@@ -336,6 +381,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "gpu-in-loader": (
         [
+            BEGIN
+            + "class Base(Dataset):\n    pass\nclass Rows(Base):\n    def __getitem__(self, i):\n        return x[i].cuda()\n",
+            BEGIN
+            + "class Collate:\n    def __call__(self, rows):\n        return torch.stack(rows).cuda()\nDataLoader(rows, collate_fn=Collate())\n",
+            dataset("for x in self.x:\n    yield x.cuda()", "IterableDataset").replace(
+                "__getitem__(self, i)", "__iter__(self)"
+            ),
             dataset("return self.x[i].cuda()"),
             dataset("return self.x[i].to(device)"),
             dataset("x = torch.as_tensor(self.x[i])\nreturn x.to('cuda:0')", "Dataset"),
@@ -345,6 +397,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             BEGIN + "DataLoader(rows, collate_fn=lambda rows: torch.stack(rows).to('cuda'))\n",
         ],
         [
+            BEGIN + "class Batches:\n    def __getitem__(self, i):\n        return x[i].cuda()\n",
             dataset("return self.x[i]"),
             dataset("return self.x[i].to(torch.float32)"),
             dataset("return self.x[i].to('cpu')"),
@@ -355,6 +408,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "load-without-map-location": (
         [
+            BEGIN + "def load_checkpoint(path):\n    return torch.load(path)\n",
             BEGIN + "model.load_state_dict(torch.load('model.pt'))\n",
             BEGIN
             + "state = torch.load(path)\nmodel.load_state_dict(state['model'])\noptimizer.load_state_dict(state['optimizer'])\n",
@@ -400,10 +454,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "outlives-epoch": (
         [
+            epochs("x = x.cuda()" + plus("seen.append(x)"), before="seen = []"),
+            epochs(STEP, before="features = []")
+            + "    with torch.no_grad():\n        for x in held_out:\n            features.append(model(x))\n",
             epochs(plus("results.append(out.detach())"), before="results = []"),
             epochs(plus("result = out.detach()", "results.append(result)"), before="results = []"),
         ],
         [
+            epochs(plus("seen.append(x)"), before="seen = []"),
             epochs(plus("results.append(out.detach())"), each="results = []"),
             epochs(plus("results.append(out.detach().cpu())"), before="results = []"),
             epochs(plus("losses.append(loss.detach())"), before="losses = []"),
@@ -441,6 +499,7 @@ def what_to_write() -> list[str]:
         ("losses += [loss]", "losses += [loss.item()]"),
         ("total += loss / len(loader)", "total += loss.item() / len(loader)"),
         ("total = total + loss", "total += loss.item()"),
+        ("total = 0.9 * total + 0.1 * loss", "total = 0.9 * total + 0.1 * loss.item()"),
     ):
         script = loop(plus(line), before="losses, total = [], 0")
         found = reading.findings({"script.py": script})

@@ -108,7 +108,7 @@ class Program:
         for file in self.files:
             for node in ast.walk(file.tree):
                 if isinstance(node, ast.Call):
-                    self.calls.setdefault(dotted(node.func).rpartition(".")[2], []).append((file, node))
+                    self.calls.setdefault(called_name(node), []).append((file, node))
                 elif isinstance(node, FUNCTION):
                     self.functions.setdefault(node.name, []).append((file, node))
                 elif isinstance(node, ast.ClassDef):
@@ -160,7 +160,7 @@ class Program:
         left = [node]
         while left:
             for call in calls(left.pop()):
-                last = dotted(call.func).rpartition(".")[2]
+                last = called_name(call)
                 for name in (last, "__init__", "forward") if last in self.classes else (last,):
                     for file, function in self.functions.get(name, ()):
                         if function not in seen:
@@ -210,6 +210,11 @@ def dotted(node: Optional[ast.AST]) -> str:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def called_name(call: ast.Call) -> str:
+    """The last name of what is called."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
 
 
 def constructor(call: ast.Call) -> ast.Call:

@@ -241,7 +241,7 @@ def summed(program: Program) -> Iterator[Finding]:
             if any(_sums(flow, event, name, loop) for loop in event.loops):
                 text = flow.file.source(event.target)
                 instead = f"{text} += {_sanitised(flow, event.expression, event.value, '.item()')}"
-                whole = getattr(event.node, "value", None)
+                whole = event.node.value if isinstance(event.node, ast.Assign) else None
                 if isinstance(whole, ast.BinOp) and name not in (dotted(whole.left), dotted(whole.right)):
                     before = whole.right if event.expression is whole.left else whole.left  # 0.9 * mean + 0.1 * loss
                     instead = f"{text} = {flow.file.source(before)} +{instead.partition('+=')[2]}"
