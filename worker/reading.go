@@ -52,7 +52,7 @@ func Read(ctx context.Context, s Script, version string) (found []Finding, err e
 	c.Stderr = &said
 	out, err := c.Output()
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return nil, fmt.Errorf("%s did not read the script within %v", s.Interpreter, readingMost)
 	case err != nil:
 		lines := strings.Split(strings.TrimSpace(said.String()), "\n")

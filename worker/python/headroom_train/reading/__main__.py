@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
@@ -11,6 +12,9 @@ from .local import UNREADABLE, script_of, sources
 
 
 def main(words: list[str]) -> None:
+    if not hasattr(ast, "get_source_segment"):
+        print(json.dumps({"why": "its interpreter is older than Python 3.8"}))
+        return
     script, roots = script_of(words)
     if script is None:
         print(json.dumps({"why": f"{words[1]} is not a module in this folder"}))

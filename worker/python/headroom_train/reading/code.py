@@ -38,9 +38,11 @@ class File:
         self.text = text
         self.tree = ast.parse(text)
         self.lines = text.encode().splitlines()
-        self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self.nodes = list(ast.walk(self.tree))
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self.owners: list[ast.AST] = [
-            node for node in ast.walk(self.tree) if isinstance(node, FUNCTION) and self.function(node) is None
+            node for node in self.nodes if isinstance(node, FUNCTION) and self.function(node) is None
         ]
         self.owners.insert(0, self.tree)  # what has statements of its own
         self.modules: set[str] = set()  # names of what is a torch.nn.Module
@@ -91,6 +93,7 @@ class Program:
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files: list[File] = []
         self.flows: dict[ast.AST, Optional[Flow]] = {}  # by function or module
+        self._repeated: dict[str, bool] = {}  # by function's name
         self.consumed: dict[str, set[str]] = {}  # names of variables from which losses are computed, by file
         for path, text in files.items():
             try:
@@ -106,7 +109,7 @@ class Program:
         self.classes: dict[str, ast.ClassDef] = {}
         self.calls: dict[str, list[tuple[File, ast.Call]]] = {}  # by the last name of what is called
         for file in self.files:
-            for node in ast.walk(file.tree):
+            for node in file.nodes:
                 if isinstance(node, ast.Call):
                     self.calls.setdefault(called_name(node), []).append((file, node))
                 elif isinstance(node, FUNCTION):
@@ -120,7 +123,7 @@ class Program:
 
     def _name(self, file: File) -> None:
         """Notes which names of a file are models, losses and optimizers."""
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
                 of = dotted(constructor(node.value).func)
                 for target in map(dotted, node.targets if isinstance(node, ast.Assign) else [node.target]):
@@ -184,6 +187,13 @@ class Program:
     def callers(self, function: Function) -> Iterator[tuple[File, ast.Call]]:
         """The calls of a function, found by its name."""
         return ((file, call) for file, call in self.calls.get(function.name, ()) if function not in file.around(call))
+
+    def repeats(self, function: Function) -> bool:
+        """Whether a function is called in a loop."""
+        name = function.name
+        if name not in self._repeated:
+            self._repeated[name] = any(file.loops(call) for file, call in self.calls.get(name, ()))
+        return self._repeated[name]
 
     def mentions(self, pattern: str) -> bool:
         return any(re.search(pattern, file.text) for file in self.files)
@@ -316,7 +326,7 @@ def is_gpu(file: File, node: ast.expr) -> bool:
         return False
     made = [
         other.value
-        for other in ast.walk(file.tree)
+        for other in file.nodes
         if isinstance(other, ast.Assign) and name in map(dotted, targets(other)) and not dotted(other.value)
     ]
     if made:

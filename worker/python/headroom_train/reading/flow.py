@@ -180,7 +180,7 @@ class Flow:
             self.quiet = 1
         if isinstance(owner, FUNCTION):
             self.steps_itself = owner.name == "training_step" and self._lightning(owner)
-            if self.steps_itself or any(where.loops(call) for where, call in program.callers(owner)):
+            if self.steps_itself or program.repeats(owner):
                 self.loops = (owner,)  # it is called again and again
         self._block(owner.body)  # type: ignore[attr-defined]
         if self.steps_itself:

@@ -188,7 +188,7 @@ def _window(flow: Flow, backward: ast.Call, loss: Optional[Value], loop: ast.AST
                 "short-window",
                 flow.file.path,
                 node.lineno,
-                f"unless the number of batches is a multiple of {text}, the last ones take no step of their own: "
+                f"unless an epoch ends with a full window ({text}), its last batches take no step of their own: "
                 "their gradients are lost, or are added to the next epoch's",
                 f"if {flow.file.source(node.test)} or {last}:",
             )
@@ -259,7 +259,7 @@ def _divided(flow: Flow, value: Value, size: ast.expr, loop: ast.AST) -> bool:
             return True
     if not any(v.how == "output" for v in value.slice()) or any(v.how == "join" for v in value.slice()):
         return True  # it comes from a function that may divide it
-    for node in ast.walk(flow.file.tree):
+    for node in flow.file.nodes:
         if isinstance(node, ast.Attribute) and node.attr in ("grad", "reduction"):
             return True
         if isinstance(node, ast.keyword) and node.arg == "reduction":
@@ -284,7 +284,7 @@ def _last(flow: Flow, node: ast.If, loop: ast.AST) -> str:
     index = dotted(loop.target.elts[0])
     if index not in code.names(node.test) or (start and not code.is_constant(start[0], 1)):
         return ""
-    for inner in ast.walk(flow.file.tree):
+    for inner in flow.file.nodes:
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod) and "len" in code.names(inner.left):
             return ""  # the script knows what is left over
     inside = set(ast.walk(node))

@@ -32,7 +32,7 @@ def gpu_in_loader(program: Program) -> Iterator[Finding]:
 def _loaders(program: Program, file: File) -> Iterator[tuple[ast.AST, str]]:
     """The functions of a file that a loader calls."""
     collate: set[str] = set()
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         if isinstance(node, ast.ClassDef) and program.derives(node, r"Dataset$|(^|\.)(DatasetFolder|ImageFolder)$"):
             for inner in node.body:
                 if isinstance(inner, FUNCTION) and inner.name in ("__getitem__", "__getitems__", "__iter__"):
@@ -46,7 +46,7 @@ def _loaders(program: Program, file: File) -> Iterator[tuple[ast.AST, str]]:
                 yield given, "collate_fn"
             elif given is not None:
                 collate.add(dotted(given).rpartition(".")[2])
-    for node in ast.walk(file.tree):
+    for node in file.nodes:
         around = file.parents.get(node)
         name = around.name if isinstance(around, ast.ClassDef) and getattr(node, "name", "") == "__call__" else ""
         if isinstance(node, FUNCTION) and {node.name, name} & collate:
@@ -59,9 +59,7 @@ def loaded_to_gpu(program: Program) -> Iterator[Finding]:
         return
     for file in program.files:
         loads = [
-            call
-            for call in code.calls(file.tree)
-            if dotted(call.func) == "torch.load" and call.args and not code.unpacks(call)
+            call for call in file.calls if dotted(call.func) == "torch.load" and call.args and not code.unpacks(call)
         ]
         mapped = [c for c in loads if len(c.args) > 1 or code.keyword(c, "map_location") or code.keyword(c, "mmap")]
         elsewhere = {file.source(call.args[0]) for call in mapped}
@@ -114,13 +112,11 @@ def kept_gradients(program: Program) -> Iterator[Finding]:
     if program.mentions(r"CUDAGraph|cuda\.graph\(|make_graphed_callables"):
         return
     for file in program.files:
-        if any(_writes_gradients(node) for node in ast.walk(file.tree)):
-            continue
-        for call in code.calls(file.tree):
+        for call in file.calls:
             if not isinstance(call.func, ast.Attribute) or call.func.attr != "zero_grad":
                 continue
             given = code.keyword(call, "set_to_none") or (call.args[0] if call.args else None)
-            if code.is_constant(given, False):
+            if code.is_constant(given, False) and not any(map(_writes_gradients, file.nodes)):
                 yield Finding(
                     "gradients-not-released",
                     file.path,
@@ -141,7 +137,7 @@ def rules(cpus: Optional[int]) -> list[Callable[[Program], Iterator[Finding]]]:
 
     def many_workers(program: Program) -> Iterator[Finding]:
         for file in program.files:
-            for call in code.calls(file.tree):
+            for call in file.calls:
                 workers = code.keyword(call, "num_workers")
                 if not dotted(call.func).endswith("DataLoader") or not isinstance(workers, ast.Constant):
                     continue
