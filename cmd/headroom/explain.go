@@ -28,8 +28,8 @@ func explainCommand(u *ui.UI) *cli.Command {
 		Description: `headroom explain [FLAGS] -- COMMAND shows what the command was recognised as and
 why, where its batch is set, what a smaller micro-batch would change, where its
 checkpoints are looked for, and what could go wrong. FILE is one written by
-headroom init. The Python script is read for lines that take memory without need.
-Nothing of COMMAND is started, and nothing is changed.`,
+headroom init. The Python script is read for lines that take memory without
+need. Nothing of COMMAND is started, and nothing is changed.`,
 		Flags:  slices.Concat(knownFlags(), readFlags(), []cli.Flag{jsonFlag("print one JSON object")}),
 		Action: func(c *cli.Context) error { return explainAction(u, c) },
 	}
