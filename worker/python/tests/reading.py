@@ -182,6 +182,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
                 before="parts = []",
             ),
             methods("self.history.append(loss)", "def end(self):\n    self.history.clear()"),
+            methods("self.history.append(loss)")
+            + "trainer = Trainer(model)\nfor epoch in range(9):\n    trainer.history = []\n",
             LIGHTNING.format(
                 line="self.seen.append(loss)", more="    def on_train_epoch_end(self):\n        self.seen.clear()"
             ),
@@ -496,6 +498,9 @@ def what_to_write() -> list[str]:
         ("losses.append(loss)", "losses.append(loss.item())"),
         ("losses.append(loss * 2)", "losses.append(loss.item() * 2)"),
         ("losses.append((i, out))", "losses.append((i, out.detach().cpu()))"),
+        ("losses.append((out, loss))", "losses.append((out.detach().cpu(), loss.item()))"),
+        ("losses.append({'ö': i, 'loss': loss})", "losses.append({'ö': i, 'loss': loss.item()})"),
+        ("losses.append((loss if i else -loss))", "losses.append((loss if i else -loss).item())"),
         ("losses += [loss]", "losses += [loss.item()]"),
         ("total += loss / len(loader)", "total += loss.item() / len(loader)"),
         ("total = total + loss", "total += loss.item()"),

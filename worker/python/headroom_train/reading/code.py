@@ -59,6 +59,19 @@ class File:
         text = " ".join(row.decode().strip() for row in rows)
         return text if len(text) <= 60 else text[:57] + "..."
 
+    def with_suffixes(self, node: ast.expr, suffixes: list[tuple[ast.expr, str]]) -> str:
+        """The text of an expression with something after some of its parts, which are in order."""
+        if node.lineno != node.end_lineno:
+            return self.source(node)
+        text, at = b"", node.col_offset
+        row = self.lines[node.lineno - 1]
+        for part, suffix in suffixes:
+            simple = isinstance(part, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+            inner = row[part.col_offset : part.end_col_offset]
+            text += row[at : part.col_offset] + (inner if simple else b"(" + inner + b")") + suffix.encode()
+            at = part.end_col_offset or at
+        return (text + row[at : node.end_col_offset]).decode()
+
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """What a node is in, innermost first."""
         while node in self.parents:

@@ -55,9 +55,9 @@ def outlives_epoch(program: Program) -> Iterator[Finding]:
                     "outlives-epoch",
                     flow.file.path,
                     event.node.lineno,
-                    f"{event.name} is made before the first epoch and never emptied: "
-                    f"it keeps {_first_name(value)} of every step of all epochs on the device",
-                    f"{event.name} = [] at the start of each epoch, or .cpu() for what is kept",
+                    f"{event.name} is made before the outer loop and never emptied: "
+                    f"it keeps {_first_name(value)} of every step of all its rounds on the device",
+                    f"{event.name} = [] in each round of the outer loop, or .cpu() for what is kept",
                 )
 
 
@@ -163,26 +163,21 @@ def _emptied(flow: Flow, name: str, loop: ast.AST) -> bool:
         others = [n for n in around.body if getattr(n, "name", "__init__") != "__init__" and n is not flow.owner]
         if any(code.empties(other, name) for other in others) or code.empties(flow.owner, name):
             return True
+        attribute = re.escape(name.rpartition(".")[2])
+        if flow.program.mentions(rf"(?<!self)\.{attribute}(\.clear\(|\s*=[^=])|del \w+\.{attribute}\b"):
+            return True  # whoever has the object may empty it
     elif flow.owner is not flow.file.tree and "." in name and code.empties(flow.file.tree, name):
         return True
     return any(name in map(dotted, call.args) and not _only_reads(call) for call in code.calls(loop))
 
 
+_READERS = set("print len sum min max list tuple sorted enumerate zip str".split())
+
+
 def _only_reads(call: ast.Call) -> bool:
+    """Whether a call leaves a container as it is."""
     name = dotted(call.func)
-    return name in (
-        "print",
-        "len",
-        "sum",
-        "min",
-        "max",
-        "list",
-        "tuple",
-        "sorted",
-        "enumerate",
-        "zip",
-        "str",
-    ) or name.startswith(("np.", "numpy.", "torch.", "plt.", "statistics.", "json."))
+    return name in _READERS or name.startswith(("np.", "numpy.", "torch.", "plt.", "statistics.", "json."))
 
 
 def _first_name(value: Value) -> str:
@@ -191,40 +186,41 @@ def _first_name(value: Value) -> str:
 
 def _without_graph(flow: Flow, event: Kept, made: str) -> str:
     """What to write instead of a line that keeps a tensor."""
-    source = event.value.sources()[0]
-    how = ".detach().cpu()" if source.how == "output" and not source.marked else ".item()"
     if event.is_list and isinstance(event.node, ast.Expr) and isinstance(event.node.value, ast.Call):
         call = event.node.value
-        inside = _sanitised(flow, event.expression, event.value, how)
         before = [flow.file.source(a) + ", " for a in call.args[:-1]]
-        return f"{flow.file.source(call.func)}({''.join(before)}{inside})"
+        return f"{flow.file.source(call.func)}({''.join(before)}{_sanitised(flow, event.expression, event.value)})"
     if isinstance(event.node, ast.Assign) and not event.is_list:
-        right = _sanitised(flow, event.node.value, event.value, how)
-        return f"{flow.file.source(event.expression)} = {right}"
+        return f"{flow.file.source(event.expression)} = {_sanitised(flow, event.node.value, event.value)}"
     if isinstance(event.node, ast.AugAssign):
-        return f"{flow.file.source(event.node.target)} += {_sanitised(flow, event.expression, event.value, how)}"
-    return f"{made}{how} in place of {made}"
+        return f"{flow.file.source(event.node.target)} += {_sanitised(flow, event.expression, event.value)}"
+    return f"{made}.detach() in place of {made}"
 
 
-def _sanitised(flow: Flow, node: ast.expr, value: Value, how: str) -> str:
-    """The text of an expression, with values in place of its tensors."""
-    text = flow.file.source(node)
-    if isinstance(node, ast.BinOp) and len(value.parts) == 2:
-        left, right = value.parts
-        operator = text[len(flow.file.source(node.left)) : len(text) - len(flow.file.source(node.right))]
-        sides = [
-            _sanitised(flow, side, part, how) if part.gradients() else flow.file.source(side)
-            for side, part in ((node.left, left), (node.right, right))
-        ]
-        return operator.join(sides) if "(" not in operator and ")" not in operator else f"({text}){how}"
-    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == len(value.parts):
-        inner = ", ".join(
-            _sanitised(flow, element, part, how) if part.gradients() else flow.file.source(element)
-            for element, part in zip(node.elts, value.parts)
-        )
-        return f"({inner})" if isinstance(node, ast.Tuple) else f"[{inner}]"
-    simple = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    return text + how if simple else f"({text}){how}"
+def _sanitised(flow: Flow, node: ast.expr, value: Value) -> str:
+    """The text of an expression, with numbers or copies in place of its tensors."""
+    suffixes = []
+    for leaf, part in _tensors(node, value):
+        is_loss = part.sources()[0].how != "output" or re.search("loss|err|cost|nll", flow.file.source(leaf), re.I)
+        suffixes.append((leaf, ".item()" if is_loss else ".detach().cpu()"))
+    return flow.file.with_suffixes(node, suffixes)
+
+
+def _tensors(node: ast.expr, value: Value) -> Iterator[tuple[ast.expr, Value]]:
+    """The parts of an expression that have gradients: elements, and sides of operators."""
+    inner: list[ast.expr] = []
+    if isinstance(node, ast.BinOp):
+        inner = [node.left, node.right]
+    elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        inner = node.elts
+    elif isinstance(node, ast.Dict):
+        inner = [*filter(None, node.keys), *node.values]
+    if not inner or len(inner) != len(value.parts):
+        yield node, value
+        return
+    for element, part in zip(inner, value.parts):
+        if part.gradients():
+            yield from _tensors(element, part)
 
 
 def summed(program: Program) -> Iterator[Finding]:
@@ -240,7 +236,7 @@ def summed(program: Program) -> Iterator[Finding]:
                 continue
             if any(_sums(flow, event, name, loop) for loop in event.loops):
                 text = flow.file.source(event.target)
-                instead = f"{text} += {_sanitised(flow, event.expression, event.value, '.item()')}"
+                instead = f"{text} += {_sanitised(flow, event.expression, event.value)}"
                 whole = event.node.value if isinstance(event.node, ast.Assign) else None
                 if isinstance(whole, ast.BinOp) and name not in (dotted(whole.left), dotted(whole.right)):
                     before = whole.right if event.expression is whole.left else whole.left  # 0.9 * mean + 0.1 * loss
