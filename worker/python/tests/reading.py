@@ -129,6 +129,8 @@ class Net(L.LightningModule):
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "kept-tensor": (
         [
+            loop(plus("losses = losses + [loss]"), before="losses = []"),
+            loop(plus("history.setdefault('loss', []).append(loss)"), before="history = {}"),
             BEGIN
             + METHODS.format(line="pass", more="").replace(
                 "def train(self, loader):\n        for x, y in loader:\n    ",
@@ -344,6 +346,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "evaluation-with-gradients": (
         [
+            evaluation(EVALUATES.replace("model.eval()", "model.train(mode=False)")),
+            BEGIN
+            + "class Net(nn.Module):\n    def evaluate(self, loader):\n        self.eval()\n"
+            + "        for x in loader:\n            print(self(x))\n",
             BEGIN + "model.eval()\nresults = [model(x) for x in loader]\n",
             BEGIN + "net = nn.Linear(3, 3).cuda().eval()\nfor x in loader:\n    print(net(x))\n",
             evaluation(EVALUATES.replace("model.eval()", "pass"), call="model.eval()\nevaluate(model, loader)"),

@@ -47,6 +47,7 @@ class File:
         self.owners.insert(0, self.tree)  # what has statements of its own
         self.modules: set[str] = set()  # names of what is a torch.nn.Module
         self.frozen: set[str] = set()  # of those whose parameters need no gradients
+        self.uses_cuda = False  # some file of the program does
         self.losses: set[str] = set()
         self.optimizers: set[str] = set()
 
@@ -132,42 +133,39 @@ class Program:
         is_module = r"nn\.Module$|(^|\.)(Module|LightningModule|PreTrainedModel)$"
         self.module_classes = {name for name, node in self.classes.items() if self.derives(node, is_module)}
         for file in self.files:
+            file.uses_cuda = self.mentions(USES_CUDA)
             self._name(file)
 
     def _name(self, file: File) -> None:
         """Notes which names of a file are models, losses and optimizers."""
         for node in file.nodes:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
-                of = dotted(constructor(node.value).func)
-                for target in map(dotted, node.targets if isinstance(node, ast.Assign) else [node.target]):
-                    if (
-                        re.search(r"(^|\.)optim\.\w+$|^(SGD|Adam|AdamW|RMSprop|Adagrad)$", of)
-                        and "lr_scheduler" not in of
-                    ):
-                        file.optimizers.add(target)
-                    elif re.search(r"(^|\.)nn\.\w+Loss$|^\w+Loss$", of):
-                        file.losses.add(target)
-                    elif of.rpartition(".")[2] in self.module_classes or re.search(
-                        r"(^|\.)nn\.([A-Z]\w+)$|DataParallel$", of
-                    ):
-                        file.modules.add(target)
+                kind = self._kind(file, dotted(constructor(node.value).func))
+                if kind is not None:
+                    kind |= set(map(dotted, targets(node)))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 of, does = dotted(node.func.value), node.func.attr
-                if of in ("", "self"):
-                    continue
-                if (
-                    does in ("eval", "parameters", "named_parameters")
-                    and not node.args
-                    or does == "train"
-                    and (not node.args or isinstance(node.args[0], ast.Constant))
-                ):
+                first = node.args[0] if node.args else None
+                trains = does == "train" and of != "self" and isinstance(first, (ast.Constant, type(None)))
+                if trains or (does in ("eval", "parameters", "named_parameters") and first is None):
                     file.modules.add(of)
-                elif does == "requires_grad_" and node.args and is_constant(node.args[0], False):
+                elif does == "requires_grad_" and is_constant(first, False):
                     file.frozen.add(of)
             elif isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
                 of, _, does = dotted(node.iter.func).rpartition(".")
                 if does in ("parameters", "named_parameters") and any(map(_freezes, ast.walk(node))):
                     file.frozen.add(of)
+        for kind in (file.modules, file.frozen, file.losses, file.optimizers):
+            kind.discard("")
+
+    def _kind(self, file: File, constructor: str) -> Optional[set[str]]:
+        """The names in a file of what has the given constructor, if that is known."""
+        if re.search(r"(^|\.)optim\.\w+$|^(SGD|Adam|AdamW|RMSprop|Adagrad)$", constructor):
+            return file.optimizers
+        if re.search(r"(^|\.)nn\.\w+Loss$|^\w+Loss$", constructor):
+            return file.losses
+        known = constructor.rpartition(".")[2] in self.module_classes
+        return file.modules if known or re.search(r"(^|\.)nn\.[A-Z]\w+$|DataParallel$", constructor) else None
 
     def called(self, node: ast.AST) -> Iterator[tuple[File, Function]]:
         """The functions of the program that calls inside a node may reach, directly or not. They are found by name,
@@ -344,7 +342,7 @@ def is_gpu(file: File, node: ast.expr) -> bool:
     ]
     if made:
         return any(is_gpu(file, value) for value in made)
-    return name.rpartition(".")[2] == "device" and bool(re.search(USES_CUDA, file.text))
+    return name.rpartition(".")[2] == "device" and file.uses_cuda
 
 
 def moves(file: File, call: ast.AST) -> bool:

@@ -228,6 +228,11 @@ class Flow:
         value = self.value(node.value)
         for target in node.targets:
             name = dotted(target)
+            added_list = isinstance(node.value, ast.BinOp) and isinstance(node.value.right, ast.List)
+            if name and added_list and dotted(node.value.left) == name and len(value.parts) == 2:  # type: ignore[attr-defined]
+                self._keep(node, target, True, node.value.right, value.parts[1])  # type: ignore[attr-defined]
+                self.env[name] = before[name] or value
+                continue
             if name and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add) and not self.quiet:
                 sides = (node.value.left, node.value.right)
                 for other, added, part in zip(sides, sides[::-1], value.parts[::-1]):
@@ -272,7 +277,10 @@ class Flow:
             self._keep(statement, target.value, False, target, value)
 
     def _keep(self, node: ast.stmt, container: ast.expr, is_list: bool, expression: ast.expr, value: Value) -> None:
-        name = dotted(container.value if isinstance(container, ast.Subscript) else container)
+        on = container
+        if isinstance(on, ast.Call) and isinstance(on.func, ast.Attribute) and on.func.attr == "setdefault":
+            on = on.func.value
+        name = dotted(on.value if isinstance(on, ast.Subscript) else on)
         holds = self.env.get(name)
         if name:
             self.kept.append(Kept(node, container, name, is_list, holds, expression, value, self.loops))
@@ -500,9 +508,9 @@ class Flow:
         if does == "set_grad_enabled":
             self.quiet = 0 if node.args and code.is_constant(node.args[0], True) else 1
         if on is not None and does in ("eval", "train") and name.count("."):
-            self.modes[name.rpartition(".")[0]] = (
-                "eval" if does == "eval" or node.args and code.is_constant(node.args[0], False) else "train"
-            )
+            mode = node.args[0] if node.args else code.keyword(node, "mode")
+            evaluates = does == "eval" or code.is_constant(mode, False)
+            self.modes[name.rpartition(".")[0]] = "eval" if evaluates else "train"
         return self._result(node, name, does, on, arguments)
 
     def _result(self, node: ast.Call, name: str, does: str, on: Optional[Value], arguments: list[Value]) -> Value:

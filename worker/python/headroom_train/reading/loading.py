@@ -55,9 +55,9 @@ def _loaders(program: Program, file: File) -> Iterator[tuple[ast.AST, str]]:
 
 def loaded_to_gpu(program: Program) -> Iterator[Finding]:
     """A checkpoint is loaded to the device from which it was saved."""
-    if not program.mentions(code.USES_CUDA):
-        return
     for file in program.files:
+        if not file.uses_cuda:
+            return
         loads = [
             call for call in file.calls if dotted(call.func) == "torch.load" and call.args and not code.unpacks(call)
         ]
