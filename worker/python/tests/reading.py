@@ -507,6 +507,7 @@ def what_to_write() -> list[str]:
         ("losses.append((out, loss))", "losses.append((out.detach().cpu(), loss.item()))"),
         ("losses.append({'ö': i, 'loss': loss})", "losses.append({'ö': i, 'loss': loss.item()})"),
         ("losses.append((loss if i else -loss))", "losses.append((loss if i else -loss).item())"),
+        ("losses.append(out.cpu())", "losses.append(out.cpu().detach())"),
         ("losses += [loss]", "losses += [loss.item()]"),
         ("total += loss / len(loader)", "total += loss.item() / len(loader)"),
         ("total = total + loss", "total += loss.item()"),

@@ -23,12 +23,13 @@ def kept(program: Program) -> Iterator[Finding]:
                 continue
             for loop in reversed(event.loops):
                 if _outlives(flow, event, loop, event.value):
-                    made = _first_name(event.value.sources()[0])
+                    kept_value = event.expression if event.is_list else getattr(event.node, "value", event.expression)
+                    made = flow.file.source(next(_tensors(kept_value, event.value))[0])
                     yield Finding(
                         "kept-tensor",
                         flow.file.path,
                         event.node.lineno,
-                        f"{event.name} keeps {made} of every step as a tensor, with what autograd holds of the step",
+                        f"{event.name} keeps {made} of every step as a tensor, which holds on to the graph of its step",
                         _without_graph(flow, event, made),
                     )
                     break
@@ -202,7 +203,8 @@ def _sanitised(flow: Flow, node: ast.expr, value: Value) -> str:
     suffixes = []
     for leaf, part in _tensors(node, value):
         is_loss = part.sources()[0].how != "output" or re.search("loss|err|cost|nll", flow.file.source(leaf), re.I)
-        suffixes.append((leaf, ".item()" if is_loss else ".detach().cpu()"))
+        on_host = re.search(r"\.cpu\(\)$|\.to\([\"']cpu[\"']\)$", flow.file.source(leaf))
+        suffixes.append((leaf, ".item()" if is_loss else ".detach()" if on_host else ".detach().cpu()"))
     return flow.file.with_suffixes(node, suffixes)
 
 
