@@ -577,7 +577,10 @@ def unusual_sources() -> list[str]:
         loop(plus("total += loss").replace("loss.backward()", branches + "\nloss.backward()"), before="total = 0")
     )
     deep = rules_of(loop(plus(f"x = {'y + ' * 3000} y")))
-    return [] if (found, deep) == (["summed-tensor"], []) else [f"{found}, {deep}"]
+    cases = "match i:\n    case 0:\n        losses.append(loss)\n    case _:\n        pass"
+    matched = rules_of(loop(plus(cases), before="losses = []")) if sys.version_info >= (3, 10) else ["kept-tensor"]
+    said = (found, deep, matched)
+    return [] if said == (["summed-tensor"], [], ["kept-tensor"]) else [f"{said}"]
 
 
 def own_loops() -> list[str]:

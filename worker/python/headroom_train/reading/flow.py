@@ -305,6 +305,10 @@ class Flow:
         self.value(node.test)
         return self._paths([node.body, node.orelse])
 
+    def _match(self, node: ast.Match) -> bool:
+        self.value(node.subject)
+        return self._paths([*(case.body for case in node.cases), []])
+
     def _paths(self, branches: list[list[ast.stmt]]) -> bool:
         """Reads statements of which one list or the other is executed."""
         env, modes, ends = dict(self.env), dict(self.modes), []
