@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from . import code
 from .code import FUNCTION, LOOP, File, Finding, Program, dotted
-from .flow import Evaluated, Flow, flow_of, flows
+from .flow import Flow, flow_of, flows
+from .values import Evaluated
 
 COMPREHENSION = (ast.ListComp, ast.GeneratorExp)
 

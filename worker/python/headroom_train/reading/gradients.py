@@ -9,8 +9,9 @@ from typing import Optional
 
 from . import code
 from .code import LOOP, File, Finding, Program, dotted
-from .flow import Backward, Flow, Value, flows
+from .flow import Flow, flows
 from .keeping import consumed
+from .values import Backward, Value
 
 
 def retained(program: Program) -> Iterator[Finding]:

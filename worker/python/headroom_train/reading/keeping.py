@@ -9,7 +9,8 @@ from typing import Optional
 
 from . import code
 from .code import FUNCTION, LOOP, File, Finding, Program, dotted
-from .flow import Flow, Kept, Summed, Value, flows
+from .flow import Flow, flows
+from .values import Kept, Summed, Value
 
 
 def kept(program: Program) -> Iterator[Finding]:
