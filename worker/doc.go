@@ -6,6 +6,7 @@
 //	Begin        begins an attempt: unpacks the package, opens the socket
 //	Attempt.Env  adds the variables by which Python finds the package and the socket
 //	Attempt.End  reports what was seen, once every process of the attempt is gone
+//	Read         reads a script, of which nothing is executed
 //
 // # The wire
 //

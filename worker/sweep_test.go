@@ -118,6 +118,7 @@ func TestProofs(t *testing.T) {
 		{"patched.py"},
 		{"fools.py", "--count", "2"},
 		{"real.py"},
+		{"reading.py"},
 	} {
 		t.Run(strings.TrimSuffix(c[0], ".py"), func(t *testing.T) {
 			out, err := proof(t, c[0], c[1:]...).CombinedOutput()

@@ -23,12 +23,13 @@ func checkCommand(u *ui.UI) *cli.Command {
 		Description: `headroom check -- COMMAND starts a PyTorch training command and stops it before
 its optimizer takes a step. The gradients of its first batch are computed both
 as a whole and in pieces, and compared; where pieces would be wrong, headroom
-says why, and what it would do instead. FILE is one written by headroom init.
+says why, and what it would do instead. Before that, the script is read for
+lines that take memory without need. FILE is one written by headroom init.
 
 The command runs unchanged until that point, and files written by then are kept.
 Its output goes to stderr. The status is 0 if every backward pass of the step
 can be run in pieces, and 1 if not.`,
-		Flags:  []cli.Flag{jsonFlag("print one JSON object")},
+		Flags:  append(readFlags(), jsonFlag("print one JSON object")),
 		Action: func(c *cli.Context) error { return checkAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command)
@@ -40,6 +41,7 @@ type checked struct {
 	Command []string         `json:"command"`
 	Found   []worker.Checked `json:"found"`
 	Why     string           `json:"why,omitempty"` // why nothing was found
+	job.Reading
 }
 
 func checkAction(u *ui.UI, c *cli.Context) error {
@@ -49,6 +51,9 @@ func checkAction(u *ui.UI, c *cli.Context) error {
 	}
 	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
 	answer := checked{Command: line.Masked()}
+	if answer.Reading, err = readScript(c, line); err != nil {
+		return err
+	}
 	answer.Found, answer.Why, err = job.Check(c.Context, u, line, readBuild().Version)
 	if start := (*command.StartError)(nil); errors.As(err, &start) {
 		return &ui.UsageError{Err: err, Hint: meant(line, start.Err)}
@@ -59,7 +64,7 @@ func checkAction(u *ui.UI, c *cli.Context) error {
 	if c.Bool("json") {
 		err = u.AnswerJSON(answer)
 	} else {
-		err = u.Answer(answer.String())
+		err = u.Answer(ui.PrintableLines(answer.String()))
 	}
 	if err == nil && !answer.safe() {
 		err = &ui.ChildError{Code: 1, Err: errors.New("not every backward pass can be run in pieces"), Quiet: true}
@@ -78,10 +83,12 @@ func (a checked) safe() bool {
 }
 
 func (a checked) String() string {
-	if len(a.Found) == 0 {
-		return fmt.Sprintf("Nothing could be checked: %s.", cmp.Or(a.Why, "the optimizer took its step before backward was called on the loss of a module that it trains"))
-	}
 	var b strings.Builder
+	findings(&b, a.Findings)
+	if len(a.Found) == 0 {
+		fmt.Fprintf(&b, "Nothing could be checked: %s.", cmp.Or(a.Why, "the optimizer took its step before backward was called on the loss of a module that it trains"))
+		return b.String()
+	}
 	said := map[string]bool{}
 	for _, f := range a.Found {
 		text := sentences(f)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"headroom/cmd/headroom/ui"
+	"headroom/job"
 	"headroom/machine"
 	"headroom/memory"
 	"headroom/worker"
@@ -26,8 +28,9 @@ func explainCommand(u *ui.UI) *cli.Command {
 		Description: `headroom explain [FLAGS] -- COMMAND shows what the command was recognised as and
 why, where its batch is set, what a smaller micro-batch would change, where its
 checkpoints are looked for, and what could go wrong. FILE is one written by
-headroom init. Nothing is started and nothing is written.`,
-		Flags:  append(knownFlags(), jsonFlag("print one JSON object")),
+headroom init. The Python script is read for lines that take memory without
+need. Nothing of COMMAND is started, and nothing is changed.`,
+		Flags:  slices.Concat(knownFlags(), readFlags(), []cli.Flag{jsonFlag("print one JSON object")}),
 		Action: func(c *cli.Context) error { return explainAction(u, c) },
 	}
 	command.BashComplete = completeFlags(command)
@@ -44,10 +47,17 @@ func explainAction(u *ui.UI, c *cli.Context) error {
 		return err
 	}
 	e := explained(w, u.Now())
-	if c.Bool("json") {
-		return u.AnswerJSON(e.Explanation)
+	reading, err := readScript(c, w.Line)
+	if err != nil {
+		return err
 	}
-	return u.Answer(e.full())
+	if c.Bool("json") {
+		return u.AnswerJSON(struct {
+			wrap.Explanation
+			job.Reading
+		}{e.Explanation, reading})
+	}
+	return u.Answer(e.full(reading.Findings))
 }
 
 // explanation puts a [wrap.Explanation] into words for people.
@@ -63,8 +73,8 @@ func explained(w *wrapped, now time.Time) explanation {
 	return explanation{e, w.request.Spill}
 }
 
-// full returns the whole explanation as text.
-func (e explanation) full() string {
+// full returns the whole explanation as text, with what was found in the script.
+func (e explanation) full(found []worker.Finding) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "command: %v\n", command.Line{Args: e.Command})
 	e.runs(&b)
@@ -93,6 +103,7 @@ func (e explanation) full() string {
 	e.smaller(&b)
 	e.saved(&b)
 	e.tonight(&b, "  ", true)
+	findings(&b, found)
 	return strings.TrimRight(ui.PrintableLines(b.String()), "\n")
 }
 

@@ -3,6 +3,7 @@
 //
 //	Line    what the user typed: words, environment and folder
 //	Peel    finds the program that trains, and how many ranks of it are started
+//	Python  finds the script that trains, and its interpreter
 //	Exit    how one attempt of a command ended, with the evidence that it left behind; plain data
 package command
 

@@ -30,9 +30,11 @@ func (c Line) Missing() string {
 // elsewhere reports whether a wrapper starts the training program in another folder, or may
 // start it on another machine.
 func (l Launch) elsewhere() bool {
-	if slices.ContainsFunc(l.Layers, func(name string) bool { return name == "srun" || strings.HasPrefix(name, "mpi") }) {
-		return true
-	}
+	return l.moved() || slices.ContainsFunc(l.Layers, func(name string) bool { return name == "srun" || strings.HasPrefix(name, "mpi") })
+}
+
+// moved reports whether a wrapper starts the training program in another folder.
+func (l Launch) moved() bool {
 	return slices.ContainsFunc(l.Options, func(o Option) bool {
 		return o.Layer == "env" && (o.Name == "C" || o.Name == "chdir") || o.Layer == "uv run" && o.Name == "directory" || o.Layer == "conda run" && o.Name == "cwd"
 	})

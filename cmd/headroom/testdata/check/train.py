@@ -43,3 +43,4 @@ for _ in range(1000):
             loss = loss + (z @ z.t()).mean()
         loss.backward()
     optimizer.step()
+    optimizer.zero_grad()
