@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-STEPS, FIRST, PART, ROUNDS = 10, 3, 0.75, 3
+STEPS, FIRST, PART, ROUNDS = 8, 3, 0.75, int(os.environ.get("ROUNDS", 3))
 CUDA = {"rows": 16384, "width": 8192, "layers": 6}
 CPU = {"rows": 2048, "width": 1024, "layers": 6}
 
