@@ -64,6 +64,7 @@ type Evidence struct {
 	Like     int              `json:"like,omitempty"`     // number of steps from which Typical was computed
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
 	Host     bool             `json:"host,omitempty"`     // host memory ran out, not the device's
+	Holder   *Holder          `json:"holder,omitempty"`   // what holds memory that grows, as the process itself found it
 	Resuming bool             `json:"resuming,omitempty"` // before it resumed from a checkpoint, the training had got further with a micro-batch at least as large as the one that failed
 }
 
@@ -79,6 +80,7 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 // following tests in order, beginning with those that rule out the most other causes.
 // The first test that holds gives the verdict:
 //
+//	leak           the process itself has seen memory grow, and what holds it explains the failure
 //	host           the failure was the machine's memory
 //	unknown        nothing is known about the device's memory
 //	foreign        requested ≤ free + what others took since the attempt began, or others hold at
@@ -100,13 +102,20 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 // began. Fragmentation and spike are then skipped, because they compare sizes.
 func Diagnose(e Evidence) Verdict {
 	for _, test := range []func(Evidence) (Verdict, bool){
-		hostMemory, noNumbers, foreign, resume, fragmentation, leak, spike, model,
+		held, hostMemory, noNumbers, foreign, resume, fragmentation, leak, spike, model,
 	} {
 		if v, ok := test(e); ok {
 			return v
 		}
 	}
 	return batch(e)
+}
+
+func held(e Evidence) (Verdict, bool) {
+	if e.Holder == nil || !e.Holder.Explains(e.Failure, e.Host) {
+		return Verdict{}, false
+	}
+	return Verdict{Leak, e.Holder.Facts()}, true
 }
 
 func hostMemory(e Evidence) (Verdict, bool) {

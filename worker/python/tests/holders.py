@@ -27,7 +27,7 @@ from headroom_train.account import trigger  # noqa: E402
 
 trigger.SHARE = 0  # a figure in each step, however fast the machine is
 
-START = '''
+START = """
 import copy, collections, functools
 import numpy as np
 import torch
@@ -44,9 +44,7 @@ def train(x):
     loss.backward()
     opt.step()
     return loss
-'''
-
-
+"""
 
 
 def ran(name: str) -> tuple[str, int, int]:

@@ -112,6 +112,44 @@ LEAKS = {
             train(x)
             remember(x)
     '''),
+    "a dict of lists that is made when needed": Leak("collected", "logs.setdefault('y', [])", "write `logs.setdefault('y', []).append(y.item())`", '''
+        def main():
+            logs = {}
+            for step in range(100):
+                x = batch()
+                train(x)
+                y = net(x).sigmoid().mean() #made
+                logs.setdefault("y", []).append(y) #kept
+        main()
+    '''),
+    "a list that a function is given": Leak("collected", "into", "empty `into`", '''
+        def remember(into, x):
+            into.append(x) #kept
+        def main():
+            seen = []
+            for step in range(100):
+                x = torch.randn(1024, 256) #made
+                train(x)
+                remember(seen, x)
+        main()
+    '''),
+    "a list that is set in fit": Leak("collected", "self.seen", "empty `self.seen`", '''
+        class Trainer:
+            def fit(self):
+                self.seen = []
+                for step in range(100):
+                    x = torch.randn(1024, 256) #made
+                    train(x)
+                    self.seen.append(x) #kept
+        Trainer().fit()
+    '''),
+    "hooks that are never removed": Leak("hook", "", "handle.remove()", '''
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            wide.register_forward_hook(lambda m, a, out, x=x: None)
+    '''),
     "a deque without a limit": Leak("collected", "buffer", "fixed number", '''
         buffer = collections.deque()
         def main():
@@ -357,7 +395,7 @@ LEAKS = {
             train(x)
             wide(x)
     '''),
-    "gradients with graphs": Leak("gradients", ".grad", "leave out `create_graph=True`", '''
+    "gradients with graphs": Leak("gradients", "critic", "leave out `create_graph=True`", '''
         critic = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1))
         second = torch.optim.SGD(critic.parameters(), lr=1e-4)
         for step in range(100):
@@ -365,7 +403,7 @@ LEAKS = {
             train(x)
             critic(x).square().mean().backward(create_graph=True) #kept
     '''),
-    "gradients with graphs in a function": Leak("gradients", ".grad", "zero_grad()", '''
+    "gradients with graphs in a function": Leak("gradients", "critic", "zero_grad()", '''
         critic = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1))
         def regularise(x):
             penalty = critic(x).pow(3).mean()

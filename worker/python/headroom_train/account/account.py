@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from .search import Search
 
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")  # Python's own library
-SEARCHES = 4  # that may find nothing before the process is left alone
+SEARCHES = 3  # that may find nothing before the process is left alone
+MUCH = 256 << 20  # bytes of growth, and
+LONG = 500  # steps, after which it is said that nothing was found, although headroom has not asked
 
 
 class Account:
@@ -31,6 +33,7 @@ class Account:
         self._candidate: Optional[Holder] = None  # what was found, but may still be meant to grow
         self._due = 0  # the step from which it is not any more
         self._thread = 0
+        self._asked = False
         self._empty = 0  # searches that have found nothing
         self.told: Optional[Holder] = None
         self._pid = os.getpid()  # in which the steps so far were made
@@ -48,6 +51,7 @@ class Account:
 
     def _step(self, trigger: Trigger, steps: int, asked: bool) -> None:
         grows = trigger.step(steps)
+        self._asked = self._asked or asked
         if self._search is None:
             if (grows and steps >= self._due or asked) and self._empty < SEARCHES:
                 from .search import Search
@@ -61,8 +65,7 @@ class Account:
         if not found:
             self._search = self._search.wider(steps)
             if self._search is None:
-                self._empty, self._thread = self._empty + 1, 0
-                trigger.rests(2 * steps)
+                self._nothing(trigger, steps)
             return
         self._search, self._thread = None, 0
         sure = [h for h in found if h.patience <= steps]
@@ -72,6 +75,15 @@ class Account:
         else:
             self._due = self._candidate.patience - 24
             trigger.rests(steps)
+
+    def _nothing(self, trigger: Trigger, steps: int) -> None:
+        """What follows a search that has found nothing."""
+        self._empty, self._thread = self._empty + 1, 0
+        if self._asked or steps >= LONG and trigger.slope() * trigger.steps() >= MUCH:
+            from .kinds import ELSEWHERE, Holder
+
+            self.says(Holder(ELSEWHERE, "", "", "", 0, 0, 0.0, trigger.slope(), ""))
+        trigger.rests(2 * steps)
 
     def failed(self, steps: int) -> Optional[Holder]:
         """Called when memory has run out. What holds memory that grows, even if it might be meant to; None if nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -21,19 +21,28 @@ class Saved(NamedTuple):
 
 
 def deepest(tensors: Iterable[torch.Tensor]) -> int:
-    return max(depths([t.grad_fn for t in tensors if t.grad_fn is not None]), default=0)
+    roots = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    roots += [g.grad_fn for t in tensors if (g := grad(t)) is not None and g.grad_fn is not None]
+    return max(depths(roots), default=0)
+
+
+def grad(t: torch.Tensor) -> Optional[torch.Tensor]:
+    """The gradient of a leaf; None if there is none."""
+    return t.grad if t.requires_grad and t.is_leaf else None
 
 
 def depths(roots: list[Any]) -> list[int]:
     """The lengths of the longest paths from some nodes; 0 for those beyond the first :data:`MOST` nodes."""
     known: dict[int, int] = {}
-    kept = []  # so that no id is used twice
+    kept: list[Any] = []  # so that no id is used twice
     for root in roots:
         todo = [(root, False)]
         while todo and len(kept) < MOST:
             node, done = todo.pop()
             if done:
-                known[id(node)] = 1 + max((known.get(id(n), 0) for n, _ in node.next_functions if n is not None), default=0)
+                known[id(node)] = 1 + max(
+                    (known.get(id(n), 0) for n, _ in node.next_functions if n is not None), default=0
+                )
             elif id(node) not in known:
                 known[id(node)] = 0
                 kept.append(node)
@@ -45,7 +54,8 @@ def depths(roots: list[Any]) -> list[int]:
 def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> Saved:
     """What the graph of a node has saved, apart from memory in ``before``. Tensors that hooks of the script have packed
     stay packed; ``packed`` if there may be some."""
-    todo, seen, kept = [root], set(), []
+    todo, seen = [root], set()
+    kept: list[Any] = []
     storages, alive, held = set(before), False, 0
     known = len(storages)
     while todo and len(kept) < most:
@@ -66,7 +76,7 @@ def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> S
 
 def _contents(node: Any, packed: bool) -> Iterator[Any]:
     """What a node has saved and a backward pass has not freed."""
-    for name in _names(type(node)):
+    for name in _names(type(node)):  # type: ignore[arg-type]
         try:
             raw = getattr(node, name)
             if _SHOWS:
@@ -94,7 +104,7 @@ def _key(t: Any) -> Optional[tuple[int, int]]:
         return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names(kind: type) -> tuple:
     return tuple(n for n in dir(kind) if n.startswith("_raw_saved_"))
 

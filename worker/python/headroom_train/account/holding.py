@@ -36,7 +36,7 @@ WIDTH = 64  # the most objects that one question is about
 SECONDS = 4.0  # after which no further level is asked about
 REACHED = 20_000  # the most objects that are counted below a container
 
-_LRU = type(lru_cache(lambda: None))
+LRU = type(lru_cache(lambda: None))
 
 
 class Name(NamedTuple):
@@ -49,6 +49,7 @@ class Name(NamedTuple):
     within: Optional[tuple[int, str]] = None  # the function whose variable it is: its first line and name
     line: int = 0  # that is known without the source
     temporary: bool = False  # the variable of a function that is called in a loop
+    tuple: bool = False  # it has a tuple, and what is looked for is in that
 
 
 class Held(NamedTuple):
@@ -90,7 +91,8 @@ class Walk:
             self._hidden.add(id(level))
             at = {id(o): o for o in level}
             self._hidden.add(id(at))
-            following, changed = [], set()
+            following: list[Any] = []
+            changed = set()
             self._hidden.add(id(following))
             for r in self._referrers(level):
                 if isinstance(r, (ModuleType, CodeType, type)) or _namespace(r) and not _grows(r, at):
@@ -117,7 +119,8 @@ class Walk:
         return []
 
     def _path(self, holder: Any, below: dict[int, Any]) -> tuple[Any, ...]:
-        path, o = [], holder
+        path: list[Any] = []
+        o = holder
         while id(o) in below and len(path) <= LEVELS:
             o = below[id(o)]
             path.append(o)
@@ -147,7 +150,9 @@ class Walk:
 
     def named(self, objects: list[Any]) -> list[Any]:
         """Those that are in a variable or in any object: the rest is held by C++ only."""
-        found = {id(v) for f in frames() if not _is_ours(f) and f.f_locals is not f.f_globals for v in _local(f).values()}
+        found = {
+            id(v) for f in frames() if not _is_ours(f) and f.f_locals is not f.f_globals for v in _local(f).values()
+        }
         some = self._referrers(objects)
         for r in some:
             found |= {id(o) for o in _referents(r)}
@@ -155,7 +160,20 @@ class Walk:
 
     def cached(self, holder: Any) -> Any:
         """The function whose results ``functools.lru_cache`` has put into a dict; None if the dict is another."""
-        return next((r for r in self._referrers([holder]) if isinstance(r, _LRU)), None)
+        return next((r for r in self._referrers([holder]) if isinstance(r, LRU)), None)
+
+    def model_of(self, gradient: Any) -> tuple[str, tuple[str, ...]]:
+        """What the script calls the model to which a gradient belongs, and the files whose functions are running."""
+        files = self._files()
+        for frame in frames():
+            if self._foreign(frame.f_code.co_filename) or _is_ours(frame):
+                continue
+            values = frame.f_globals if frame.f_locals is frame.f_globals else {**frame.f_globals, **_local(frame)}
+            for name, value in values.items():
+                if isinstance(value, torch.nn.Module):
+                    if any(p.grad is gradient for p in torch.nn.Module.parameters(value)):
+                        return name, files
+        return "", files
 
     def _variables(self, level: list[tuple[Any, Any]]) -> list[Name]:
         """The variables of running functions that have one of some values."""
@@ -176,6 +194,7 @@ class Walk:
                                 (code.co_filename,),
                                 (code.co_firstlineno, code.co_name),
                                 temporary=self._temporary(frame),
+                                tuple=wanted[id(value)] is _TUPLE,
                             )
                         )
                 local.clear()
@@ -204,13 +223,13 @@ class Walk:
             if file is not None:
                 name = str(names[0])
                 if not _is_foreign_namespace(r):
-                    found.append(Name(name + _suffix(key), name, False, (file, *self._files())))
+                    found.append(Name(name + _suffix(key), name, False, (file, *self._files()), tuple=key is _TUPLE))
                 return
             following.append((r, names[0]))
-        elif isinstance(r, (list, tuple, set, frozenset, deque)):
-            following.append((r, None if key is None else key))
-        elif isinstance(r, CellType):
-            following.append((r, _Cell()))
+        elif isinstance(r, tuple):
+            following.append((r, _TUPLE))
+        elif isinstance(r, (list, set, frozenset, deque, CellType)):
+            following.append((r, None))
         elif isinstance(r, FunctionType):
             found.extend(self._of_function(r, o))
         elif isinstance(r, GeneratorType):
@@ -220,13 +239,22 @@ class Walk:
                 if name:
                     code = frame.f_code
                     found.append(Name(name, name, False, (code.co_filename,), (code.co_firstlineno, code.co_name)))
-        elif isinstance(r, _LRU):
+        elif isinstance(r, LRU):
             following.append((r, None))
         elif not isinstance(r, (MethodType, BuiltinFunctionType, MappingProxyType, FrameType, TracebackType)):
             name = _attribute(r, o, key)
             if name:
                 owner = r if isinstance(r, type) else type(r)
-                found.append(Name(f"{owner.__name__}.{name}", name, True, (*_file(owner), *self._files())))
+                files = (*_file(owner), *self._files())
+                found.append(
+                    Name(
+                        f"{owner.__name__}.{name}",
+                        name,
+                        True,
+                        files,
+                        tuple=key is _TUPLE or type(o) is dict and isinstance(o.get(name), tuple),
+                    )
+                )
             elif not isinstance(r, (ModuleType, CodeType, type)):
                 following.append((r, None))
 
@@ -248,8 +276,7 @@ class Walk:
         return tuple(dict.fromkeys(f for f in found if not self._foreign(f)))
 
 
-class _Cell:
-    """Marks that the way leads through a closure."""
+_TUPLE = object()  # stands for the place of something in a tuple
 
 
 def _suffix(key: Any) -> str:
@@ -323,7 +350,7 @@ def _attribute(owner: Any, value: Any, key: Any) -> str:
     except Exception:
         own = None
     if isinstance(owner, type):
-        own = type.__dict__["__dict__"].__get__(owner)
+        own = vars(owner)
         if isinstance(key, str) and isinstance(value, dict) and key in own and own[key] is value.get(key):
             return key
     if own is value and isinstance(key, str):
@@ -391,7 +418,11 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
             arrays, array_bytes = arrays + 1, array_bytes + int(o.nbytes)
             continue
         for r in gc.get_referents(o):
-            if id(r) in seen or isinstance(r, (type, ModuleType, CodeType, str, int, float)) or _namespace(r) is not None:
+            if (
+                id(r) in seen
+                or isinstance(r, (type, ModuleType, CodeType, str, int, float))
+                or _namespace(r) is not None
+            ):
                 continue
             if id(r) in running or isinstance(r, (torch.nn.Module, torch.optim.Optimizer)) and not models or _ours(r):
                 continue

@@ -119,7 +119,11 @@ def cure(kind: str, e: Evidence, text: Text) -> str:
         where = f" in line {e.creates}" if e.creates else ""
         return f"call `zero_grad()` after each step, and leave out `create_graph=True`{where}"
     if kind == TRACEBACK:
-        return f"write `{text.call}str({text.base}){text.end}`" if _single(text) else "keep `str(error)`, not the exception"
+        return (
+            f"write `{text.call}str({text.base}){text.end}`"
+            if _single(text)
+            else "keep `str(error)`, not the exception"
+        )
     return {
         MODELS: f"save each with `torch.save` and keep none of them in {name}, or keep only the best",
         GENERATOR: f"use each generator up or `close()` it, and keep none in {name}",
@@ -175,7 +179,8 @@ class Holder(NamedTuple):
 
     def held(self) -> str:
         if self.kind in (SUM, HIDDEN, GRADIENTS):
-            return f"the graphs of all steps, {amount(self.bytes)}" if self.bytes else "the graphs of all steps"
+            graphs = "gradients with the graphs" if self.kind == GRADIENTS else "the graphs"
+            return f"{graphs} of all steps, {amount(self.bytes)}"
         what = "array" if self.kind == NUMPY else "tensor"
         number = f"{self.tensors} {what}{'' if self.tensors == 1 else 's'}"
         graph = " with the graphs that made them" if self.graph else ""

@@ -45,11 +45,12 @@ class Look(NamedTuple):
     sorts: Counter[Sort]
     lengths: dict[int, int]  # id of a container → its length
     depth: int  # of the deepest graph that a tensor holds
-    held: int  # bytes behind all tensors
 
 
 def census() -> Census:
-    tensors, containers, packs = [], [], False
+    tensors: list[torch.Tensor] = []
+    containers: list[Any] = []
+    packs = False
     known: dict[int, int] = {}
     for o in gc.get_objects():
         kind = type(o)
@@ -66,16 +67,14 @@ def census() -> Census:
 
 
 def look(step: int, found: Census) -> Look:
-    storages, sorts, held = set(), Counter[Sort](), 0
+    storages, sorts = set(), Counter[Sort]()
     for t in found.tensors:
         key = key_of(t)
         if key is not None:
             sorts[sort_of(t)] += 1
-            if key not in storages:
-                storages.add(key)
-                held += size_of(t)
+            storages.add(key)
     lengths = {id(c): len(c) for c in found.containers}
-    return Look(step, frozenset(storages), sorts, lengths, graphs.deepest(found.tensors), held)
+    return Look(step, frozenset(storages), sorts, lengths, graphs.deepest(found.tensors))
 
 
 def key_of(t: torch.Tensor) -> Optional[Key]:

@@ -3,7 +3,6 @@ there at the third is kept. Begun only once memory has been seen to grow."""
 
 from __future__ import annotations
 
-import ast
 from collections import Counter, OrderedDict
 from types import FrameType, FunctionType, GeneratorType, TracebackType
 from typing import Any, Callable, NamedTuple, Optional
@@ -11,19 +10,17 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 
 from . import graphs, kinds
-from .holding import _LRU, Held, Name, Walk, content, unseen
+from .holding import LRU, Held, Name, Walk, content, unseen
 from .kinds import Evidence, Holder, Text
 from .look import Census, Key, Look, Sort, census, frames, key_of, look, size_of, sort_of
 from .notes import Notes, compiles
-from .source import Keeps, Source, source, stripped
+from .place import Kept, made, patience, place, statement
+from .source import source
 
 APART = 12  # steps between two looks
 FURTHEST = 96  # and the most, if what is kept does not grow in each step
 SAMPLES = 6  # tensors of one sort that are followed
 SORTS = 4  # of tensors that are followed
-SURE = 128  # steps before which a cache may still be filling
-MANAGED = 1000  # steps before which a container that the script also empties may do so again
-NEVER = 1 << 40
 
 
 class Search:
@@ -136,17 +133,27 @@ def _groups(tensors: list[torch.Tensor], b: _Between) -> list[_Group]:
 
 
 def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
-    every = group.kept
-    apart = max(1, len(every) // SAMPLES)
-    samples = every[::apart][:SAMPLES]
+    some = _spread(group.kept, 4 * SAMPLES)
+    walk.hides(some)
+    every = walk.named(some)  # a graph may hold the others
+    samples = _spread(every, SAMPLES)
+    walk.hides(every, samples)
+    if len(samples) < 2:
+        return None
     best: Optional[Holder] = None
     for held in walk.common(samples, max(2, (2 * len(samples) + 2) // 3)):
         if isinstance(held.holder, torch.optim.Optimizer) and kinds.MODELS not in _through(held):
             continue
-        made = _holder(held, samples, group, b, walk)
-        if made is not None and (best is None or bool(made.kept) > bool(best.kept)):
-            best = made
+        holder = _holder(held, samples, every, group, b, walk)
+        if holder is not None and (best is None or bool(holder.kept) > bool(best.kept)):
+            best = holder
     return best
+
+
+def _spread(every: list[Any], most: int) -> list[Any]:
+    """Some of a list, from all parts of it."""
+    apart = -(-len(every) // most) or 1
+    return every[::apart]
 
 
 def _through(held: Held) -> frozenset[str]:
@@ -161,7 +168,7 @@ def _through(held: Held) -> frozenset[str]:
             found.add(kinds.CLOSURE)
         elif isinstance(o, (torch.nn.Module, torch.optim.Optimizer)) and o is not held.holder:
             found.add(kinds.MODELS)
-        elif isinstance(o, _LRU):
+        elif isinstance(o, LRU):
             found.add(kinds.CACHE)
         elif _weights(o) and o is not held.holder:
             found.add(kinds.MODELS)
@@ -181,92 +188,24 @@ def _weights(o: Any) -> bool:
 _WEIGHTS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked", "in_proj_weight", "in_proj_bias"}
 
 
-class _Kept(NamedTuple):
-    """A name of a holder, and the place at which the script fills it."""
-
-    name: Name
-    file: str
-    keeps: Optional[Keeps]
-    text: Optional[Source]
-    passed: int = 0  # the line at which it is given to a function that may fill it
-
-
-def _place(names: list[Name], near: Optional[tuple[str, int]], root: bool = False) -> Optional[_Kept]:
-    """The name under which the script fills a holder; if it is filled at several places, the one nearest to the line
-    ``near``. With ``root``, only a value that is made of the earlier one counts."""
-    found: list[_Kept] = []
-    for name in names:
-        for file in name.files:
-            text = source(file)
-            if text is None:
-                continue
-            every = text.keeps(name.last, name.attribute, name.within) or text.keeps(name.last, name.attribute)
-            if not every and not name.attribute:
-                every = [k for k in text.keeps(name.last, True) if not root]
-            for k in every:
-                found.append(_Kept(name, file, k, text))
-            if every:
-                break
-    if found:
-        return min(found, key=lambda k: _distance(k, near))
-    for name in names:
-        for file in name.files:
-            text = source(file)
-            passed = text.passed(name.last, name.attribute, name.within) if text is not None else None
-            if passed:
-                return _Kept(name, file, None, text, passed)
-    if not names:
-        return None
-    return _Kept(names[0], names[0].files[0] if names[0].files else "", None, source(names[0].files[0]) if names[0].files else None)
-
-
-def _distance(kept: _Kept, near: Optional[tuple[str, int]]) -> tuple:
-    assert kept.keeps is not None
-    looped = bool(kept.text is not None and kept.text.in_loop(kept.keeps.line) or kept.keeps.functions)
-    if near is None or kept.file != near[0]:
-        return (1, not looped, 0)
-    return (0, not looped, abs(kept.keeps.line - near[1]))
-
-
-def _statement(kept: Optional[_Kept]) -> Text:
-    """How the script fills a holder."""
-    if kept is None:
-        return Text("")
-    k = kept.keeps
-    if k is None or k.value is None:
-        return Text(kept.name.text)
-    value, base = k.value, stripped(k.value)
-    if isinstance(value, ast.BinOp) and k.call.endswith(" = "):  # total = total + loss
-        own = k.call[: -len(" = ")]
-        for side, other in ((value.left, value.right), (value.right, value.left)):
-            if ast.unparse(side) == own and isinstance(value.op, (ast.Add, ast.Sub)):
-                return Text(k.name, f"{k.call}{own} + ", k.end, ast.unparse(other), _operand(stripped(other)))
-        return Text(k.name)
-    several = isinstance(base, (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.GeneratorExp))
-    return Text(k.name, k.call, k.end, ast.unparse(value), _operand(base), several)
-
-
-def _operand(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    return text if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
-
-
-def _holder(held: Held, samples: list[Any], group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
+def _holder(
+    held: Held, samples: list[Any], every: list[Any], group: _Group, b: _Between, walk: Walk
+) -> Optional[Holder]:
     holder, through = held.holder, _through(held)
-    noted = Counter(line for t in group.kept if (line := b.lines.get(key_of(t) or (0, 0))) is not None)
+    noted = Counter(line for t in every if (line := b.lines.get(key_of(t) or (0, 0))) is not None)
     near = noted.most_common(1)[0][0] if noted else None
     names = walk.names(holder)
     if any(n.last in _HOOKS for n in names):
         through |= {kinds.HOOK}
-    kept = _place(names, near)
+    kept = place(names, near)
     inside = content(holder, b.first.storages, kinds.MODELS in through, {id(f) for f in frames()})
     if inside.new < 2 or id(holder) in b.first.lengths and len(holder) <= b.first.lengths[id(holder)]:
         return None
     alive = [graphs.saved(r, b.first.storages, b.packs) for r in inside.roots[:8]]
     graph = any(s.alive for s in alive)
     saved = sum(s.bytes for s in alive) // max(1, len(alive))
-    cached = holder if isinstance(holder, _LRU) else walk.cached(holder) if type(holder) is dict else None
-    text = _statement(kept)
+    cached = holder if isinstance(holder, LRU) else walk.cached(holder) if type(holder) is dict else None
+    text = statement(kept)
     if cached is not None:
         through |= {kinds.CACHE}
         text, kept = Text(_function_name(cached) or text.name, lru=True), None
@@ -275,7 +214,7 @@ def _holder(held: Held, samples: list[Any], group: _Group, b: _Between, walk: Wa
     keeps = kept.keeps if kept is not None else None
     line = keeps.line if keeps is not None else kept.passed if kept is not None else 0
     where = f"{kept.file}:{line}" if kept is not None and line else _defined(cached)
-    made = f"{near[0]}:{near[1]}" if near is not None else _made(kept)
+    maker = f"{near[0]}:{near[1]}" if near is not None else made(kept)
     rate = inside.new / b.steps
     if kind == kinds.CACHE and rate < 0.5 * inside.tensors / b.third.step:
         return None  # it fills more and more slowly
@@ -283,14 +222,14 @@ def _holder(held: Held, samples: list[Any], group: _Group, b: _Between, walk: Wa
         kind,
         text.name,
         where,
-        made,
+        maker,
         inside.tensors,
         inside.bytes + saved * len(inside.roots),
         rate,
         int((inside.new_bytes + saved * len(inside.roots)) / b.steps),
         kinds.cure(kind, e, text),
         graph,
-        _patience(kind, holder if cached is None else cached, kept, graph),
+        patience(kind, holder if cached is None else cached, kept, graph),
         all(s.device == "cpu" for s in (group.sort,)),
     )
 
@@ -307,7 +246,14 @@ def _defined(holder: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
-def _evidence(group: _Group, samples: list[Any], through: frozenset[str], graph: bool, kept: Optional[_Kept], near: Optional[tuple[str, int]]) -> Evidence:
+def _evidence(
+    group: _Group,
+    samples: list[Any],
+    through: frozenset[str],
+    graph: bool,
+    kept: Optional[Kept],
+    near: Optional[tuple[str, int]],
+) -> Evidence:
     text = kept.text if kept is not None else None
     keeps = kept.keeps if kept is not None else None
     name = kept.name if kept is not None else None
@@ -323,53 +269,30 @@ def _evidence(group: _Group, samples: list[Any], through: frozenset[str], graph:
         hook=text is not None and keeps is not None and text.hooked(keeps.functions),
         looked_up=text is not None and name is not None and text.looks_up(name.last, name.attribute),
         evaluation=evaluated,
-        retains=(text.retains() or 0) if text is not None else 0,
+        retains=text.passes("retain_graph") if text is not None else 0,
     )
-
-
-def _made(kept: Optional[_Kept]) -> str:
-    if kept is None or kept.keeps is None or kept.text is None:
-        return ""
-    line = kept.text.made(kept.keeps.value, kept.keeps.line)
-    return f"{kept.file}:{line}" if line else ""
-
-
-def _patience(kind: str, holder: Any, kept: Optional[_Kept], graph: bool) -> int:
-    """The step before which what grows may still be meant to: it may stop, or be emptied."""
-    if getattr(holder, "maxlen", None) is not None:
-        return NEVER
-    if isinstance(holder, _LRU):
-        return NEVER if holder.cache_parameters()["maxsize"] is not None else SURE
-    if graph and kind not in (kinds.CACHE, kinds.HOOK):
-        return 0  # once the weights have changed, the graph is of no use any more
-    if kept is not None and kept.text is not None:
-        name = kept.name
-        managed = kept.text.takes(name.last, name.attribute, name.within) or name.within is not None and kept.text.takes(
-            name.last, name.attribute
-        )
-        if managed or kept.text.bounded(name.last, name.attribute) or name.temporary:
-            return MANAGED
-    return SURE if kind == kinds.CACHE else 0
 
 
 def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[Holder]:
     """The variable that holds one graph that has grown in each step."""
     least = b.first.depth + max(2, b.steps // 2)
-    roots = [t for t in tensors if t.grad_fn is not None]
-    walk.hides(roots)
-    deep = [(d, t) for d, t in zip(graphs.depths([t.grad_fn for t in roots]), roots) if d >= least and d >= b.second.depth]
+    grads = {id(g): g for t in tensors if (g := graphs.grad(t)) is not None and g.grad_fn is not None}
+    roots = [*grads.values(), *(t for t in tensors if t.grad_fn is not None and id(t) not in grads)]
+    walk.hides(grads, roots)
+    deep = [
+        (d, t) for d, t in zip(graphs.depths([t.grad_fn for t in roots]), roots) if d >= least and d >= b.second.depth
+    ]
     walk.hides(deep, *deep)
-    grads = {id(t.grad): t for t in tensors if t.is_leaf and t.grad is not None and t.grad.grad_fn is not None}
-    found: list[tuple[tuple, torch.Tensor, list[Name], Optional[_Kept]]] = []
-    for d, t in deep:
-        if id(t) in grads:
-            return _gradients(t, b)
+    found: list[tuple[tuple, torch.Tensor, list[Name], Optional[Kept]]] = []
+    of_gradient = next((t for _, t in deep if id(t) in grads), None)
+    if of_gradient is not None:
+        return _gradients(of_gradient, b, walk)
     named = walk.named([t for _, t in deep])
     walk.hides(named)
     known = {id(t) for t in named}
     for d, t in sorted((one for one in deep if id(one[1]) in known), key=lambda one: one[0])[:8]:
         names = walk.names(t)
-        kept = _place([n for n in names if not n.text.endswith(".grad")], None, root=True)
+        kept = place([n for n in names if not n.text.endswith(".grad")], None, root=True)
         own = kept is not None and kept.keeps is not None
         walk.hides(found)
         found.append(((not own, not names, d), t, names, kept))
@@ -383,36 +306,28 @@ def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[
     scalar = t.numel() == 1
     kind = kinds.SUM if scalar and graphs.sums(t.grad_fn) else kinds.HIDDEN
     e = Evidence(scalar=scalar, graph=held.alive, root=kind)
-    text = _statement(kept)
+    text = statement(kept)
     if kind == kinds.HIDDEN:
-        text = Text(text.name, pair="[" not in text.name and _is_pair(kept, t, walk))
+        text = Text(text.name, pair=kept.name.tuple)
     line = f"{kept.file}:{kept.keeps.line}" if kept.keeps is not None else ""
     per_step = b.slope or int(held.bytes / b.steps)
     return Holder(
-        kind, text.name, line, _made(kept) if kind == kinds.SUM else "", held.tensors, held.bytes, 1.0, per_step,
+        kind, text.name, line, made(kept) if kind == kinds.SUM else "", held.tensors, held.bytes, 1.0, per_step,
         kinds.cure(kind, e, text), held.alive, 0, t.device.type == "cpu",
     )  # fmt: skip
 
 
-def _is_pair(kept: _Kept, t: torch.Tensor, walk: Walk) -> bool:
-    """Whether the variable is a tuple that has the tensor."""
-    return kept.name.text != kept.name.last or any(isinstance(r, tuple) and len(r) < 9 for r in walk._referrers([t]))
-
-
-def _gradients(t: torch.Tensor, b: _Between) -> Holder:
+def _gradients(t: torch.Tensor, b: _Between, walk: Walk) -> Holder:
+    """Gradients to which each step has added its own, with the graph that made them."""
     held = graphs.saved(t.grad_fn, b.first.storages, b.packs, graphs.MOST)
-    line, name, file = 0, "", ""
-    for f in dict.fromkeys(f.f_code.co_filename for f in frames()):
-        text = source(f) if "headroom_train" not in f else None
-        line = (text.retains("create_graph") or 0) if text is not None else 0
-        if line:
-            file = f
-            break
+    name, files = walk.model_of(t)
+    lines = [(file, text.passes("create_graph")) for file in files if (text := source(file)) is not None]
+    file, line = next(((f, n) for f, n in lines if n), ("", 0))
     e = Evidence(root=kinds.GRADIENTS, graph=held.alive, creates=line)
-    name = ".grad"
     return Holder(
         kinds.GRADIENTS, name, f"{file}:{line}" if line else "", "", held.tensors, held.bytes, 1.0,
-        b.slope or int(held.bytes / b.steps), kinds.cure(kinds.GRADIENTS, e, Text(name)), held.alive, 0, t.device.type == "cpu",
+        b.slope or int(held.bytes / b.steps), kinds.cure(kinds.GRADIENTS, e, Text(name)), held.alive, 0,
+        t.device.type == "cpu",
     )  # fmt: skip
 
 
@@ -432,18 +347,18 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
         if inside.array_bytes == 0:
             continue
         names = walk.names(c)
-        kept = _place(names, None)
+        kept = place(names, None)
         if kept is None:
             continue
-        e, text = Evidence(arrays=True), _statement(kept)
+        e, text = Evidence(arrays=True), statement(kept)
         was = b.first.lengths.get(id(c))  # if that is not known, it has grown all the time
         grown = (len(c) - was if was is not None else len(c) * b.steps // b.third.step) * inside.arrays / len(c)
         line = f"{kept.file}:{kept.keeps.line}" if kept.keeps is not None else ""
         holders.append(
             Holder(
-                kinds.NUMPY, text.name, line, _made(kept), inside.arrays, inside.array_bytes, grown / b.steps,
+                kinds.NUMPY, text.name, line, made(kept), inside.arrays, inside.array_bytes, grown / b.steps,
                 int(grown * inside.array_bytes / inside.arrays / b.steps), kinds.cure(kinds.NUMPY, e, text), False,
-                _patience(kinds.NUMPY, c, kept, False), True,
+                patience(kinds.NUMPY, c, kept, False), True,
             )
         )  # fmt: skip
     return holders
@@ -452,5 +367,7 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
 def _has_arrays(c: Any) -> bool:
     values = [*c.values()] if isinstance(c, dict) else [*c]
     newest = values[-1] if values else None
-    inner = newest if isinstance(newest, (tuple, list)) else [*newest.values()] if isinstance(newest, dict) else [newest]
+    inner = (
+        newest if isinstance(newest, (tuple, list)) else [*newest.values()] if isinstance(newest, dict) else [newest]
+    )
     return any(type(v).__module__ == "numpy" and type(v).__name__ == "ndarray" for v in inner)

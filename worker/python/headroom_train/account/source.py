@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
 import tokenize
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,8 +14,8 @@ from typing import NamedTuple, Optional, Union
 
 PUTS = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "push", "__setitem__"}
 TAKES = {"pop", "popleft", "popitem", "clear", "remove", "discard", "get_nowait"}
-LOOKS_UP = {"get", "setdefault"}
-HOOKS = "register_"
+_HOOK = re.compile("register_.*hook")
+_OPERATORS = {ast.Add: "+=", ast.Sub: "-=", ast.BitOr: "|="}
 _COPIES = {"detach", "clone", "cpu", "cuda", "to", "float", "double", "half", "contiguous", "numpy", "copy", "data"}
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -52,7 +53,7 @@ class Source:
 
     def in_loop(self, line: int) -> bool:
         """Whether a line is in a loop of its own function."""
-        nodes = [n for n in self._around if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+        nodes = [n for n in self._around if isinstance(n, ast.stmt) and _has(n, line)]
         inner = max(nodes, key=lambda n: len(self._around[n]), default=None)
         if inner is None:
             return False
@@ -65,11 +66,20 @@ class Source:
 
     def _is(self, node: ast.AST, name: str, attribute: bool) -> bool:
         """Whether an expression is the container of that name, or a part of it."""
-        while isinstance(node, ast.Subscript):
-            node = node.value
-        if isinstance(node, ast.Attribute):
-            return attribute and node.attr == name
-        return isinstance(node, ast.Name) and node.id == name and not attribute
+        whole = node
+        while isinstance(whole, ast.Subscript) or _called(whole, {"setdefault", "get"}):
+            whole = whole.value if isinstance(whole, ast.Subscript) else whole.func.value  # type: ignore[attr-defined]
+        if isinstance(whole, ast.Attribute):
+            return attribute and whole.attr == name
+        return isinstance(whole, ast.Name) and whole.id == name and not attribute
+
+    def _method(self, node: ast.AST, methods: set[str], name: str, attribute: bool) -> bool:
+        """Whether an expression calls one of some methods of the container."""
+        return _called(node, methods) and self._is(node.func.value, name, attribute)  # type: ignore[attr-defined]
+
+    def _within(self, node: ast.AST, name: str, attribute: bool) -> bool:
+        """Whether the container is used anywhere in an expression."""
+        return any(isinstance(n, ast.expr) and self._is(n, name, attribute) for n in ast.walk(node))
 
     def _scope(self, within: Optional[tuple[int, str]]) -> list[ast.AST]:
         """The nodes of a function, given by its first line and name, or of the whole file."""
@@ -78,7 +88,7 @@ class Source:
                 if isinstance(node, _FUNCTIONS):
                     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
                     if first == within[0] and getattr(node, "name", "<lambda>") == within[1]:
-                        return [n for n in ast.walk(node)]
+                        return [*ast.walk(node)]
         return [*self._around]
 
     def keeps(self, name: str, attribute: bool, within: Optional[tuple[int, str]] = None) -> list[Keeps]:
@@ -90,84 +100,63 @@ class Source:
 
     def _put(self, node: ast.AST, name: str, attribute: bool) -> Iterator[Keeps]:
         functions = self.functions(node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PUTS:
-            if self._is(node.func.value, name, attribute) and node.args:
-                target, front = ast.unparse(node.func.value), [ast.unparse(a) for a in node.args[:-1]]
-                call = f"{target}.{node.func.attr}(" + "".join(f"{a}, " for a in front)
-                yield Keeps(node.lineno, target, call, ")", node.args[-1], functions)
+        if isinstance(node, ast.Call) and node.args and self._method(node, PUTS, name, attribute):
+            value = node.args[-1]
+            if not (isinstance(value, (ast.List, ast.Dict)) and not ast.unparse(value)[1:-1]):  # setdefault(key, [])
+                target = ast.unparse(node.func.value)  # type: ignore[attr-defined]
+                front = "".join(f"{ast.unparse(a)}, " for a in node.args[:-1])
+                call = f"{ast.unparse(node.func)}({front}"
+                yield Keeps(node.lineno, target, call, ")", value, functions)
         elif isinstance(node, ast.AugAssign) and self._is(node.target, name, attribute):
-            op = {ast.Add: "+=", ast.Sub: "-=", ast.BitOr: "|="}.get(type(node.op), "+=")
-            yield Keeps(
-                node.lineno, ast.unparse(node.target), f"{ast.unparse(node.target)} {op} ", "", node.value, functions
-            )
+            target, op = ast.unparse(node.target), _OPERATORS.get(type(node.op), "+=")
+            yield Keeps(node.lineno, target, f"{target} {op} ", "", node.value, functions)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            flat = [t for target in targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
-            for target in flat:
-                if self._is(target, name, attribute):
-                    own = any(self._is(n, name, attribute) for n in ast.walk(node.value) if isinstance(n, ast.expr))
-                    if isinstance(target, ast.Subscript):
-                        kept = ast.unparse(target.value)
-                        yield Keeps(node.lineno, kept, f"{ast.unparse(target)} = ", "", node.value, functions)
-                    elif own:
-                        text = ast.unparse(target)
-                        yield Keeps(node.lineno, text, f"{text} = ", "", node.value, functions)
-
-    def assigned(self, name: str, attribute: bool, within: Optional[tuple[int, str]] = None) -> list[int]:
-        """The lines of all assignments to a variable or attribute."""
-        found = []
-        for node in self._scope(within):
-            if isinstance(node, ast.Assign):
-                targets: list[ast.expr] = node.targets
-            elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For)):
-                targets = [node.target]
-            else:
-                continue
-            flat = [t for target in targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
-            if any(not isinstance(t, ast.Subscript) and self._is(t, name, attribute) for t in flat):
-                found.append(node.lineno)
-        return sorted(found)
+            for one in _targets(node):
+                if not self._is(one, name, attribute):
+                    continue
+                text = ast.unparse(one)
+                if isinstance(one, ast.Subscript):
+                    yield Keeps(node.lineno, ast.unparse(one.value), f"{text} = ", "", node.value, functions)
+                elif self._within(node.value, name, attribute):
+                    yield Keeps(node.lineno, text, f"{text} = ", "", node.value, functions)
 
     def passed(self, name: str, attribute: bool, within: Optional[tuple[int, str]] = None) -> Optional[int]:
         """The line of a loop at which the container is given to a function, if nothing puts anything in directly."""
         for node in self._scope(within):
-            if isinstance(node, ast.Call) and any(self._is(a, name, attribute) for a in node.args):
-                if self.in_loop(node.lineno) and not (isinstance(node.func, ast.Name) and node.func.id in _READS):
-                    return node.lineno
+            if not isinstance(node, ast.Call) or not self._looped(node) or _name(node.func) in _READS:
+                continue
+            if any(self._is(a, name, attribute) for a in node.args):
+                return node.lineno
         return None
 
     def takes(self, name: str, attribute: bool, within: Optional[tuple[int, str]] = None) -> bool:
-        """Whether anything is ever taken out of a container, or the container is made anew in a loop."""
+        """Whether anything is ever taken out of a container, or the container is made anew again and again."""
         for node in self._scope(within):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TAKES:
-                if self._is(node.func.value, name, attribute):
-                    return True
-            elif isinstance(node, ast.Delete) and any(self._is(t, name, attribute) for t in node.targets):
+            if self._method(node, TAKES, name, attribute):
                 return True
-            elif isinstance(node, ast.Assign):
-                own = any(self._is(n, name, attribute) for n in ast.walk(node.value) if isinstance(n, ast.expr))
-                for target in node.targets:
-                    if not self._is(target, name, attribute):
-                        continue
-                    if isinstance(target, ast.Subscript):
-                        ring = any(isinstance(n, (ast.Mod, ast.Slice)) for n in ast.walk(target.slice))
-                        if ring:
-                            return True
-                    elif own and any(isinstance(n, ast.Slice) for n in ast.walk(node.value)):
-                        return True  # seen = seen[-100:]
-                    elif not own and (self._looped(node) or attribute and self._again(node)):
-                        return True
+            if isinstance(node, ast.Delete) and any(self._is(t, name, attribute) for t in node.targets):
+                return True
+            if isinstance(node, ast.Assign) and any(
+                self._is(t, name, attribute) and self._replaces(node, t, name, attribute) for t in _targets(node)
+            ):
+                return True
         return False
+
+    def _replaces(self, node: ast.Assign, target: ast.expr, name: str, attribute: bool) -> bool:
+        """Whether an assignment to a container, or to a part of it, drops what was there."""
+        if isinstance(target, ast.Subscript):  # seen[i % 100] = x
+            return any(isinstance(n, (ast.Mod, ast.Slice)) for n in ast.walk(target.slice))
+        if self._within(node.value, name, attribute):  # seen = seen[-100:]
+            return any(isinstance(n, ast.Slice) for n in ast.walk(node.value))
+        return self._looped(node) or attribute and self._again(node)
 
     def bounded(self, name: str, attribute: bool) -> bool:
         """Whether the script ever compares the length of a container."""
-        for node in self._around:
-            if isinstance(node, ast.Compare):
-                for part in ast.walk(node):
-                    if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "len":
-                        if part.args and self._is(part.args[0], name, attribute):
-                            return True
-        return False
+        compared = [n for node in self._around if isinstance(node, ast.Compare) for n in ast.walk(node)]
+        return any(
+            isinstance(n, ast.Call) and _name(n.func) == "len" and n.args and self._is(n.args[0], name, attribute)
+            for n in compared
+        )
 
     def _looped(self, node: ast.AST) -> bool:
         for outer in reversed(self._around[node]):
@@ -178,9 +167,13 @@ class Source:
         return False
 
     def _again(self, node: ast.AST) -> bool:
-        """Whether an attribute is set elsewhere than where its object is made."""
+        """Whether a statement is in a function that is called in a loop, or by a framework."""
         functions = self.functions(node)
-        return bool(functions) and getattr(functions[-1], "name", "") not in {"__init__", "__post_init__", "setup"}
+        called = getattr(functions[-1], "name", "") if functions else ""
+        if called.startswith("on_") or any(word in called for word in ("epoch", "reset")):
+            return True
+        calls = (n for n in self._around if isinstance(n, ast.Call) and _name(n.func) == called)
+        return bool(called) and called != "__init__" and any(self._looped(n) for n in calls)
 
     def looks_up(self, name: str, attribute: bool) -> bool:
         """Whether the script asks a container whether it has something already, as a cache is asked."""
@@ -188,59 +181,45 @@ class Source:
             if isinstance(node, ast.Compare) and any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
                 if any(self._is(c, name, attribute) for c in node.comparators):
                     return True
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS_UP:
-                if self._is(node.func.value, name, attribute):
-                    return True
             elif isinstance(node, ast.Try) and any("KeyError" in ast.dump(h.type) for h in node.handlers if h.type):
-                if any(self._is(n, name, attribute) for n in ast.walk(node) if isinstance(n, ast.Subscript)):
+                if any(isinstance(n, ast.Subscript) and self._is(n, name, attribute) for n in ast.walk(node)):
                     return True
+            elif self._method(node, {"get"}, name, attribute):
+                return True
         return False
 
     def hooked(self, functions: tuple[Function, ...]) -> bool:
         """Whether one of some functions is registered as a hook."""
         names = {getattr(f, "name", "") for f in functions} - {""}
         for node in self._around:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr.startswith(HOOKS) and "hook" in node.func.attr:
-                    inner = [n for a in node.args for n in ast.walk(a)]
-                    if any(n in functions for n in inner):
-                        return True
-                    given = {n.id for n in inner if isinstance(n, ast.Name)}
-                    given |= {n.attr for n in inner if isinstance(n, ast.Attribute)}
-                    if given & names:
-                        return True
+            if isinstance(node, ast.Call) and _HOOK.match(_name(node.func)):
+                inner = [n for a in node.args for n in ast.walk(a)]
+                if any(n in functions or _name(n) in names for n in inner):
+                    return True
         return False
 
     def evaluates(self, line: int) -> bool:
-        """Whether a line is in a part of the script that evaluates: after ``.eval()`` in its function, without
-        ``backward()``, or in a function that is named so."""
+        """Whether a line is in a part of the script that evaluates: after ``.eval()``, or in a function without
+        ``backward()`` that calls ``.eval()`` or is named so."""
         for node in self._around:
-            if isinstance(node, _FUNCTIONS) and not isinstance(node, ast.Lambda):
-                if node.lineno <= line <= (node.end_lineno or node.lineno):
-                    called = {
-                        n.func.attr for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
-                    }
-                    named = any(word in node.name.lower() for word in ("eval", "valid", "test"))
-                    if "backward" not in called and ("eval" in called or named):
-                        return True
-        return self._after_eval(line)
-
-    def _after_eval(self, line: int) -> bool:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _has(node, line):
+                called = {_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
+                named = any(word in node.name.lower() for word in ("eval", "valid", "test"))
+                if "backward" not in called and ("eval" in called or named):
+                    return True
         newest = ""
         for node in sorted((n for n in self._around if isinstance(n, ast.Call)), key=lambda n: n.lineno):
-            if node.lineno <= line and isinstance(node.func, ast.Attribute) and not node.keywords:
-                if node.func.attr in {"eval", "train"} and not node.args or node.func.attr == "backward":
-                    newest = node.func.attr
+            name = _name(node.func)
+            if node.lineno <= line and (name in {"eval", "train"} and not node.args or name == "backward"):
+                newest = name
         return newest == "eval"
 
-    def retains(self, name: str = "retain_graph") -> Optional[int]:
-        """The line of a backward pass that keeps its graph."""
+    def passes(self, option: str) -> int:
+        """The line of a call with an option that is true, such as ``retain_graph``; 0 if there is none."""
         for node in self._around:
-            if isinstance(node, ast.Call):
-                for k in node.keywords:
-                    if k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True:
-                        return node.lineno
-        return None
+            if isinstance(node, ast.keyword) and node.arg == option and ast.unparse(node.value) == "True":
+                return node.value.lineno
+        return 0
 
     def made(self, value: Optional[ast.expr], line: int) -> int:
         """The line before ``line`` at which what is put in was made; 0 if it cannot be told."""
@@ -249,21 +228,34 @@ class Source:
             base = stripped(base.elts[0])
         if not isinstance(base, ast.Name):
             return line if isinstance(base, (ast.Call, ast.BinOp)) else 0
-        inner = [
-            f
-            for f in self._around
-            if isinstance(f, _FUNCTIONS) and f.lineno <= line <= (f.end_lineno or f.lineno)
-        ]
+        inner = [f for f in self._around if isinstance(f, _FUNCTIONS) and _has(f, line)]
         scope = max(inner, key=lambda f: len(self._around[f]), default=self._tree)
-        lines = []
+        lines = [0]
         for node in ast.walk(scope):
-            if isinstance(node, ast.Assign):
-                flat = [t for target in node.targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
-                if any(isinstance(t, ast.Name) and t.id == base.id for t in flat) and node.lineno <= line:
-                    rebound = stripped(node.value)
-                    if not (isinstance(rebound, ast.Name) and rebound.id == base.id):
-                        lines.append(node.lineno)
-        return max(lines, default=0)
+            if not isinstance(node, ast.Assign) or node.lineno > line or base.id not in map(_name, _targets(node)):
+                continue
+            if ast.unparse(stripped(node.value)) != base.id:  # out = out.detach()
+                lines.append(node.lineno)
+        return max(lines)
+
+
+def _name(node: ast.AST) -> str:
+    """The name of a variable, or of an attribute or method whatever it belongs to; empty for anything else."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _called(node: ast.AST, methods: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    """What a statement assigns to, those in a tuple one by one."""
+    every = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [t for target in every for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
+
+
+def _has(node: ast.AST, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)  # type: ignore[attr-defined]
 
 
 _READS = {"len", "print", "sum", "max", "min", "enumerate", "zip", "list", "iter", "range", "str", "repr", "sorted"}

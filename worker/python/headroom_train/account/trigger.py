@@ -111,6 +111,11 @@ class Trigger:
         """Bytes per step by which memory grows."""
         return max(self.device.per_step(), self.host.per_step())
 
+    def steps(self) -> int:
+        """Steps over which growth is followed."""
+        longest = self.device.steps or self.host.steps
+        return longest[-1] - longest[0] if longest else 0
+
     def rests(self, until: int) -> None:
         """Forget what was seen so far, and begin again after the step ``until``."""
         self.host, self.device = Series(), Series()
