@@ -122,15 +122,15 @@ LEAKS = {
                 logs.setdefault("y", []).append(y) #kept
         main()
     '''),
-    "a list that a function is given": Leak("collected", "into", "empty `into`", '''
+    "a list that a function is given": Leak("collected", "seen", "empty `seen`", '''
         def remember(into, x):
-            into.append(x) #kept
+            into.append(x)
         def main():
             seen = []
             for step in range(100):
                 x = torch.randn(1024, 256) #made
                 train(x)
-                remember(seen, x)
+                remember(seen, x) #kept
         main()
     '''),
     "a list that is set in fit": Leak("collected", "self.seen", "empty `self.seen`", '''
@@ -143,12 +143,12 @@ LEAKS = {
                     self.seen.append(x) #kept
         Trainer().fit()
     '''),
-    "hooks that are never removed": Leak("hook", "", "handle.remove()", '''
+    "hooks that are never removed": Leak("hook", "wide.register_forward_hook", "handle.remove()", '''
         wide = nn.Linear(256, 256)
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
-            wide.register_forward_hook(lambda m, a, out, x=x: None)
+            wide.register_forward_hook(lambda m, a, out, x=x: None) #kept
     '''),
     "a deque without a limit": Leak("collected", "buffer", "fixed number", '''
         buffer = collections.deque()

@@ -28,7 +28,8 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
-from .look import LONG, Variables, frames, key_of
+from .look import LONG, Variables, frames, function, key_of
+from .source import source
 
 LEVELS = 12  # from a tensor up to what holds it: a weight of a model in a list of models is eight below the list
 NAMING = 6  # from a container up to what has a name
@@ -150,9 +151,7 @@ class Walk:
 
     def named(self, objects: list[Any]) -> list[Any]:
         """Those that are in a variable or in any object: the rest is held by C++ only."""
-        found = {
-            id(v) for f in frames() if not _is_ours(f) and f.f_locals is not f.f_globals for v in _local(f).values()
-        }
+        found = {id(v) for f in frames() if not _is_ours(f) and function(f) for v in _local(f).values()}
         some = self._referrers(objects)
         for r in some:
             found |= {id(o) for o in _referents(r)}
@@ -162,17 +161,26 @@ class Walk:
         """The function whose results ``functools.lru_cache`` has put into a dict; None if the dict is another."""
         return next((r for r in self._referrers([holder]) if isinstance(r, LRU)), None)
 
+    def registered(self) -> Optional[tuple[str, str]]:
+        """The line in which the script registers a hook, again and again, and the method that it calls."""
+        for file in self._files():
+            text = source(file)
+            found = text.registers() if text is not None else None
+            if found is not None:
+                return f"{file}:{found[0]}", found[1]
+        return None
+
     def model_of(self, gradient: Any) -> tuple[str, tuple[str, ...]]:
         """What the script calls the model to which a gradient belongs, and the files whose functions are running."""
         files = self._files()
         for frame in frames():
             if self._foreign(frame.f_code.co_filename) or _is_ours(frame):
                 continue
-            values = frame.f_globals if frame.f_locals is frame.f_globals else {**frame.f_globals, **_local(frame)}
+            values = {**frame.f_globals, **(_local(frame) if function(frame) else {})}
             for name, value in values.items():
-                if isinstance(value, torch.nn.Module):
-                    if any(p.grad is gradient for p in torch.nn.Module.parameters(value)):
-                        return name, files
+                model = value if isinstance(value, torch.nn.Module) else None
+                if model is not None and any(p.grad is gradient for p in torch.nn.Module.parameters(model)):
+                    return name, files
         return "", files
 
     def _variables(self, level: list[tuple[Any, Any]]) -> list[Name]:
@@ -181,7 +189,7 @@ class Walk:
         found = []
         for frame in frames():
             code = frame.f_code
-            if _is_ours(frame) or frame.f_locals is frame.f_globals:
+            if _is_ours(frame) or not function(frame):
                 continue
             with Variables(frame) as local:
                 for name, value in local.items():
@@ -201,8 +209,6 @@ class Walk:
         return sorted(found, key=lambda n: self._foreign(n.files[0]))
 
     def _temporary(self, frame: FrameType) -> bool:
-        from .source import source  # read only if something is found
-
         outer = frame.f_back
         while outer is not None and frame.f_code.co_name != "<module>":
             if not self._foreign(outer.f_code.co_filename):

@@ -104,6 +104,11 @@ def frames() -> Iterator[FrameType]:
             frame = frame.f_back
 
 
+def function(frame: FrameType) -> bool:
+    """Whether a frame is that of a function, whose variables are its own."""
+    return bool(frame.f_code.co_flags & _OPTIMIZED)
+
+
 class Variables:
     """The local variables of a frame, by name. Until Python 3.13, a frame whose locals are asked for keeps a copy of
     them, which would hold what the script's own variables no longer do: it is emptied on leaving."""
@@ -115,7 +120,7 @@ class Variables:
         return {**self._frame.f_locals}
 
     def __exit__(self, *_: Any) -> None:
-        if sys.version_info < (3, 13) and self._frame.f_code.co_flags & _OPTIMIZED:
+        if sys.version_info < (3, 13) and function(self._frame):
             copy = self._frame.f_locals
             if sys.getrefcount(copy) <= 3:  # the script has not asked for it itself, and holds it
                 copy.clear()

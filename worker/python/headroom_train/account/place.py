@@ -24,6 +24,12 @@ class Kept(NamedTuple):
     text: Optional[Source]
     passed: int = 0  # the line at which it is given to a function that may fill it
 
+    @property
+    def where(self) -> str:
+        """The line, as file:line; empty if it is not known."""
+        line = self.keeps.line if self.keeps is not None else self.passed
+        return f"{self.file}:{line}" if line else ""
+
 
 def place(names: list[Name], near: Optional[tuple[str, int]], root: bool = False) -> Optional[Kept]:
     """The name under which the script fills a holder; if it is filled at several places, the one nearest to the line

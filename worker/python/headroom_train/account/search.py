@@ -192,7 +192,7 @@ def _holder(
     held: Held, samples: list[Any], every: list[Any], group: _Group, b: _Between, walk: Walk
 ) -> Optional[Holder]:
     holder, through = held.holder, _through(held)
-    noted = Counter(line for t in every if (line := b.lines.get(key_of(t) or (0, 0))) is not None)
+    noted = Counter(b.lines[key] for t in every if (key := key_of(t)) in b.lines and key is not None)
     near = noted.most_common(1)[0][0] if noted else None
     names = walk.names(holder)
     if any(n.last in _HOOKS for n in names):
@@ -211,9 +211,10 @@ def _holder(
         text, kept = Text(_function_name(cached) or text.name, lru=True), None
     e = _evidence(group, samples, through, graph, kept, near)
     kind = kinds.kind(e)
-    keeps = kept.keeps if kept is not None else None
-    line = keeps.line if keeps is not None else kept.passed if kept is not None else 0
-    where = f"{kept.file}:{line}" if kept is not None and line else _defined(cached)
+    registered = walk.registered() if any(n.last in _HOOKS for n in names) else None
+    where = kept.where if kept is not None else _defined(cached)
+    if registered is not None:
+        where, text = registered[0], text._replace(name=registered[1])
     maker = f"{near[0]}:{near[1]}" if near is not None else made(kept)
     rate = inside.new / b.steps
     if kind == kinds.CACHE and rate < 0.5 * inside.tensors / b.third.step:
@@ -230,7 +231,7 @@ def _holder(
         kinds.cure(kind, e, text),
         graph,
         patience(kind, holder if cached is None else cached, kept, graph),
-        all(s.device == "cpu" for s in (group.sort,)),
+        group.sort.device == "cpu",
     )
 
 
@@ -258,7 +259,9 @@ def _evidence(
     keeps = kept.keeps if kept is not None else None
     name = kept.name if kept is not None else None
     evaluated = False
-    for file, line in ((near,) if near is not None else ()) + (((kept.file, keeps.line),) if keeps and kept else ()):
+    lines = [near] if near is not None else []
+    lines += [(kept.file, keeps.line)] if kept is not None and keeps is not None else []
+    for file, line in lines:
         at = source(file)
         evaluated = evaluated or at is not None and at.evaluates(line)
     return Evidence(
@@ -309,10 +312,9 @@ def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[
     text = statement(kept)
     if kind == kinds.HIDDEN:
         text = Text(text.name, pair=kept.name.tuple)
-    line = f"{kept.file}:{kept.keeps.line}" if kept.keeps is not None else ""
     per_step = b.slope or int(held.bytes / b.steps)
     return Holder(
-        kind, text.name, line, made(kept) if kind == kinds.SUM else "", held.tensors, held.bytes, 1.0, per_step,
+        kind, text.name, kept.where, made(kept) if kind == kinds.SUM else "", held.tensors, held.bytes, 1.0, per_step,
         kinds.cure(kind, e, text), held.alive, 0, t.device.type == "cpu",
     )  # fmt: skip
 
@@ -351,12 +353,12 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
         if kept is None:
             continue
         e, text = Evidence(arrays=True), statement(kept)
-        was = b.first.lengths.get(id(c))  # if that is not known, it has grown all the time
-        grown = (len(c) - was if was is not None else len(c) * b.steps // b.third.step) * inside.arrays / len(c)
-        line = f"{kept.file}:{kept.keeps.line}" if kept.keeps is not None else ""
+        # If its length was not known, it has grown all the time.
+        more = len(c) - b.first.lengths[id(c)] if id(c) in b.first.lengths else len(c) * b.steps // b.third.step
+        grown = more * inside.arrays / len(c)
         holders.append(
             Holder(
-                kinds.NUMPY, text.name, line, made(kept), inside.arrays, inside.array_bytes, grown / b.steps,
+                kinds.NUMPY, text.name, kept.where, made(kept), inside.arrays, inside.array_bytes, grown / b.steps,
                 int(grown * inside.array_bytes / inside.arrays / b.steps), kinds.cure(kinds.NUMPY, e, text), False,
                 patience(kinds.NUMPY, c, kept, False), True,
             )

@@ -198,6 +198,14 @@ class Source:
                     return True
         return False
 
+    def registers(self) -> Optional[tuple[int, str]]:
+        """The line of a loop or function that registers a hook, and the method that it calls; None if there is none."""
+        for node in self._around:
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) and _HOOK.match(_name(node.func)) else ""
+            if called and (self._looped(node) or self.functions(node)):
+                return node.lineno, called  # type: ignore[attr-defined]
+        return None
+
     def evaluates(self, line: int) -> bool:
         """Whether a line is in a part of the script that evaluates: after ``.eval()``, or in a function without
         ``backward()`` that calls ``.eval()`` or is named so."""
