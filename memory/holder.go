@@ -13,6 +13,7 @@ type Holder struct {
 	Name    string  `json:"name,omitempty"`    // as the script writes it, such as "self.history"; "" if it has none
 	Kept    string  `json:"kept,omitempty"`    // the line that keeps, as FILE:LINE; "" if not known
 	Made    string  `json:"made,omitempty"`    // the line that makes what is kept
+	Step    int     `json:"step,omitempty"`    // after which it was found, as the process counts them; 0 if not known
 	Tensors int     `json:"tensors,omitempty"` // that were held when it was found, or arrays
 	Bytes   Bytes   `json:"bytes"`             // that they take, with their graphs
 	Rate    float64 `json:"rate,omitempty"`    // tensors that are added per step
@@ -78,7 +79,11 @@ func (h Holder) content() string {
 	if h.Graph {
 		what += " with the graphs that made them"
 	}
-	return fmt.Sprintf("%d %s, %v, %s", h.Tensors, what, h.Bytes, h.often())
+	when := ""
+	if h.Step > 0 {
+		when = fmt.Sprintf(" after step %d", h.Step)
+	}
+	return fmt.Sprintf("%d %s, %v%s, %s", h.Tensors, what, h.Bytes, when, h.often())
 }
 
 func (h Holder) often() string {
@@ -98,7 +103,7 @@ func (h Holder) often() string {
 func (h Holder) Explains(f OutOfMemoryError, host bool) bool {
 	s := f.Measured().Stats
 	ofHost := host || s.Capacity <= 0 // a device's failure has numbers
-	return h.Host == ofHost && (s.Capacity <= 0 || h.Bytes >= f.Requested-s.Free)
+	return h.Host == ofHost && (ofHost || h.Bytes >= f.Requested-s.Free)
 }
 
 // Hint is what the user can do about h.

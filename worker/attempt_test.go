@@ -172,6 +172,33 @@ func TestGrowthIsTold(t *testing.T) {
 	}
 }
 
+// TestHolderIsTold checks that what a process has found to hold memory is told once, is the cause of a
+// failure that follows, and is known at the end of the attempt.
+func TestHolderIsTold(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	holds := `{"type":"holds","step":40,"level":"%s","kind":"collected","name":"seen","kept":"train.py:7","made":"train.py:12","tensors":40,"bytes":4294967296,"rate":1.0,"per_step":104857600,"graph":false,"host":true,"patience":0,"cure":"empty it"}`
+	c.send(fmt.Sprintf(holds, "warning"))
+	c.send(fmt.Sprintf(holds, "info"))
+	c.send(fmt.Sprintf(`{"type":"oom","rows":16,"requested":%d,"phase":"backward"}`, 3*gib))
+	c.send(`{"type":"survived","way":"pieces","rows":16,"pieces":2}`)
+	c.send(`{"type":"bye"}`)
+	seen := ended(t, l)
+	want := "memory grows by 100 MiB per step: `seen` (train.py:7) holds 40 tensors, 4 GiB after step 40, one more every step, made at train.py:12"
+	if told := b.texts(runs.KindWarning); !slices.Equal(told, []string{want + "; empty it"}) {
+		t.Errorf("%q", told)
+	}
+	if told := b.texts(runs.KindSurvived); len(told) != 1 || !strings.HasSuffix(told[0], "16 rows in 2 pieces; "+want) {
+		t.Errorf("%q", told)
+	}
+	if seen.Holder == nil || seen.Holder.Name != "seen" || !seen.Holder.Host {
+		t.Errorf("%+v", seen.Holder)
+	}
+}
+
 // TestNextAttemptKnows checks that the processes of an attempt are told the limit that
 // an earlier attempt settled on.
 func TestNextAttemptKnows(t *testing.T) {

@@ -356,7 +356,7 @@ func (t *talk) holds(m message) {
 	if m.Level == "warning" {
 		kind = runs.KindWarning
 	}
-	t.noted("holds\n"+h.Kind+h.Name+h.Kept, runs.Entry{Kind: kind, InStep: m.Step, Holder: &h}.Told())
+	t.noted("holds\n"+h.Kind+h.Name+h.Kept, runs.Entry{Kind: kind, Holder: &h}.Told())
 	t.holder = &h
 }
 
