@@ -8,22 +8,35 @@ A script is a text. They are in holders_scripts.py.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
 import textwrap
+import warnings
+import weakref
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import trial
-from forked import Died, forked
+from forked import Died, checked, forked
 from holders_scripts import CLEAN, LEAKS
 
 trial.attach()
 
 from headroom_train import _torch  # noqa: E402
 from headroom_train.account import trigger  # noqa: E402
+from headroom_train.wire import report as reports  # noqa: E402
+
+if TYPE_CHECKING:
+    from headroom_train.account.kinds import Holder
 
 trigger.SHARE = 0  # a figure in each step, however fast the machine is
 
@@ -87,10 +100,216 @@ def ran(name: str) -> tuple[str, int, int]:
     return (f"{said}\n  {found}" if said else ""), report.steps, 0
 
 
+def of_tensors(work: Callable[[int], None], steps: int = 40) -> list[Holder]:
+    """What a search finds in some steps of ``work``."""
+    from headroom_train.account.search import Search  # not imported as long as nothing grows
+
+    search, found = Search(0, lambda file: "/torch/" in file), None
+    for step in range(1, steps):
+        work(step)
+        found = search.step(step)
+        if found is not None:
+            break
+    search.ends()
+    return found or []
+
+
+def nothing_is_held_after_a_search() -> str:
+    """All tensors die with their last variable, without the collector, also those of functions that go on."""
+    gc.disable()
+    kept: list[Tensor] = []
+    local = torch.ones(100)
+    first = weakref.ref(local)
+
+    def work(step: int) -> None:
+        kept.append(torch.ones(1000) + step)
+
+    found = of_tensors(work)
+    some = [weakref.ref(t) for t in kept]
+    kept.clear()
+    del local
+    left = sum(r() is not None for r in (*some, first))
+    return "" if left == 0 and found and not gc.isenabled() else f"{left} are left, found {found}"
+
+
+def the_collector_is_left_alone() -> str:
+    before = gc.isenabled(), gc.get_threshold(), gc.get_debug()
+    kept: list[Tensor] = []
+    found = of_tensors(lambda step: kept.append(torch.ones(1000) + step))
+    after = gc.isenabled(), gc.get_threshold(), gc.get_debug()
+    return "" if before == after and found else f"{before}, {after}"
+
+
+def the_users_modes_are_left_alone() -> str:
+    """Modes that the script enters and leaves, in any order with ours, stay its own."""
+
+    class Mine(TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Mine.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    from headroom_train.account.search import Search
+
+    with torch.device("meta"):
+        with Mine():
+            search = Search(0, lambda file: "/torch/" in file)
+        calls = Mine.calls
+        inside = torch.ones(3).device.type
+        with Mine():
+            torch.ones(3, device="cpu")
+            search.ends()
+            torch.ones(3)
+    left = torch._C._len_torch_function_stack()
+    outside = torch.ones(3).device.type
+    if (inside, outside, left, calls, Mine.calls) != ("meta", "cpu", 0, 0, 2):
+        return f"{inside}, {outside}, {left}, {calls}, {Mine.calls}"
+    return "" if search.lines else "nothing was noted"
+
+
+def warnings_name_the_users_line() -> str:
+    from headroom_train.account.search import Search
+
+    search = Search(0, lambda file: "/torch/" in file)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.tensor(torch.ones(1))
+        torch.ones(1).requires_grad_().mul(2).grad  # noqa: B018
+    search.ends()
+    return (
+        "" if said and all(w.filename == __file__ for w in said) else f"{[(w.filename, str(w.message)) for w in said]}"
+    )
+
+
+def hooks_of_the_script_are_not_called() -> str:
+    """A search calls neither what unpacks saved tensors nor what a checkpoint would compute again."""
+    calls = []
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    kept: list[Tensor] = []
+
+    def unpack(t: Tensor) -> Tensor:
+        calls.append("unpack")
+        return t
+
+    def computed(x: Tensor) -> Tensor:
+        calls.append("forward")
+        return net(x)
+
+    def work(step: int) -> None:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), unpack):
+            kept.append(net(torch.ones(4, 8)))
+        kept.append(torch.utils.checkpoint.checkpoint(computed, torch.ones(4, 8), use_reentrant=False))
+
+    of_tensors(work)
+    return "" if calls.count("unpack") == 0 and calls.count("forward") == len(kept) // 2 else f"{calls}"
+
+
+def an_error_of_ours_is_not_the_scripts() -> str:
+    """After an error in a look, the process is left alone, and nothing of ours stays."""
+    report = reports.Report()
+    kept = []
+    report.account._trigger.step = lambda steps: True  # type: ignore[union-attr, method-assign]
+    report.step()
+    begun = report.account._search is not None and torch._C._len_torch_function_stack() == 1
+    report.account._search.step = lambda *_: 1 / 0  # type: ignore[union-attr, method-assign, assignment]
+    for _ in range(3):
+        report.step()
+        kept.append(torch.ones(3))
+    left = torch._C._len_torch_function_stack()
+    off = report.account._trigger is None and report.account._search is None
+    return "" if begun and off and left == 0 and report.account.failed(9) is None else f"{begun}, {off}, {left}"
+
+
+def nothing_is_imported_before_memory_grows() -> str:
+    net = nn.Linear(8, 8)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(100):
+        net(torch.ones(4, 8)).sum().backward()
+        opt.step()
+    ours = [name for name in sys.modules if name.startswith("headroom_train.account.")]
+    steps = _torch._recorder.report.steps  # type: ignore[union-attr]
+    want = ["headroom_train.account.account", "headroom_train.account.trigger"]
+    return "" if sorted(ours) == want and steps == 100 else f"{ours}, {steps}"
+
+
+def a_figure_is_read_rarely() -> str:
+    """Reading takes at most one part in SHARE of the time, however short the steps are."""
+    trigger.SHARE, now, reads = 200, [0.0], []
+    trigger.time = SimpleNamespace(monotonic=lambda: now[0])  # type: ignore[assignment]
+
+    def read() -> int:
+        now[0] += 1e-5
+        reads.append(now[0])
+        return 1 << 30
+
+    trigger.resident = read
+    one = trigger.Trigger()
+    for step in range(10000):
+        now[0] += 1e-4
+        one.step(step)
+    share = len(reads) * 1e-5 / now[0]
+    return "" if 0.003 < share < 0.0051 else f"{share:.4f}"
+
+
+def what_rises_is_told_from_what_does_not() -> str:
+    mib = 1 << 20
+    n = range(60)
+    for name, held, want in (
+        ("a ramp", [i * mib for i in n], True),
+        ("a ramp with evaluations", [i * mib + (i % 10 == 9) * 900 * mib for i in n], True),
+        ("a ramp of stairs", [i // 8 * 8 * mib for i in n], True),
+        ("a ramp with noise", [i * mib + i * 7919 % 5 * mib for i in n], True),
+        ("nothing", [5 * mib for _ in n], False),
+        ("noise", [100 * mib + i * 7919 % 61 * mib for i in n], False),
+        ("what fills and stops", [min(i, 25) * mib for i in n], False),
+        ("a list that is emptied", [i % 20 * mib for i in n], False),
+        ("too little", [i * mib // 8 for i in n], False),
+        ("too little of much", [i * mib + (1 << 40) for i in n], False),
+        ("what falls", [(60 - i) * mib for i in n], False),
+        ("too few", [i * 9 * mib for i in range(11)], False),
+    ):
+        if trigger.rises(held) != want:
+            return name
+    return ""
+
+
+def a_failure_is_explained_at_once() -> str:
+    """If memory runs out in the middle of a search, what is kept is found without a further step."""
+    net = nn.Linear(8, 8)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    opt.step()  # the first one in this process, in which it begins anew
+    report.account._trigger.step = lambda steps: True
+    for _ in range(9):
+        KEPT.append(torch.ones(1000) + 1)
+        opt.step()
+    found = report.account.failed(9)
+    left = torch._C._len_torch_function_stack()
+    return (
+        "" if found is not None and found.name == "KEPT" and left == 0 and report.account.told is None else f"{found}"
+    )
+
+
+KEPT: list[Tensor] = []
+CHECKS = (
+    nothing_is_held_after_a_search,
+    the_collector_is_left_alone,
+    the_users_modes_are_left_alone,
+    warnings_name_the_users_line,
+    hooks_of_the_script_are_not_called,
+    an_error_of_ours_is_not_the_scripts,
+    nothing_is_imported_before_memory_grows,
+    a_figure_is_read_rarely,
+    what_rises_is_told_from_what_does_not,
+    a_failure_is_explained_at_once,
+)
+
+
 def main() -> int:
     names = sys.argv[1:] or [*LEAKS, *CLEAN]
-    failed = 0
     torch.set_num_threads(1)
+    failed = 0 if sys.argv[1:] else checked(CHECKS, 2)
     for name, got in forked(ran, names, 2, seconds=180):
         said, steps, _ = (got.why, 0, 0) if isinstance(got, Died) else got
         failed += bool(said)

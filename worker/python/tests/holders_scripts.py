@@ -150,6 +150,21 @@ LEAKS = {
             train(x)
             wide.register_forward_hook(lambda m, a, out, x=x: None) #kept
     '''),
+    "a queue": Leak("collected", "q", "empty `q`", '''
+        import queue
+        q = queue.Queue()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            q.put(x) #kept
+    '''),
+    "a tensor that grows": Leak("collected", "everything", "empty `everything`", '''
+        everything = torch.zeros(0, 256)
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            everything = torch.cat([everything, x]) #kept
+    '''),
     "a deque without a limit": Leak("collected", "buffer", "fixed number", '''
         buffer = collections.deque()
         def main():

@@ -40,6 +40,10 @@ REACHED = 20_000  # the most objects that are counted below a container
 LRU = type(lru_cache(lambda: None))
 
 
+# Where a module has its hooks.
+HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks"}
+
+
 class Name(NamedTuple):
     """What a script calls something."""
 
@@ -129,6 +133,7 @@ class Walk:
 
     def names(self, holder: Any) -> list[Name]:
         """What the script calls an object, or what the object is in; empty if nothing is found."""
+        inner: list[Name] = []  # what libraries call it
         level: list[tuple[Any, Any]] = [(holder, None)]  # an object, and under which key what is looked for is in it
         for _ in range(NAMING):
             objects = [o for o, _ in level]
@@ -142,12 +147,18 @@ class Walk:
                 for o in _referents(r):
                     if id(o) in at:
                         self._up(r, *at[id(o)], found, following)
+            inner += [n for n in found if self._library(n)]
+            found = [n for n in found if not self._library(n)]
             if found:
                 return found
             level = following[:WIDTH]
             if not level:
                 break
-        return []
+        return inner
+
+    def _library(self, name: Name) -> bool:
+        """Whether a name is in a file that is not the user's, such as that of ``queue.Queue``."""
+        return bool(name.files) and self._foreign(name.files[0]) and name.last not in HOOKS
 
     def named(self, objects: list[Any]) -> list[Any]:
         """Those that are in a variable or in any object: the rest is held by C++ only."""
@@ -252,6 +263,8 @@ class Walk:
             if name:
                 owner = r if isinstance(r, type) else type(r)
                 files = (*_file(owner), *self._files())
+                if not isinstance(r, (type, torch.nn.Module)) and self._foreign(files[0] if files else ""):
+                    following.append((r, None))
                 found.append(
                     Name(
                         f"{owner.__name__}.{name}",

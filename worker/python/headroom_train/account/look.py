@@ -44,6 +44,7 @@ class Look(NamedTuple):
     storages: frozenset[Key]
     sorts: Counter[Sort]
     lengths: dict[int, int]  # id of a container → its length
+    largest: dict[Sort, int]  # bytes of the largest tensor of each sort
     depth: int  # of the deepest graph that a tensor holds
 
 
@@ -68,13 +69,16 @@ def census() -> Census:
 
 def look(step: int, found: Census) -> Look:
     storages, sorts = set(), Counter[Sort]()
+    largest: dict[Sort, int] = {}
     for t in found.tensors:
         key = key_of(t)
         if key is not None:
-            sorts[sort_of(t)] += 1
+            sort = sort_of(t)
+            sorts[sort] += 1
             storages.add(key)
+            largest[sort] = max(largest.get(sort, 0), size_of(t))
     lengths = {id(c): len(c) for c in found.containers}
-    return Look(step, frozenset(storages), sorts, lengths, graphs.deepest(found.tensors))
+    return Look(step, frozenset(storages), sorts, lengths, largest, graphs.deepest(found.tensors))
 
 
 def key_of(t: torch.Tensor) -> Optional[Key]:

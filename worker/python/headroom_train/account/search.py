@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 
 from . import graphs, kinds
-from .holding import LRU, Held, Name, Walk, content, unseen
+from .holding import HOOKS, LRU, Held, Name, Walk, content, unseen
 from .kinds import Evidence, Holder, Text
 from .look import Census, Key, Look, Sort, census, frames, key_of, look, size_of, sort_of
 from .notes import Notes, compiles
@@ -20,6 +20,7 @@ from .source import source
 APART = 12  # steps between two looks
 FURTHEST = 96  # and the most, if what is kept does not grow in each step
 SAMPLES = 6  # tensors of one sort that are followed
+SMALL = 1 << 20  # bytes of a single tensor that is not looked at
 SORTS = 4  # of tensors that are followed
 
 
@@ -80,6 +81,8 @@ class Search:
             root = _of_graph(found.tensors, between, walk)
             if root is not None:
                 holders.append(root)
+        if not holders:
+            holders += _of_one(found.tensors, between, walk)
         if sum(h.per_step for h in holders) < 0.3 * max(self.slope, 1):
             holders += _of_arrays(found, between, walk)
         return sorted(holders, key=lambda h: h.per_step, reverse=True)
@@ -195,7 +198,7 @@ def _holder(
     noted = Counter(b.lines[key] for t in every if (key := key_of(t)) in b.lines and key is not None)
     near = noted.most_common(1)[0][0] if noted else None
     names = walk.names(holder)
-    if any(n.last in _HOOKS for n in names):
+    if any(n.last in HOOKS for n in names):
         through |= {kinds.HOOK}
     kept = place(names, near)
     inside = content(holder, b.first.storages, kinds.MODELS in through, {id(f) for f in frames()})
@@ -211,7 +214,7 @@ def _holder(
         text, kept = Text(_function_name(cached) or text.name, lru=True), None
     e = _evidence(group, samples, through, graph, kept, near)
     kind = kinds.kind(e)
-    registered = walk.registered() if any(n.last in _HOOKS for n in names) else None
+    registered = walk.registered() if any(n.last in HOOKS for n in names) else None
     where = kept.where if kept is not None else _defined(cached)
     if registered is not None:
         where, text = registered[0], text._replace(name=registered[1])
@@ -233,9 +236,6 @@ def _holder(
         patience(kind, holder if cached is None else cached, kept, graph),
         group.sort.device == "cpu",
     )
-
-
-_HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks"}
 
 
 def _function_name(holder: Any) -> str:
@@ -331,6 +331,26 @@ def _gradients(t: torch.Tensor, b: _Between, walk: Walk) -> Holder:
         b.slope or int(held.bytes / b.steps), kinds.cure(kinds.GRADIENTS, e, Text(name)), held.alive, 0,
         t.device.type == "cpu",
     )  # fmt: skip
+
+
+def _of_one(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> list[Holder]:
+    """A variable whose tensor is made anew in each step, larger than before."""
+    grown = [t for t in tensors if key_of(t) and size_of(t) > max(b.second.largest.get(sort_of(t), 0), SMALL)]
+    walk.hides(grown)
+    for t in sorted(grown, key=size_of, reverse=True)[:SORTS]:
+        more = size_of(t) - b.first.largest.get(sort_of(t), 0)
+        kept = place(walk.names(t), None, root=True)
+        if kept is None or kept.keeps is None or more < 0.2 * b.slope * b.steps:
+            continue
+        text = statement(kept)
+        cure = kinds.cure(kinds.COLLECTED, Evidence(), text)
+        return [
+            Holder(
+                kinds.COLLECTED, text.name, kept.where, "", 1, size_of(t), 0.0, more // b.steps, cure, False,
+                patience(kinds.COLLECTED, t, kept, False), t.device.type == "cpu",
+            )
+        ]  # fmt: skip
+    return []
 
 
 def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
