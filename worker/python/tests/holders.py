@@ -279,19 +279,19 @@ def a_failure_is_explained_at_once() -> str:
     net = nn.Linear(8, 8)
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     report = _torch._recorder.report  # type: ignore[union-attr]
+    kept: list[Tensor] = []
     opt.step()  # the first one in this process, in which it begins anew
     report.account._trigger.step = lambda steps: True
     for _ in range(9):
-        KEPT.append(torch.ones(1000) + 1)
+        kept.append(torch.ones(1000) + 1)
         opt.step()
     found = report.account.failed(9)
     left = torch._C._len_torch_function_stack()
     return (
-        "" if found is not None and found.name == "KEPT" and left == 0 and report.account.told is None else f"{found}"
+        "" if found is not None and found.name == "kept" and left == 0 and report.account.told is None else f"{found}"
     )
 
 
-KEPT: list[Tensor] = []
 CHECKS = (
     nothing_is_held_after_a_search,
     the_collector_is_left_alone,
