@@ -267,7 +267,9 @@ def what_rises_is_told_from_what_does_not() -> str:
         ("too little", [i * mib // 8 for i in n], False),
         ("too little of much", [i * mib + (1 << 40) for i in n], False),
         ("what falls", [(60 - i) * mib for i in n], False),
-        ("too few", [i * 9 * mib for i in range(11)], False),
+        ("too few", [(i * 9 + 400) * mib for i in range(11)], False),
+        ("few, but steep", [(i * 50 + 400) * mib for i in range(6)], True),
+        ("fewer", [(i * 50 + 400) * mib for i in range(5)], False),
     ):
         if trigger.rises(held) != want:
             return name

@@ -765,6 +765,84 @@ CLEAN = {
         for step in range(100):
             train(batch())
     ''',
+    "the first batches": '''
+        shown = []
+        for step in range(120):
+            x = batch()
+            train(x)
+            if step < 60:
+                shown.append(x)
+    ''',
+    "the thirty best": '''
+        best = []
+        for step in range(120):
+            x = batch()
+            train(x)
+            best.append((float(x.sum()), x))
+            best = sorted(best, key=lambda one: one[0])[:30]
+    ''',
+    "a bounded queue": '''
+        import queue, threading
+        q = queue.Queue(maxsize=30)
+        def feed():
+            for step in range(120):
+                q.put(batch())
+        threading.Thread(target=feed, daemon=True).start()
+        for step in range(120):
+            train(q.get())
+    ''',
+    "a data set that is read once": '''
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.items = [None] * 60
+            def __len__(self):
+                return 60
+            def __getitem__(self, i):
+                if self.items[i] is None:
+                    self.items[i] = batch()
+                return self.items[i]
+        data = Data()
+        for epoch in range(3):
+            for x in torch.utils.data.DataLoader(data, batch_size=None, shuffle=True):
+                train(x)
+    ''',
+    "a meter that is reset": '''
+        class Meter:
+            def __init__(self):
+                self.reset()
+            def reset(self):
+                self.values = []
+            def update(self, value):
+                self.values.append(value)
+        meter = Meter()
+        for epoch in range(3):
+            meter.reset()
+            for step in range(60):
+                x = batch()
+                train(x)
+                meter.update(x)
+    ''',
+    "a compiled model": '''
+        compiled = torch.compile(net, backend="eager")
+        for step in range(80):
+            opt.zero_grad()
+            compiled(batch(64 + step % 8)).square().mean().backward()
+            opt.step()
+    ''',
+    "layers that are trained one after another": '''
+        layers = nn.ModuleList([nn.Linear(512, 512) for _ in range(30)])
+        for step in range(120):
+            layer = layers[step // 4]
+            own = torch.optim.Adam(layer.parameters())
+            layer(torch.randn(64, 512)).mean().backward()
+            own.step()
+    ''',
+    "text": '''
+        log = []
+        for step in range(120):
+            train(batch())
+            log.append(f"step {step} " * 20000)
+    ''',
     "a window of losses": '''
         window = []
         for step in range(100):

@@ -172,8 +172,8 @@ class Holder(NamedTuple):
         grows = f"memory grows by {amount(self.per_step)} per step: "
         if self.kind == ELSEWHERE:
             return grows + "it is held elsewhere, by nothing that Python can see"
-        where = f" ({self.kept})" if self.kept else ""
-        holds = f"`{self.name}`{where} holds {self.held()}" if self.name else f"{self.held()} are kept{where}"
+        name = f"`{self.name}`" if self.name else "a container without a name"
+        holds = f"{name}{f' ({self.kept})' if self.kept else ''} holds {self.held()}"
         made = f", made at {self.made}" if self.made and self.made != self.kept else ""
         return grows + holds + made + (f"; {self.cure}" if self.cure else "")
 

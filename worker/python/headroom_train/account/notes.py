@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType
 from typing import Any, Callable, Optional
@@ -22,10 +23,12 @@ class Notes(TorchFunctionMode):
 
     def __init__(self, foreign: Callable[[str], bool]) -> None:
         super().__init__()
-        self._foreign = foreign
+        self._foreign, self._pid = foreign, os.getpid()
         self.lines: dict[Key, tuple[str, int]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if os.getpid() != self._pid:  # a worker process of a loader, which was forked meanwhile
+            return func(*args, **(kwargs or {}))
         frame = sys._getframe(1)
         made = relay(frame)(func, args, kwargs or {})
         if getattr(func, "__name__", "") != "__get__" and len(self.lines) < MOST:

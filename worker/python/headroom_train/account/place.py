@@ -118,6 +118,12 @@ def patience(kind: str, holder: Any, kept: Optional[Kept], graph: bool) -> int:
             or name.within is not None
             and kept.text.takes(name.last, name.attribute)
         )
-        if managed or kept.text.bounded(name.last, name.attribute) or name.temporary:
+        if (
+            managed
+            or kept.keeps is not None
+            and kept.keeps.limited
+            or kept.text.bounded(name.last, name.attribute)
+            or name.temporary
+        ):
             return MANAGED
     return SURE if kind == kinds.CACHE else 0

@@ -31,6 +31,7 @@ class Keeps(NamedTuple):
     end: str
     value: Optional[ast.expr]  # what is put in
     functions: tuple[Function, ...]  # around it, outermost first
+    limited: bool = False  # done only while something is less than something else
 
 
 class Source:
@@ -95,7 +96,7 @@ class Source:
         """The places at which something is put into a container that a variable or an attribute names."""
         found = []
         for node in self._scope(within):
-            found += [*self._put(node, name, attribute)]
+            found += [k._replace(limited=self._limited(node)) for k in self._put(node, name, attribute)]
         return sorted(found, key=lambda k: k.line)
 
     def _put(self, node: ast.AST, name: str, attribute: bool) -> Iterator[Keeps]:
@@ -157,6 +158,17 @@ class Source:
             isinstance(n, ast.Call) and _name(n.func) == "len" and n.args and self._is(n.args[0], name, attribute)
             for n in compared
         )
+
+    def _limited(self, node: ast.AST) -> bool:
+        """Whether a statement depends on a comparison, such as ``step < 50``."""
+        inner = [n for n in self._around[node] if isinstance(n, (ast.If, *_FUNCTIONS))]
+        for outer in reversed(inner):
+            if not isinstance(outer, ast.If):
+                return False
+            compared = [op for n in ast.walk(outer.test) if isinstance(n, ast.Compare) for op in n.ops]
+            if any(isinstance(op, (ast.Lt, ast.LtE)) for op in compared):
+                return True
+        return False
 
     def _looped(self, node: ast.AST) -> bool:
         for outer in reversed(self._around[node]):

@@ -11,9 +11,10 @@ import torch
 
 from ..memory import may_ask
 
-WARM = 8  # steps at the beginning that are left out: the optimizer's state and workspaces are made in them
+WARM = 4  # steps at the beginning that are left out: the optimizer's state and workspaces are made in them
 PARTS = 6  # into which the steps are cut: each counts with its smallest figure, so that evaluations do not
-LEAST = 12  # the fewest figures that are judged
+LEAST = 6  # the fewest figures that are judged
+STEEP = 0.2  # the rise that is believed at once, as a share of what is held; otherwise there are two figures to a part
 MOST = 384  # figures that are kept; then every second one is dropped
 SHARE = 200  # a figure is read at most so often that reading takes 1/SHARE of the time
 RISE = 8 << 20  # bytes: the smallest rise that counts
@@ -25,12 +26,15 @@ def rises(held: Sequence[int], least: int = RISE) -> bool:
     """Whether amounts of memory, equally spaced in time, keep rising: in the newer half as well, so that what fills
     and stops does not count, and without falling back, so that what is emptied does not."""
     size = len(held) // PARTS
-    if size < 2:
+    if size == 0:
         return False
     begin = len(held) - PARTS * size
     floors = [min(held[begin + i * size : begin + (i + 1) * size]) for i in range(PARTS)]
     rise = floors[-1] - floors[0]
-    if rise < max(least, OF_ALL * floors[-1]) or floors[-1] - floors[PARTS // 2 - 1] < 0.3 * rise:
+    if (
+        rise < max(least, (STEEP if size == 1 else OF_ALL) * floors[0])
+        or floors[-1] - floors[PARTS // 2 - 1] < 0.3 * rise
+    ):
         return False
     highest = floors[0]
     for floor in floors:
