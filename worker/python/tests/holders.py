@@ -294,7 +294,36 @@ def a_failure_is_explained_at_once() -> str:
     )
 
 
+def a_forked_child_begins_anew() -> str:
+    """A child of a process in which a search is under way has nothing of that search."""
+    report = reports.Report()
+    report.account._trigger.step = lambda steps: True  # type: ignore[union-attr, method-assign]
+    report.step()
+    pid = os.fork()
+    if pid == 0:
+        report.step()
+        left = torch._C._len_torch_function_stack() + (report.account._search is not None)
+        os._exit(left)
+    _, status = os.waitpid(pid, 0)
+    left = torch._C._len_torch_function_stack()
+    return "" if status == 0 and left == 1 and report.account._search is not None else f"{status}, {left}"
+
+
+def a_graph_that_backward_has_freed_holds_nothing() -> str:
+    from headroom_train.account import graphs
+
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    loss = net(torch.ones(1000, 8)).square().mean()
+    before = graphs.saved(loss.grad_fn, (), False)
+    loss.backward()
+    after = graphs.saved(loss.grad_fn, (), False)
+    held = before.alive and before.tensors >= 3 and before.bytes > 3 * 1000 * 8 * 4
+    return "" if held and not after.alive and after.tensors == 0 else f"{before}, {after}"
+
+
 CHECKS = (
+    a_forked_child_begins_anew,
+    a_graph_that_backward_has_freed_holds_nothing,
     nothing_is_held_after_a_search,
     the_collector_is_left_alone,
     the_users_modes_are_left_alone,
