@@ -317,7 +317,7 @@ def a_graph_that_backward_has_freed_holds_nothing() -> str:
     before = graphs.saved(loss.grad_fn, (), False)
     loss.backward()
     after = graphs.saved(loss.grad_fn, (), False)
-    held = before.alive and before.tensors >= 3 and before.bytes > 3 * 1000 * 8 * 4
+    held = before.alive and before.tensors == 2 and before.bytes > 2 * 1000 * 8 * 4
     return "" if held and not after.alive and after.tensors == 0 else f"{before}, {after}"
 
 
