@@ -86,7 +86,7 @@ def _contents(node: Any, packed: bool) -> Iterator[Any]:
                 found = [*unpacked] if isinstance(unpacked, tuple) else [unpacked]
             else:
                 found = []
-        except RuntimeError:
+        except (RuntimeError, AttributeError):  # a backward pass has freed it, or it has another name
             continue
         yield from (one for one in found if one is not None)
 
