@@ -16,6 +16,7 @@ import textwrap
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 import trial
 from forked import Died, checked, forked
 from holders_scripts import CLEAN, LEAKS
+from inject import Whole
 
 trial.attach()
 
@@ -321,7 +323,53 @@ def a_graph_that_backward_has_freed_holds_nothing() -> str:
     return "" if held and not after.alive and after.tensors == 0 else f"{before}, {after}"
 
 
+class Watched(Tensor):
+    """A class of the script's that sees each function that is called on its tensors."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Watched.calls += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def classes_of_the_script_are_not_asked() -> str:
+    kept: list[Tensor] = []
+    mine = torch.ones(1000).as_subclass(Watched)
+    before = Watched.calls
+    found = of_tensors(lambda step: kept.append(torch.ones(1000) + step))
+    others: list[Tensor] = []
+    again = of_tensors(lambda step: others.append(torch.ones(1000).as_subclass(Watched)))
+    calls = Watched.calls - before
+    return "" if found and again and calls == 0 and type(mine) is Watched else f"{calls} calls, {found}, {again}"
+
+
+def a_failure_during_a_search_is_survived() -> str:
+    """A step that fails while lines are noted and looks are due is survived as any other."""
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    kept, active = [], False
+    for step in range(9):
+        active = active or step == 6 and report.account._search is not None
+        opt.zero_grad()
+        x = torch.randn(12, 6)
+        with Whole("aten.addmm.default", 12) if step == 6 else nullcontext():
+            out = net(x)
+            loss = (out * out.sum(1, keepdim=True)).mean()
+            loss.backward()
+        opt.step()
+        kept.append(x)
+        if step == 2:
+            report.account._trigger.step = lambda steps: True
+    how = [t.get("how", t.get("why")) for t in report.told]
+    return "" if active and len(how) == 1 and "pieces" in how[0] else f"{active}, {how}"
+
+
 CHECKS = (
+    classes_of_the_script_are_not_asked,
+    a_failure_during_a_search_is_survived,
     a_forked_child_begins_anew,
     a_graph_that_backward_has_freed_holds_nothing,
     nothing_is_held_after_a_search,

@@ -50,6 +50,10 @@ class Search:
     def step(self, step: int, at_once: bool = False) -> Optional[list[Holder]]:
         """What holds memory, the largest first; None as long as it is too early to tell. ``at_once`` if memory has run
         out, so that there will be no further step."""
+        with torch._C.DisableTorchFunction():  # a class of tensors, the script's or ours, may intercept every question
+            return self._step(step, at_once)
+
+    def _step(self, step: int, at_once: bool) -> Optional[list[Holder]]:
         if self._second is None and (at_once or step >= self._first.step + self._apart):
             self.ends()
             self._second = _now(step)
@@ -72,7 +76,7 @@ class Search:
         walk = Walk([found.tensors, found.containers, found, self._first, self._second], self._foreign)
         between = _Between(self._first, self._second, third, self.lines, self.slope, found.packs)
         groups = _groups(found.tensors, between)
-        walk.hides(groups, *groups, *(g.kept for g in groups))
+        walk.hides(groups, *groups, *(g.kept for g in groups), *(same for g in groups for same in g.kept))
         holders = [h for group in groups if (h := _of_group(group, between, walk)) is not None]
         # What explains little of the growth is not the reason for it.
         holders = [h for h in holders if h.per_step >= 0.2 * self.slope]
@@ -89,7 +93,8 @@ class Search:
 
 
 def _now(step: int) -> Look:
-    return look(step, census())
+    with torch._C.DisableTorchFunction():
+        return look(step, census())
 
 
 class _Between(NamedTuple):
@@ -111,34 +116,32 @@ class _Group(NamedTuple):
     """Tensors of one sort that are new since the first look and are kept."""
 
     sort: Sort
-    kept: list[torch.Tensor]
+    kept: list[list[torch.Tensor]]  # those of the same memory together: a view, and what it is a view of
     bytes: int
 
 
 def _groups(tensors: list[torch.Tensor], b: _Between) -> list[_Group]:
     """The sorts of which tensors are kept and become more, those with the most memory first."""
-    kept: dict[Sort, list[torch.Tensor]] = {}
-    seen: set[Key] = set()
+    kept: dict[Sort, dict[Key, list[torch.Tensor]]] = {}
     for t in tensors:
         key = key_of(t)
-        if key in b.second.storages and key not in b.first.storages and key not in seen and key is not None:
-            seen.add(key)
-            kept.setdefault(sort_of(t), []).append(t)
+        if key is not None and key in b.second.storages and key not in b.first.storages:
+            kept.setdefault(sort_of(t), {}).setdefault(key, []).append(t)
     found = []
-    for sort, some in kept.items():
-        grown = b.third.sorts[sort] - b.first.sorts[sort]
+    for sort, by_key in kept.items():
+        some, grown = [*by_key.values()], b.third.sorts[sort] - b.first.sorts[sort]
         if grown >= max(2, len(some) // 2):
-            size = sum(size_of(t) for t in some)
+            size = sum(size_of(same[0]) for same in some)
             if sort.graph:
-                size += len(some) * graphs.saved(some[0].grad_fn, b.first.storages, b.packs).bytes
+                size += len(some) * graphs.saved(some[0][0].grad_fn, b.first.storages, b.packs).bytes
             found.append(_Group(sort, some, size))
     return sorted(found, key=lambda g: g.bytes, reverse=True)[:SORTS]
 
 
 def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
-    some = _spread(group.kept, 4 * SAMPLES)
+    some = [t for same in _spread(group.kept, 4 * SAMPLES) for t in same[:2]]
     walk.hides(some)
-    every = walk.named(some)  # a graph may hold the others
+    every = [*{key_of(t): t for t in walk.named(some)}.values()]  # graphs and views may hold the others
     samples = _spread(every, SAMPLES)
     walk.hides(every, samples)
     if len(samples) < 2:
