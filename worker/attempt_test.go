@@ -156,7 +156,13 @@ func TestGrowthIsTold(t *testing.T) {
 	if at, why := l.RunsOut(); time.Until(at) > time.Minute || at.IsZero() || !strings.HasSuffix(why, "grows by 103.7 MiB per step") {
 		t.Errorf("runs out at %v: %q", at, why)
 	}
-	c.send(fmt.Sprintf(`{"type":"step","step":101,"allocated":%d,"capacity":%d}`, gib, 80*gib))
+	c.send(`{"type":"holds","level":"warning","kind":"collected","name":"seen","per_step":104857600}`)
+	c.send(fmt.Sprintf(`{"type":"step","step":101,"allocated":%d,"reserved":%d,"peak":%d,"capacity":%d}`, 31*gib, 31*gib, 31*gib, 80*gib))
+	c.read()
+	if _, why := l.RunsOut(); !strings.HasPrefix(why, "memory grows by 100 MiB per step: `seen` holds ") {
+		t.Errorf("it is known what holds it: %q", why)
+	}
+	c.send(fmt.Sprintf(`{"type":"step","step":102,"allocated":%d,"capacity":%d}`, gib, 80*gib))
 	c.read()
 	if at, _ := l.RunsOut(); !at.IsZero() {
 		t.Errorf("it holds little again, and runs out at %v", at)

@@ -275,6 +275,9 @@ func (t *talk) grows(m message, now time.Time) {
 	t.out, t.grown = time.Time{}, ""
 	if ok {
 		t.out, t.grown = now.Add(f.left), fmt.Sprintf("memory held between steps grows by %v per step", f.perStep)
+		if t.holder != nil {
+			t.grown = t.holder.Facts()
+		}
 	}
 	t.attempt.mu.Unlock()
 	if !ok {

@@ -18,6 +18,7 @@ class Saved(NamedTuple):
     alive: bool  # a backward pass has not freed it
     bytes: int  # of its nodes as well
     tensors: int
+    host: bool  # all of it in the machine's memory
 
 
 def deepest(tensors: Iterable[torch.Tensor]) -> int:
@@ -56,7 +57,7 @@ def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> S
     stay packed; ``packed`` if there may be some."""
     todo, seen = [root], set()
     kept: list[Any] = []
-    storages, alive, held = set(before), False, 0
+    storages, alive, held, host = set(before), False, 0, True
     known = len(storages)
     while todo and len(kept) < most:
         node = todo.pop()
@@ -69,9 +70,10 @@ def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> S
             key = _key(t)
             if key is not None and key not in storages:
                 storages.add(key)
+                host = host and t.device.type == "cpu"
                 held += t.untyped_storage().nbytes()
         todo += [n for n, _ in node.next_functions]
-    return Saved(alive, held + NODE * len(kept), len(storages) - known)
+    return Saved(alive, held + NODE * len(kept), len(storages) - known, host)
 
 
 def _contents(node: Any, packed: bool) -> Iterator[Any]:

@@ -237,7 +237,7 @@ def _holder(
         kinds.cure(kind, e, text),
         graph,
         patience(kind, holder if cached is None else cached, kept, graph),
-        group.sort.device == "cpu",
+        group.sort.device == "cpu" and all(s.host for s in alive),
     )
 
 
@@ -318,7 +318,7 @@ def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[
     per_step = b.slope or int(held.bytes / b.steps)
     return Holder(
         kind, text.name, kept.where, made(kept) if kind == kinds.SUM else "", held.tensors, held.bytes, 1.0, per_step,
-        kinds.cure(kind, e, text), held.alive, 0, t.device.type == "cpu",
+        kinds.cure(kind, e, text), held.alive, 0, held.host,
     )  # fmt: skip
 
 
@@ -332,7 +332,7 @@ def _gradients(t: torch.Tensor, b: _Between, walk: Walk) -> Holder:
     return Holder(
         kinds.GRADIENTS, name, f"{file}:{line}" if line else "", "", held.tensors, held.bytes, 1.0,
         b.slope or int(held.bytes / b.steps), kinds.cure(kinds.GRADIENTS, e, Text(name)), held.alive, 0,
-        t.device.type == "cpu",
+        held.host,
     )  # fmt: skip
 
 
