@@ -165,6 +165,205 @@ LEAKS = {
             train(x)
             everything = torch.cat([everything, x]) #kept
     '''),
+    "named tuples": Leak("collected", "self.memory", "empty `", '''
+        T = collections.namedtuple("T", "s a")
+        class Agent:
+            def __init__(self): self.memory = []
+            def remember(self, s, a): self.memory.append(T(s, a)) #kept
+        agent = Agent()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            agent.remember(x, step)
+    '''),
+    "a set": Leak("collected", "seen", "empty `", '''
+        seen = set()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            seen.add(x) #kept
+    '''),
+    "a list that is added to": Leak("collected", "seen", "empty `", '''
+        seen = []
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            seen += [x] #kept
+    '''),
+    "objects": Leak("collected", "self.log", "empty `", '''
+        import dataclasses
+        @dataclasses.dataclass
+        class Rec:
+            step: int
+            x: torch.Tensor
+        class R:
+            log: list
+            def __init__(self): self.log = []
+            def add(self, step, x):
+                self.log.append(Rec(step, x)) #kept
+        r = R()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            r.add(step, x)
+    '''),
+    "what a model remembers": Leak("collected", "self.features", "empty `", '''
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.l = nn.Linear(256, 256)
+                self.features = []
+            def forward(self, x):
+                h = self.l(x) #made
+                self.features.append(h) #kept
+                return h
+        m = Net(); o = torch.optim.SGD(m.parameters(), 1e-3)
+        for step in range(100):
+            o.zero_grad()
+            m(torch.randn(1024, 256)).square().mean().backward()
+            o.step()
+    '''),
+    "a defaultdict": Leak("collected", "metrics['out']", "empty `", '''
+        metrics = collections.defaultdict(list)
+        def main():
+            for step in range(100):
+                x = torch.randn(1024, 256) #made
+                train(x)
+                metrics['out'].append(x) #kept
+        main()
+    '''),
+    "a sum in a dict": Leak("sum", "stats['loss']", ".item()", '''
+        stats = {"loss": 0.0}
+        def main():
+            for step in range(100):
+                x = torch.randn(1024, 256)
+                train(x)
+                loss = net(x).square().mean() #made
+                stats['loss'] += loss #kept
+        main()
+    '''),
+    "a hidden state of two in an attribute": Leak("hidden-state", "self.hidden", "detach", '''
+        class M(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.lstm = nn.LSTM(256, 64, batch_first=True)
+                self.hidden = None
+            def forward(self, x):
+                out, self.hidden = self.lstm(x, self.hidden) #kept
+                return out
+        m = M()
+        for step in range(100):
+            train(torch.randn(64, 256))
+            m(torch.randn(32, 8, 256))
+    '''),
+    "weights by epoch": Leak("models", "checkpoints", "torch.save", '''
+        checkpoints = {}
+        big = nn.Linear(256, 512)
+        for epoch in range(60):
+            for step in range(2):
+                train(torch.randn(64, 256))
+            checkpoints[f"epoch{epoch}"] = {k: v.detach().cpu().clone() for k, v in big.state_dict().items()} #kept
+    '''),
+    "a hook that is a lambda": Leak("hook", "acts", "handle.remove()", '''
+        acts = []
+        wide = nn.Linear(256, 256)
+        wide.register_forward_hook(lambda m, i, o: acts.append(o.detach())) #kept
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x); wide(x)
+    '''),
+    "a hook that is a method": Leak("hook", "self.store", "handle.remove()", '''
+        class Probe:
+            def __init__(self, module):
+                self.store = {}
+                self.n = 0
+                module.register_forward_hook(self.save)
+            def save(self, m, i, o):
+                self.n += 1
+                self.store[self.n] = o.detach() #kept
+        wide = nn.Linear(256, 256)
+        probe = Probe(wide)
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x); wide(x)
+    '''),
+    "what sys.exc_info returns": Leak("traceback", "infos", "str(", '''
+        import sys
+        infos = []
+        for step in range(100):
+            def work():
+                x = torch.randn(1024, 256)
+                raise RuntimeError("boom")
+            train(torch.randn(64, 256))
+            try:
+                work()
+            except RuntimeError:
+                infos.append(sys.exc_info()) #kept
+    '''),
+    "functions with default arguments": Leak("closure", "fns", "numbers", '''
+        fns = []
+        def main():
+            for step in range(100):
+                x = torch.randn(1024, 256) #made
+                train(x)
+                def later(batch=x):
+                    return batch.sum()
+                fns.append(later) #kept
+        main()
+    '''),
+    "arrays in tuples": Leak("numpy", "rows", "empty `", '''
+        rows = []
+        wide = nn.Linear(256, 256)
+        def main():
+            for step in range(100):
+                x = torch.randn(1024, 256)
+                train(x)
+                rows.append((step, wide(x).detach().cpu().numpy().copy())) #kept
+        main()
+    '''),
+    "a method with lru_cache": Leak("cache", "feats", "maxsize=N", '''
+        class D:
+            @functools.lru_cache(None) #kept
+            def feats(self, k):
+                return torch.randn(1024, 256) #made
+        d = D()
+        for step in range(200):
+            train(d.feats(step))
+    '''),
+    "losses of a deep model": Leak("collected", "losses", "losses.append(loss.item())", '''
+        deep = nn.Sequential(*[m for _ in range(60) for m in (nn.Linear(16, 16), nn.Tanh(), nn.LayerNorm(16))])
+        o = torch.optim.SGD(deep.parameters(), 1e-3)
+        losses = []
+        for step in range(700):
+            o.zero_grad()
+            loss = deep(torch.randn(8, 16)).square().mean() #made
+            loss.backward()
+            o.step()
+            losses.append(loss) #kept
+    '''),
+    "a sum of losses of a deep model": Leak("sum", "total", "total += loss.item()", '''
+        deep = nn.Sequential(*[m for _ in range(60) for m in (nn.Linear(16, 16), nn.Tanh(), nn.LayerNorm(16))])
+        o = torch.optim.SGD(deep.parameters(), 1e-3)
+        total = 0
+        for step in range(700):
+            o.zero_grad()
+            loss = deep(torch.randn(8, 16)).square().mean() #made
+            loss.backward()
+            o.step()
+            total += loss #kept
+    '''),
+    "a list of another module": Leak("collected", "store.items", "empty `", '''
+        import types, sys, tempfile, os
+        d = tempfile.mkdtemp(); open(os.path.join(d, "storemod.py"), "w").write("items = []\\n")
+        sys.path.insert(0, d)
+        import storemod as store
+        def main():
+            for step in range(100):
+                x = torch.randn(1024, 256) #made
+                train(x)
+                store.items.append(x) #kept
+        main()
+    '''),
     "a deque without a limit": Leak("collected", "buffer", "fixed number", '''
         buffer = collections.deque()
         def main():
