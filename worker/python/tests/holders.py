@@ -69,6 +69,7 @@ def ran(name: str) -> tuple[str, int, int]:
     folder = Path(tempfile.mkdtemp())
     file = folder / "train.py"
     file.write_text(text)
+    os.utime(file, (0, 0))  # older than this process
     os.environ["HEADROOM_DEBUG"] = str(folder / "debug")
     said = ""
     try:
@@ -367,7 +368,57 @@ def a_failure_during_a_search_is_survived() -> str:
     return "" if active and len(how) == 1 and "pieces" in how[0] else f"{active}, {how}"
 
 
+def objects_of_the_script_are_not_asked() -> str:
+    """Objects that run code when they are compared, or asked for their class or an attribute, are not."""
+    calls = []
+
+    class Lazy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            calls.append("class")
+            return Lazy
+
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            raise AttributeError(name)
+
+        def __eq__(self, other: object) -> bool:
+            calls.append("eq")
+            return False
+
+        def __len__(self) -> int:
+            calls.append("len")
+            return 3
+
+        def __repr__(self) -> str:
+            calls.append("repr")
+            return ""
+
+        __hash__ = object.__hash__
+
+    def remember(t: Tensor, lazy: Any = Lazy(), into: list = []) -> None:  # noqa: B006, B008
+        one = Lazy()
+        vars(one)["t"] = t
+        into.append({Lazy(): one})
+
+    found = of_tensors(lambda step: remember(torch.ones(1000) + step))
+    return "" if found and found[0].name == "into" and not calls else f"{calls}, {found}"
+
+
+def an_edited_script_is_not_read() -> str:
+    from headroom_train.account.source import source
+
+    file = Path(tempfile.mkdtemp()) / "train.py"
+    file.write_text("seen.append(x)")
+    edited = source(str(file))
+    source.cache_clear()
+    os.utime(file, (0, 0))
+    return "" if edited is None and source(str(file)) is not None else f"{edited}"
+
+
 CHECKS = (
+    objects_of_the_script_are_not_asked,
+    an_edited_script_is_not_read,
     classes_of_the_script_are_not_asked,
     a_failure_during_a_search_is_survived,
     a_forked_child_begins_anew,

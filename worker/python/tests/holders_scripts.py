@@ -354,7 +354,7 @@ LEAKS = {
     '''),
     "a list of another module": Leak("collected", "store.items", "empty `", '''
         import types, sys, tempfile, os
-        d = tempfile.mkdtemp(); open(os.path.join(d, "storemod.py"), "w").write("items = []\\n")
+        d = tempfile.mkdtemp(); open(os.path.join(d, "storemod.py"), "w").write("items = []\\n"); os.utime(os.path.join(d, "storemod.py"), (0, 0))
         sys.path.insert(0, d)
         import storemod as store
         def main():

@@ -28,7 +28,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
-from .look import LONG, Variables, frames, function, key_of
+from .look import LONG, Variables, frames, function, is_a, key_of
 from .source import source
 
 LEVELS = 12  # from a tensor up to what holds it: a weight of a model in a list of models is eight below the list
@@ -100,7 +100,7 @@ class Walk:
             changed = set()
             self._hidden.add(id(following))
             for r in self._referrers(level):
-                if isinstance(r, (ModuleType, CodeType, type)) or _namespace(r) and not _grows(r, at):
+                if is_a(r, (ModuleType, CodeType, type)) or _namespace(r) and not _grows(r, at):
                     continue
                 inside = [o for o in _referents(r) if id(o) in at]
                 self._hidden.add(id(inside))
@@ -170,7 +170,7 @@ class Walk:
 
     def cached(self, holder: Any) -> Any:
         """The function whose results ``functools.lru_cache`` has put into a dict; None if the dict is another."""
-        return next((r for r in self._referrers([holder]) if isinstance(r, LRU)), None)
+        return next((r for r in self._referrers([holder]) if is_a(r, LRU)), None)
 
     def registered(self) -> Optional[tuple[str, str]]:
         """The line in which the script registers a hook, again and again, and the method that it calls."""
@@ -189,7 +189,7 @@ class Walk:
                 continue
             values = {**frame.f_globals, **(_local(frame) if function(frame) else {})}
             for name, value in values.items():
-                model = value if isinstance(value, torch.nn.Module) else None
+                model = value if is_a(value, torch.nn.Module) else None
                 if model is not None and any(p.grad is gradient for p in torch.nn.Module.parameters(model)):
                     return name, files
         return "", files
@@ -204,7 +204,7 @@ class Walk:
                 continue
             with Variables(frame) as local:
                 for name, value in local.items():
-                    if id(value) in wanted and not isinstance(value, ModuleType):
+                    if id(value) in wanted and not is_a(value, ModuleType):
                         found.append(
                             Name(
                                 name + _suffix(wanted[id(value)]),
@@ -243,27 +243,27 @@ class Walk:
                     found.append(Name(name + _suffix(key), name, False, (file, *self._files()), tuple=key is _TUPLE))
                 return
             following.append((r, names[0]))
-        elif isinstance(r, tuple):
+        elif is_a(r, tuple):
             following.append((r, _TUPLE))
-        elif isinstance(r, (list, set, frozenset, deque, CellType)):
+        elif is_a(r, (list, set, frozenset, deque, CellType)):
             following.append((r, None))
-        elif isinstance(r, FunctionType):
+        elif is_a(r, FunctionType):
             found.extend(self._of_function(r, o))
-        elif isinstance(r, GeneratorType):
+        elif is_a(r, GeneratorType):
             frame = r.gi_frame
             if frame is not None:
                 name = next((n for n, v in _local(frame).items() if v is o), "")
                 if name:
                     code = frame.f_code
                     found.append(Name(name, name, False, (code.co_filename,), (code.co_firstlineno, code.co_name)))
-        elif isinstance(r, LRU):
+        elif is_a(r, LRU):
             following.append((r, None))
-        elif not isinstance(r, (MethodType, BuiltinFunctionType, MappingProxyType, FrameType, TracebackType)):
+        elif not is_a(r, (MethodType, BuiltinFunctionType, MappingProxyType, FrameType, TracebackType)):
             name = _attribute(r, o, key)
             if name:
-                owner = r if isinstance(r, type) else type(r)
+                owner = r if is_a(r, type) else type(r)
                 files = (*_file(owner), *self._files())
-                if not isinstance(r, (type, torch.nn.Module)) and self._foreign(files[0] if files else ""):
+                if not is_a(r, (type, torch.nn.Module)) and self._foreign(files[0] if files else ""):
                     following.append((r, None))
                 found.append(
                     Name(
@@ -271,10 +271,10 @@ class Walk:
                         name,
                         True,
                         files,
-                        tuple=key is _TUPLE or type(o) is dict and isinstance(o.get(name), tuple),
+                        tuple=key is _TUPLE or type(o) is dict and is_a(o.get(name), tuple),
                     )
                 )
-            elif not isinstance(r, (ModuleType, CodeType, type)):
+            elif not is_a(r, (ModuleType, CodeType, type)):
                 following.append((r, None))
 
     def _of_function(self, r: FunctionType, o: Any) -> list[Name]:
@@ -283,9 +283,9 @@ class Walk:
         for name, cell in zip(code.co_freevars, r.__closure__ or ()):
             if cell is o or _content(cell) is o:
                 return [Name(name, name, False, (code.co_filename,))]
-        if r.__defaults__ is o or o in (r.__defaults__ or ()):
+        if r.__defaults__ is o or any(v is o for v in r.__defaults__ or ()):
             for name, value in zip(reversed(code.co_varnames[: code.co_argcount]), reversed(r.__defaults__ or ())):
-                if isinstance(value, (list, dict, set, deque)):
+                if is_a(value, (list, dict, set, deque)):
                     return [Name(name, name, False, (code.co_filename,), within)]
         return [Name(f"{code.co_name}.{n}", n, True, (code.co_filename,)) for n, v in vars(r).items() if v is o]
 
@@ -299,7 +299,7 @@ _TUPLE = object()  # stands for the place of something in a tuple
 
 
 def _suffix(key: Any) -> str:
-    return f"[{key!r}]" if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
+    return f"[{key!r}]" if type(key) in (str, int) else ""
 
 
 def _content(cell: Any) -> Any:
@@ -320,12 +320,12 @@ def _referents(o: Any) -> list[Any]:
 
 def _plain(o: Any) -> int:
     """Containers come before what is around them."""
-    return 0 if isinstance(o, (list, dict, set, deque, tuple)) else 1
+    return 0 if is_a(o, (list, dict, set, deque, tuple)) else 1
 
 
 def _ours(o: Any) -> bool:
     kind = type(o)
-    if isinstance(o, FrameType):
+    if is_a(o, FrameType):
         return _is_ours(o)
     if kind is FunctionType:
         return str(o.__module__).startswith("headroom_train.")
@@ -341,7 +341,7 @@ def _namespace(o: Any) -> Optional[str]:
     if type(o) is not dict or "__name__" not in o or "__builtins__" not in o:
         return None
     file = o.get("__file__")
-    if isinstance(file, str):
+    if is_a(file, str):
         return file
     here = (f.f_code.co_filename for f in frames() if f.f_globals is o)
     return next(here, str(o["__name__"]))
@@ -368,18 +368,18 @@ def _attribute(owner: Any, value: Any, key: Any) -> str:
         own = object.__getattribute__(owner, "__dict__")
     except Exception:
         own = None
-    if isinstance(owner, type):
+    if is_a(owner, type):
         own = vars(owner)
-        if isinstance(key, str) and isinstance(value, dict) and key in own and own[key] is value.get(key):
+        if is_a(key, str) and is_a(value, dict) and key in own and own[key] is value.get(key):
             return key
-    if own is value and isinstance(key, str):
+    if own is value and is_a(key, str):
         return key
-    for name, v in own.items() if own is not None else ():
+    for name, v in dict.items(own) if is_a(own, dict) else ():
         if v is value:
             return str(name)
     for kind in type(owner).__mro__:
         for name, member in kind.__dict__.items():
-            if isinstance(member, MemberDescriptorType):
+            if is_a(member, MemberDescriptorType):
                 try:
                     if member.__get__(owner) is value:
                         return str(name)
@@ -419,7 +419,7 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
     roots = []
     while todo and len(seen) < REACHED:
         o = todo.pop()
-        if isinstance(o, torch.Tensor):
+        if is_a(o, torch.Tensor):
             key = key_of(o)
             if key is None or key in storages:
                 continue
@@ -437,13 +437,9 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
             arrays, array_bytes = arrays + 1, array_bytes + int(o.nbytes)
             continue
         for r in gc.get_referents(o):
-            if (
-                id(r) in seen
-                or isinstance(r, (type, ModuleType, CodeType, str, int, float))
-                or _namespace(r) is not None
-            ):
+            if id(r) in seen or is_a(r, (type, ModuleType, CodeType, str, int, float)) or _namespace(r) is not None:
                 continue
-            if id(r) in running or isinstance(r, (torch.nn.Module, torch.optim.Optimizer)) and not models or _ours(r):
+            if id(r) in running or is_a(r, (torch.nn.Module, torch.optim.Optimizer)) and not models or _ours(r):
                 continue
             if type(r) is FunctionType and not r.__closure__ and not r.__defaults__:
                 continue

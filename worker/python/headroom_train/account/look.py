@@ -48,6 +48,12 @@ class Look(NamedTuple):
     depth: int  # of the deepest graph that a tensor holds
 
 
+def is_a(o: Any, kinds: Any) -> bool:
+    """``isinstance`` by an object's real class: a lazy object of the script's might run code if it was asked for its
+    ``__class__``."""
+    return issubclass(type(o), kinds)
+
+
 def census() -> Census:
     tensors: list[torch.Tensor] = []
     containers: list[Any] = []

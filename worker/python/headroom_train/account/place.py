@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from typing import Any, NamedTuple, Optional
 
 from . import kinds
 from .holding import LRU, Name
 from .kinds import Text
+from .look import is_a
 from .source import Keeps, Source, source, stripped
 
 SURE = 128  # steps before which a cache may still be filling
@@ -105,9 +107,9 @@ def made(kept: Optional[Kept]) -> str:
 
 def patience(kind: str, holder: Any, kept: Optional[Kept], graph: bool) -> int:
     """The step before which what grows may still be meant to: it may stop, or be emptied."""
-    if getattr(holder, "maxlen", None) is not None:
+    if is_a(holder, deque) and holder.maxlen is not None:
         return NEVER
-    if isinstance(holder, LRU):
+    if is_a(holder, LRU):
         return NEVER if holder.cache_parameters()["maxsize"] is not None else SURE
     if graph and kind not in (kinds.CACHE, kinds.HOOK):
         return 0  # once the weights have changed, the graph is of no use any more

@@ -12,7 +12,7 @@ import torch
 from . import graphs, kinds
 from .holding import HOOKS, LRU, Held, Name, Walk, content, unseen
 from .kinds import Evidence, Holder, Text
-from .look import Census, Key, Look, Sort, census, frames, key_of, look, size_of, sort_of
+from .look import Census, Key, Look, Sort, census, frames, is_a, key_of, look, size_of, sort_of
 from .notes import Notes, compiles
 from .place import Kept, made, patience, place, statement
 from .source import source
@@ -89,6 +89,7 @@ class Search:
             holders += _of_one(found.tensors, between, walk)
         if sum(h.per_step for h in holders) < 0.3 * max(self.slope, 1):
             holders += _of_arrays(found, between, walk)
+        source.cache_clear()
         return sorted(holders, key=lambda h: h.per_step, reverse=True)
 
 
@@ -148,7 +149,7 @@ def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
         return None
     best: Optional[Holder] = None
     for held in walk.common(samples, max(2, (2 * len(samples) + 2) // 3)):
-        if isinstance(held.holder, torch.optim.Optimizer) and kinds.MODELS not in _through(held):
+        if is_a(held.holder, torch.optim.Optimizer) and kinds.MODELS not in _through(held):
             continue
         holder = _holder(held, samples, every, group, b, walk)
         if holder is not None and (best is None or bool(holder.kept) > bool(best.kept)):
@@ -166,15 +167,15 @@ def _through(held: Held) -> frozenset[str]:
     """What kinds of objects are between the tensors and their holder."""
     found = set()
     for o in (*held.path, held.holder):
-        if isinstance(o, (TracebackType, FrameType, BaseException)):
+        if is_a(o, (TracebackType, FrameType, BaseException)):
             found.add(kinds.TRACEBACK)
-        elif isinstance(o, GeneratorType) or type(o).__name__ in ("coroutine", "async_generator"):
+        elif is_a(o, GeneratorType) or type(o).__name__ in ("coroutine", "async_generator"):
             found.add(kinds.GENERATOR)
-        elif isinstance(o, FunctionType) or type(o).__name__ == "partial":
+        elif is_a(o, FunctionType) or type(o).__name__ == "partial":
             found.add(kinds.CLOSURE)
-        elif isinstance(o, (torch.nn.Module, torch.optim.Optimizer)) and o is not held.holder:
+        elif is_a(o, (torch.nn.Module, torch.optim.Optimizer)) and o is not held.holder:
             found.add(kinds.MODELS)
-        elif isinstance(o, LRU):
+        elif is_a(o, LRU):
             found.add(kinds.CACHE)
         elif _weights(o) and o is not held.holder:
             found.add(kinds.MODELS)
@@ -183,12 +184,9 @@ def _through(held: Held) -> frozenset[str]:
 
 def _weights(o: Any) -> bool:
     """Whether a dict has the weights of a model."""
-    if not isinstance(o, dict) or not o:
+    if type(o) not in (dict, OrderedDict) or not o:
         return False
-    if isinstance(o, OrderedDict) and hasattr(o, "_metadata"):
-        return True
-    names = [k for k in o if isinstance(k, str)]
-    return len(names) == len(o) and all(k.rpartition(".")[2] in _WEIGHTS for k in names)
+    return hasattr(o, "_metadata") or all(type(k) is str and k.rpartition(".")[2] in _WEIGHTS for k in o)
 
 
 _WEIGHTS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked", "in_proj_weight", "in_proj_bias"}
@@ -210,7 +208,7 @@ def _holder(
     alive = [graphs.saved(r, b.first.storages, b.packs) for r in inside.roots[:8]]
     graph = any(s.alive for s in alive)
     saved = sum(s.bytes for s in alive) // max(1, len(alive))
-    cached = holder if isinstance(holder, LRU) else walk.cached(holder) if type(holder) is dict else None
+    cached = holder if is_a(holder, LRU) else walk.cached(holder) if type(holder) is dict else None
     text = statement(kept)
     if cached is not None:
         through |= {kinds.CACHE}
@@ -390,9 +388,10 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
 
 
 def _has_arrays(c: Any) -> bool:
-    values = [*c.values()] if isinstance(c, dict) else [*c]
-    newest = values[-1] if values else None
-    inner = (
-        newest if isinstance(newest, (tuple, list)) else [*newest.values()] if isinstance(newest, dict) else [newest]
-    )
+    newest = [*(c.values() if is_a(c, dict) else c)][-1:]
+    inner = [
+        v
+        for one in newest
+        for v in (one if type(one) in (tuple, list) else one.values() if type(one) is dict else (one,))
+    ]
     return any(type(v).__module__ == "numpy" and type(v).__name__ == "ndarray" for v in inner)

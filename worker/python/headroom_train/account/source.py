@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, Optional, Union
 
+from .trigger import BEGAN
+
 PUTS = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "push", "__setitem__"}
 TAKES = {"pop", "popleft", "popitem", "clear", "remove", "discard", "get_nowait"}
 _HOOK = re.compile("register_.*hook")
@@ -294,9 +296,12 @@ def stripped(value: ast.expr) -> ast.expr:
 
 @lru_cache(maxsize=64)
 def source(file: str) -> Optional[Source]:
-    """The parsed source of a file; None if there is none, or if it is no Python."""
+    """The parsed source of a file; None if there is none, if it is no Python, or if somebody has written to it since
+    the process began."""
     try:
         if os.path.isfile(file):
+            if os.path.getmtime(file) > BEGAN:
+                return None
             with tokenize.open(file) as lines:
                 text = lines.read()
         else:  # a cell of a notebook

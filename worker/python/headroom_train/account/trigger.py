@@ -80,6 +80,7 @@ def resident() -> Optional[int]:
         return None
 
 
+BEGAN = time.time()  # about when the process began: a file that is newer is not what it runs
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
