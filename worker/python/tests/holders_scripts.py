@@ -364,6 +364,14 @@ LEAKS = {
                 store.items.append(x) #kept
         main()
     '''),
+    "a default argument by name": Leak("collected", "seen", "empty `seen`", '''
+        def remember(x, *, other=1, seen={}):
+            seen[len(seen)] = x #kept
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            remember(x)
+    '''),
     "a deque without a limit": Leak("collected", "buffer", "fixed number", '''
         buffer = collections.deque()
         def main():

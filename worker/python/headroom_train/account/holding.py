@@ -248,7 +248,7 @@ class Walk:
         elif is_a(r, (list, set, frozenset, deque, CellType)):
             following.append((r, None))
         elif is_a(r, FunctionType):
-            found.extend(self._of_function(r, o))
+            found.extend(self._of_function(r, o, key))
         elif is_a(r, GeneratorType):
             frame = r.gi_frame
             if frame is not None:
@@ -277,13 +277,15 @@ class Walk:
             elif not is_a(r, (ModuleType, CodeType, type)):
                 following.append((r, None))
 
-    def _of_function(self, r: FunctionType, o: Any) -> list[Name]:
+    def _of_function(self, r: FunctionType, o: Any, key: Any) -> list[Name]:
         code = r.__code__
         within = (code.co_firstlineno, code.co_name)
         for name, cell in zip(code.co_freevars, r.__closure__ or ()):
             if cell is o or _content(cell) is o:
                 return [Name(name, name, False, (code.co_filename,))]
-        if r.__defaults__ is o or any(v is o for v in r.__defaults__ or ()):
+        if r.__kwdefaults__ is o and type(key) is str:
+            return [Name(key, key, False, (code.co_filename,), within)]
+        if r.__defaults__ is o:
             for name, value in zip(reversed(code.co_varnames[: code.co_argcount]), reversed(r.__defaults__ or ())):
                 if is_a(value, (list, dict, set, deque)):
                     return [Name(name, name, False, (code.co_filename,), within)]
