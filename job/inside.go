@@ -68,11 +68,14 @@ func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 	o.Mixed, o.Training = seen.Mixed, seen.Training
 	switch {
 	case seen.OOM != nil:
-		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every}, seen.Where)
+		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every, Holder: seen.Holder}, seen.Where)
+		o = grown(o, seen.Holder)
 		if o.Hint == "" && o.Kind.Memory() {
 			o.Hint = helps(seen)
 		}
 		return o
+	case seen.Holder != nil && o.Kind.Memory():
+		return grown(o, seen.Holder)
 	case seen.Attached || !o.Kind.Memory() && o.Kind != exits.Failed:
 		return o
 	}
@@ -85,6 +88,14 @@ func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 		i.to.Say("the worker was %v", why)
 	}
 	return o
+}
+
+// grown returns o with what holds memory that grows, unless o has it already or nothing is known to grow.
+func grown(o exits.Outcome, h *memory.Holder) exits.Outcome {
+	if h == nil || o.Evidence != nil && o.Evidence.Holder != nil {
+		return o
+	}
+	return o.Grown(*h)
 }
 
 // helps returns what would help against a failure that the worker has seen, or "" if it is not

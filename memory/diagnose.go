@@ -64,6 +64,7 @@ type Evidence struct {
 	Like     int              `json:"like,omitempty"`     // number of steps from which Typical was computed
 	MinMicro int              `json:"min_micro"`          // smallest micro-batch allowed
 	Host     bool             `json:"host,omitempty"`     // host memory ran out, not the device's
+	Holder   *Holder          `json:"holder,omitempty"`   // what holds memory that grows, as the process itself found it
 	Resuming bool             `json:"resuming,omitempty"` // before it resumed from a checkpoint, the training had got further with a micro-batch at least as large as the one that failed
 }
 
@@ -79,6 +80,7 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 // following tests in order, beginning with those that rule out the most other causes.
 // The first test that holds gives the verdict:
 //
+//	leak           the failure was the machine's memory, and what is known to hold more and more of it explains that
 //	host           the failure was the machine's memory
 //	unknown        nothing is known about the device's memory
 //	foreign        requested ≤ free + what others took since the attempt began, or others hold at
@@ -87,7 +89,8 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 //	               micro-batch at least as large as the one that failed
 //	fragmentation  requested ≤ free + (reserved − allocated), and reserved − allocated is at least
 //	               [FragmentationShare] of the capacity
-//	leak           allocated between steps rises steadily over at least [LeakSteps] boundaries
+//	leak           what is known to hold more and more memory explains the failure, or allocated
+//	               between steps rises steadily over at least [LeakSteps] boundaries
 //	spike          the failure was in a micro-batch, and needed more than the typical peak of similar
 //	               steps by [SpikeShare]
 //	model          the failure was not in a micro-batch, or was in the smallest one allowed
@@ -100,13 +103,21 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 // began. Fragmentation and spike are then skipped, because they compare sizes.
 func Diagnose(e Evidence) Verdict {
 	for _, test := range []func(Evidence) (Verdict, bool){
-		hostMemory, noNumbers, foreign, resume, fragmentation, leak, spike, model,
+		held, hostMemory, noNumbers, foreign, resume, fragmentation, leak, spike, model,
 	} {
 		if v, ok := test(e); ok {
 			return v
 		}
 	}
 	return batch(e)
+}
+
+// held is leak for the machine's memory, of which nothing else is known.
+func held(e Evidence) (Verdict, bool) {
+	if e.Holder == nil || !e.Holder.Host || !e.Holder.Explains(e.Failure, e.Host) {
+		return Verdict{}, false
+	}
+	return Verdict{Leak, e.Holder.Facts()}, true
 }
 
 func hostMemory(e Evidence) (Verdict, bool) {
@@ -155,6 +166,9 @@ func fragmentation(e Evidence) (Verdict, bool) {
 }
 
 func leak(e Evidence) (Verdict, bool) {
+	if e.Holder != nil && e.Holder.Explains(e.Failure, e.Host) {
+		return Verdict{Leak, e.Holder.Facts()}, true
+	}
 	recent := e.Boundary[max(0, len(e.Boundary)-LeakWindow):]
 	if len(recent) < LeakSteps {
 		return Verdict{}, false

@@ -575,6 +575,24 @@ func TestLeft(t *testing.T) {
 	}
 }
 
+// TestKnownLeakIsNeverCut checks that no batch is made smaller for a leak if it is known what leaks.
+func TestKnownLeakIsNeverCut(t *testing.T) {
+	held := memory.Holder{Kind: "collected", Name: "seen", Bytes: 8 * memory.GiB, Cure: "empty `seen`"}
+	leak := Event{OOM: &memory.Evidence{Holder: &held, Failure: memory.OutOfMemoryError{Requested: memory.GiB, Phase: memory.PhaseForward, Micro: 16,
+		Stats: memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 24 * memory.GiB}}}}
+	h := NewHistory(Plan{Effective: 64, World: 1, Micro: 16})
+	if d := Decide(Policy{Relaunches: 1}, h, leak); d.Remedy != Relaunch {
+		t.Errorf("%+v", d)
+	}
+	if d := Decide(Policy{}, h, leak); d.Remedy != Stop || d.Hint != held.Cure {
+		t.Errorf("%+v", d)
+	}
+	leak.OOM.Holder = nil
+	if d := Decide(Policy{}, h, leak); d.Remedy != Shrink {
+		t.Errorf("without it: %+v", d)
+	}
+}
+
 // TestLeakingCommandIsRelaunched checks that a command that leaks is started again
 // after each newer checkpoint. Without a newer one, it is started again no more often
 // than the policy allows.

@@ -45,6 +45,9 @@ func (l ladder) climb() Decision {
 		if d, ok := l.relaunch("to free what has leaked"); ok {
 			return d
 		}
+		if h := l.evidence.Holder; h != nil {
+			return l.stop("a smaller micro-batch would only fail later", h.Hint())
+		}
 		return l.smaller()
 	case memory.Resume:
 		return l.resume()

@@ -24,7 +24,7 @@ const (
 func advice(in Input, r *Report) []string {
 	var all []string
 	for _, rule := range []func(Input, *Report) string{
-		adviseBroken, adviseEnd, adviseMicro, adviseForeign, adviseSpike, adviseFragmentation, adviseLeak,
+		adviseBroken, adviseHolder, adviseEnd, adviseMicro, adviseForeign, adviseSpike, adviseFragmentation, adviseLeak,
 		adviseCheckpoints, adviseLost, adviseUnused, adviseTight, adviseLoss,
 	} {
 		if text := rule(in, r); text != "" {
@@ -57,12 +57,28 @@ func adviseBroken(_ Input, r *Report) string {
 	return "do not trust the result of this run: in some steps the effective batch was not the configured one. Keep the run's folder and report this as a defect"
 }
 
+// adviseHolder says what holds memory that grows, and what to write instead. If that ended the run, it also
+// says how to go on, in place of adviseEnd.
+func adviseHolder(in Input, r *Report) string {
+	if r.Holder == nil {
+		return ""
+	}
+	text := r.Holder.String()
+	if r.leaked() {
+		text += ". Then " + r.body.goOn(in, r)
+	}
+	return text
+}
+
 func adviseEnd(in Input, r *Report) string {
 	from := r.body.goOn(in, r)
 	switch r.Outcome.State {
 	case Interrupted, CutOff:
 		return from
 	case Failed:
+		if r.leaked() {
+			return "" // adviseHolder says it
+		}
 		row, cure := lastHinted(r.Ledger), r.body.cure(in, r)
 		switch {
 		case cure != "":
@@ -169,7 +185,7 @@ func adviseFragmentation(_ Input, r *Report) string {
 }
 
 func adviseLeak(_ Input, r *Report) string {
-	if counted(r, memory.Leak) == 0 {
+	if counted(r, memory.Leak) == 0 || r.Holder != nil {
 		return ""
 	}
 	return "memory held between steps keeps growing: look for tensors kept across steps, such as losses collected as tensors instead of numbers"

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -276,6 +277,35 @@ func TestUnknownCauses(t *testing.T) {
 		r := New(d.Input)
 		if got := cardOf(r, "Out of memory"); got != want || strings.Contains(r.Failures.Summary, "unknown") {
 			t.Errorf("%q, want %q; %q", got, want, r.Failures.Summary)
+		}
+	}
+}
+
+// TestWhatHoldsMemory checks that what was found to hold memory is the first card and the first advice, and
+// that no other advice about the leak stands beside it.
+func TestWhatHoldsMemory(t *testing.T) {
+	held := memory.Holder{Kind: "collected", Name: "seen", Kept: "train.py:7", Tensors: 49, Bytes: memory.GiB, Rate: 1, PerStep: memory.MiB, Cure: "empty `seen`"}
+	d := commandRun()
+	if r := New(d.Input); r.Cards()[0].Question == "What holds memory" || r.Holder != nil {
+		t.Errorf("nothing was found: %+v", r.Cards()[0])
+	}
+	d.entry(runs.Entry{Kind: runs.KindWarning, Holder: &held}.Told())
+	r := New(d.Input)
+	if c := r.Cards()[0]; c.Question != "What holds memory" || c.Answer != "seen" || c.Note != held.Facts() || !slices.Equal(c.Lines, []string{held.Cure}) || c.Tone != Warn {
+		t.Errorf("%+v", c)
+	}
+	if r.Advice[0] != held.String() {
+		t.Errorf("%q", r.Advice)
+	}
+	d.entry(runs.Entry{Kind: runs.KindOOM, OOM: &memory.OutOfMemoryError{Requested: memory.GiB}, Verdict: &memory.Verdict{Cause: memory.Leak, Why: held.Facts()}})
+	d.entry(runs.Entry{Kind: runs.KindFailed, Text: "out of memory"})
+	r = New(d.Input)
+	if got := r.Advice[0]; !strings.HasPrefix(got, held.String()+". Then ") || r.Cards()[0].Tone != Bad {
+		t.Errorf("%q, %+v", got, r.Cards()[0])
+	}
+	for _, text := range r.Advice[1:] {
+		if strings.Contains(text, "What helps") || strings.Contains(text, "keeps growing") {
+			t.Errorf("beside it: %q", text)
 		}
 	}
 }

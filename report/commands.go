@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -70,8 +71,38 @@ func stepsSeen(_ Input, r *Report) (steps int) {
 
 // commandsCards leaves out the cards about which nothing is known.
 func commandsCards(r *Report) []Card {
-	cards := []Card{r.commandsBatchCard(), r.failureCard(), r.stepsCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.commandsCheckpointCard()}
+	cards := []Card{r.holderCard(), r.commandsBatchCard(), r.failureCard(), r.stepsCard(), r.memoryCard(), r.speedCard(), r.lossCard(), r.commandsCheckpointCard()}
 	return slices.DeleteFunc(cards, func(c Card) bool { return c.unknown })
+}
+
+// holder returns what the newest process that looked has found to hold memory that grows; nil if none has.
+func holder(entries []runs.Entry) *memory.Holder {
+	for _, e := range slices.Backward(entries) {
+		if e.Holder != nil {
+			return e.Holder
+		}
+	}
+	return nil
+}
+
+// holderCard says what holds memory that grows, and what to write instead.
+func (r *Report) holderCard() Card {
+	c := Card{Question: "What holds memory", unknown: r.Holder == nil, Tone: Warn}
+	if h := r.Holder; h != nil {
+		c.Answer, c.Note = clipped(cmp.Or(h.Name, "not found"), textLimit), clipped(h.Facts(), textLimit)
+		if h.Cure != "" {
+			c.Lines = []string{clipped(h.Cure, textLimit)}
+		}
+		if r.leaked() {
+			c.Tone = Bad
+		}
+	}
+	return c
+}
+
+// leaked reports whether the run failed for want of memory that a known holder kept.
+func (r *Report) leaked() bool {
+	return r.Holder != nil && r.Outcome.State == Failed && counted(r, memory.Leak) > 0
 }
 
 // settledForCommand names the arguments with which a command would have fitted from the

@@ -48,6 +48,7 @@ type Report struct {
 	Accounting  Accounting
 	Ledger      []Row // what happened, oldest first
 	Failures    Failures
+	Holder      *memory.Holder // what was found to hold memory that grows; nil if nothing was
 	Memory      Usage
 	Speed       Speed
 	Loss        Loss
@@ -84,6 +85,7 @@ func New(in Input) *Report {
 	if in.Simulated {
 		simulatedHints(r.Ledger)
 	}
+	r.Holder = holder(in.Entries)
 	r.Failures = failures(r.Ledger, r.Outcome)
 	r.Memory = memoryUse(r.steps, in.Entries)
 	if len(r.seen) > 0 {

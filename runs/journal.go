@@ -97,6 +97,10 @@ type Entry struct {
 	// Attached describes the process to which a worker is attached, in an entry of [KindWorker].
 	Attached *Attached `json:"attached,omitempty"`
 
+	// Holder is what holds memory that grows in a wrapped command's process, in an entry of
+	// [KindWarning], or of [KindWorker] if it was known only once memory had run out.
+	Holder *memory.Holder `json:"holder,omitempty"`
+
 	// Repeated marks a further out-of-memory failure of a step that has failed before
 	// and has not been finished since. Only the first failure counts.
 	Repeated bool `json:"repeated,omitempty"`

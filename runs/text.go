@@ -141,6 +141,8 @@ func (e Entry) Told() Entry {
 		e.Text = e.Wrong() + "; " + e.Left()
 	case e.Attached != nil:
 		e.Text = e.Attached.String()
+	case e.Holder != nil:
+		e.Text = e.Holder.String()
 	}
 	return e
 }

@@ -86,6 +86,9 @@ type Ended struct {
 	// elements.
 	Boundary []memory.Bytes
 	Every    int
+	// Holder is what holds memory that grows: in the process in which OOM happened, or, if that is
+	// nil, in any process. It is nil if nothing is known to grow.
+	Holder *memory.Holder
 	// Training lists the processes that had taken optimizer steps and went on running at the
 	// end of the attempt.
 	Training []int

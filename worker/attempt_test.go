@@ -156,7 +156,13 @@ func TestGrowthIsTold(t *testing.T) {
 	if at, why := l.RunsOut(); time.Until(at) > time.Minute || at.IsZero() || !strings.HasSuffix(why, "grows by 103.7 MiB per step") {
 		t.Errorf("runs out at %v: %q", at, why)
 	}
-	c.send(fmt.Sprintf(`{"type":"step","step":101,"allocated":%d,"capacity":%d}`, gib, 80*gib))
+	c.send(`{"type":"holds","level":"warning","kind":"collected","name":"seen","per_step":104857600}`)
+	c.send(fmt.Sprintf(`{"type":"step","step":101,"allocated":%d,"reserved":%d,"peak":%d,"capacity":%d}`, 31*gib, 31*gib, 31*gib, 80*gib))
+	c.read()
+	if _, why := l.RunsOut(); !strings.HasPrefix(why, "memory grows by 100 MiB per step: `seen` holds ") {
+		t.Errorf("it is known what holds it: %q", why)
+	}
+	c.send(fmt.Sprintf(`{"type":"step","step":102,"allocated":%d,"capacity":%d}`, gib, 80*gib))
 	c.read()
 	if at, _ := l.RunsOut(); !at.IsZero() {
 		t.Errorf("it holds little again, and runs out at %v", at)
@@ -169,6 +175,33 @@ func TestGrowthIsTold(t *testing.T) {
 	told := b.texts(runs.KindWarning)
 	if len(told) == 0 || !strings.HasPrefix(told[0], "memory held between steps grows by ") || !strings.Contains(told[0], "memory runs out in about ") {
 		t.Errorf("%q", told)
+	}
+}
+
+// TestHolderIsTold checks that what a process has found to hold memory is told once, is the cause of a
+// failure that follows, and is known at the end of the attempt.
+func TestHolderIsTold(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	holds := `{"type":"holds","step":40,"level":"%s","kind":"collected","name":"seen","kept":"train.py:7","made":"train.py:12","tensors":40,"bytes":4294967296,"rate":1.0,"per_step":104857600,"graph":false,"host":true,"patience":0,"cure":"empty it"}`
+	c.send(fmt.Sprintf(holds, "warning"))
+	c.send(fmt.Sprintf(holds, "info"))
+	c.send(fmt.Sprintf(`{"type":"oom","rows":16,"requested":%d,"phase":"backward"}`, 3*gib))
+	c.send(`{"type":"survived","way":"pieces","rows":16,"pieces":2}`)
+	c.send(`{"type":"bye"}`)
+	seen := ended(t, l)
+	want := "memory grows by 100 MiB per step: `seen` (train.py:7) holds 40 tensors, 4 GiB after step 40, one more every step, made at train.py:12"
+	if told := b.texts(runs.KindWarning); !slices.Equal(told, []string{want + "; empty it"}) {
+		t.Errorf("%q", told)
+	}
+	if told := b.texts(runs.KindSurvived); len(told) != 1 || !strings.HasSuffix(told[0], "16 rows in 2 pieces; "+want) {
+		t.Errorf("%q", told)
+	}
+	if seen.Holder == nil || seen.Holder.Name != "seen" || !seen.Holder.Host {
+		t.Errorf("%+v", seen.Holder)
 	}
 }
 

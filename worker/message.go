@@ -72,6 +72,19 @@ type message struct {
 	Text  string `json:"text"`
 	Level string `json:"level"`
 
+	// holds; the fields of [memory.Holder]
+	Kind    string       `json:"kind"`
+	Name    string       `json:"name"`
+	Kept    string       `json:"kept"`
+	Made    string       `json:"made"`
+	Tensors int          `json:"tensors"`
+	Bytes   memory.Bytes `json:"bytes"`
+	Rate    float64      `json:"rate"`
+	PerStep memory.Bytes `json:"per_step"`
+	Graph   bool         `json:"graph"`
+	Host    bool         `json:"host"`
+	Cure    string       `json:"cure"`
+
 	// hello, survived, refused
 	Why string `json:"why"`
 }
@@ -105,7 +118,7 @@ func parse(line []byte) (message, error) {
 	if err := json.Unmarshal(line, &m); err != nil || m.Type == "" {
 		return m, errLine
 	}
-	for _, n := range []*int{&m.Step, &m.Rows, &m.Micro, &m.Pieces, &m.PID, &m.Rank, &m.World} {
+	for _, n := range []*int{&m.Step, &m.Rows, &m.Micro, &m.Pieces, &m.PID, &m.Rank, &m.World, &m.Tensors} {
 		if *n < 0 || *n > rowsMost {
 			*n = 0
 		}
@@ -113,15 +126,18 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak, &m.Forward, &m.Backward} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}
 	}
+	if !(m.Rate >= 0 && m.Rate <= rowsMost) {
+		m.Rate = 0
+	}
 	if m.Seconds < 0 || m.Seconds > math.MaxInt32 {
 		m.Seconds = 0
 	}
-	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, (*string)(&m.Way), (*string)(&m.Phase)} {
+	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Kind, &m.Name, &m.Kept, &m.Made, &m.Cure, (*string)(&m.Way), (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
 	}
 	m.Found = m.Found[:min(len(m.Found), foundMost)]
@@ -138,6 +154,11 @@ func parse(line []byte) (message, error) {
 		m.Micro = m.Rows
 	}
 	return m, nil
+}
+
+// holder returns what holds memory that grows, which m reports.
+func (m message) holder() memory.Holder {
+	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Cure: m.Cure}
 }
 
 // failure returns the out-of-memory failure that m reports.

@@ -112,6 +112,7 @@ func TestProofs(t *testing.T) {
 		{"idle.py"},
 		{"host.py"},
 		{"twopass.py"},
+		{"holders.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},

@@ -40,6 +40,7 @@ type talk struct {
 	newest  *runs.ProcessStep // the newest step, or nil if it has been recorded
 	out     time.Time         // when memory runs out; zero if it does not; guarded by attempt.mu
 	grown   string            // what grows, and how fast
+	holder  *memory.Holder    // what holds memory that grows; nil if that is not known
 	going   bool              // the process went on running at the end of the attempt
 
 	pending []told // failures in the current step of which nothing further is known
@@ -120,6 +121,9 @@ func (t *talk) end() {
 	if last == nil && len(t.pending) > 0 {
 		last = &t.pending[len(t.pending)-1]
 	}
+	if t.holder != nil && (last != nil || t.attempt.ended.Holder == nil) {
+		t.attempt.ended.Holder = t.holder
+	}
 	if last != nil {
 		t.attempt.ended.OOM, t.attempt.ended.Where, t.attempt.ended.Why = &last.failure, last.Where, last.Why
 		t.attempt.ended.Hint = last.Hint
@@ -149,6 +153,8 @@ func (t *talk) take(m message) error {
 		t.say(answer{Type: "heard", ID: m.ID})
 	case "note":
 		t.note(m)
+	case "holds":
+		t.holds(m)
 	case "check":
 		t.attempt.check(m.Found, "")
 	case "bye":
@@ -269,6 +275,9 @@ func (t *talk) grows(m message, now time.Time) {
 	t.out, t.grown = time.Time{}, ""
 	if ok {
 		t.out, t.grown = now.Add(f.left), fmt.Sprintf("memory held between steps grows by %v per step", f.perStep)
+		if t.holder != nil {
+			t.grown = t.holder.Facts()
+		}
 	}
 	t.attempt.mu.Unlock()
 	if !ok {
@@ -316,6 +325,7 @@ func (t *talk) judged(m message) told {
 	f := told{message: m, failure: m.failure(), when: time.Now()}
 	evidence := t.seen.Of(measurable(f.failure), ran(m.Rows, 1), 1)
 	evidence.Boundary, evidence.Every = t.trend.newest(memory.LeakWindow)
+	evidence.Holder = t.holder
 	f.verdict = memory.Diagnose(evidence)
 	return f
 }
@@ -339,6 +349,18 @@ func (t *talk) note(m message) {
 		kind = runs.KindWarning
 	}
 	t.noted("", runs.Entry{Kind: kind, Text: m.Text})
+}
+
+// holds records what holds memory that grows. The user is told at once, unless the process found it
+// only when memory had run out: then it is part of what is said about that.
+func (t *talk) holds(m message) {
+	h := m.holder()
+	kind := runs.KindWorker
+	if m.Level == "warning" {
+		kind = runs.KindWarning
+	}
+	t.noted("holds\n"+h.Kind+h.Name+h.Kept, runs.Entry{Kind: kind, Holder: &h}.Told())
+	t.holder = &h
 }
 
 func (t *talk) once(key, text string) {

@@ -35,12 +35,36 @@ func (o Outcome) FromInside(seen memory.Evidence, where string) Outcome {
 		o.Kind, o.Confidence = OutOfMemory, Likely
 	}
 	o.Gradless = f.Phase == memory.PhaseEval
-	evidence.Boundary, evidence.Every = seen.Boundary, seen.Every
+	evidence.Boundary, evidence.Every, evidence.Holder = seen.Boundary, seen.Every, seen.Holder
 	o.Evidence, o.Reasons, o.Where = &evidence, append([]string{reason}, o.Reasons...), cmp.Or(where, o.Where)
 	o = o.quoting(reason)
-	if verdict := memory.Diagnose(evidence); verdict.Cause == memory.Leak {
-		o.Hopeless, o.Reasons = "", append([]string{verdict.Why}, o.Reasons...)
-		o.Hint = cmp.Or(o.Hint, "a warning above names what grows; loss.item() or loss.detach() keeps a value without the graph that made it")
+	return o.leaked()
+}
+
+// Grown returns o together with what a worker inside a process saw to hold memory that grows. It is for
+// an attempt that ended for want of memory without a failure that the worker saw with its numbers, as
+// in the machine's memory.
+func (o Outcome) Grown(holder memory.Holder) Outcome {
+	if !o.Kind.Memory() || o.Evidence == nil {
+		return o
 	}
+	evidence := *o.Evidence
+	evidence.Holder = &holder
+	o.Evidence = &evidence
+	return o.leaked()
+}
+
+// leaked completes o if its evidence shows a leak: what helps is to keep less, not a smaller batch.
+func (o Outcome) leaked() Outcome {
+	verdict := memory.Diagnose(*o.Evidence)
+	if verdict.Cause != memory.Leak {
+		return o
+	}
+	o.Hopeless, o.Reasons = "", append([]string{verdict.Why}, o.Reasons...)
+	if h := o.Evidence.Holder; h != nil && h.Explains(o.Evidence.Failure, o.Evidence.Host) {
+		o.Hint = h.Hint()
+		return o
+	}
+	o.Hint = cmp.Or(o.Hint, "keep numbers from step to step: loss.item() or loss.detach() has a value without the graph that made it")
 	return o
 }

@@ -70,3 +70,28 @@ func TestLeakFromInside(t *testing.T) {
 		t.Errorf("%q, %v", got.Hopeless, verdict)
 	}
 }
+
+// TestHolderFromInside checks that what is known to hold memory is the reason and the hint of an end for
+// want of memory, whether or not the worker has seen the failure with its numbers.
+func TestHolderFromInside(t *testing.T) {
+	held := memory.Holder{Kind: "collected", Name: "seen", Bytes: 3 << 30, Cure: "empty `seen`", Host: true}
+	killed := Outcome{Kind: OutOfHostMemory, Hopeless: "no", Hint: "another", Evidence: &memory.Evidence{Host: true}}
+	if got := killed.Grown(held); got.Hopeless != "" || got.Hint != held.Cure || got.Reasons[0] != held.Facts() {
+		t.Errorf("%+v", got)
+	}
+	if killed.Evidence.Holder != nil {
+		t.Error("the evidence of the outcome before has changed")
+	}
+	if got := (Outcome{Kind: Failed, Hint: "mine"}).Grown(held); got.Hint != "mine" || got.Reasons != nil {
+		t.Errorf("%+v", got)
+	}
+	held.Host = false
+	if got := killed.Grown(held); got.Hopeless != "no" || got.Hint != "another" {
+		t.Errorf("the device's memory did not run out: %+v", got)
+	}
+	full := memory.OutOfMemoryError{Requested: 1 << 30, Phase: memory.PhaseForward, Stats: memory.Stats{Capacity: 56 << 30, Reserved: 56 << 30, Allocated: 56 << 30}}
+	died := Outcome{Kind: OutOfMemory, Evidence: &memory.Evidence{Failure: full}}
+	if got := died.FromInside(memory.Evidence{Failure: full, Holder: &held}, ""); got.Hint != held.Cure || got.Reasons[0] != held.Facts() {
+		t.Errorf("%+v", got)
+	}
+}

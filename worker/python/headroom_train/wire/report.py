@@ -13,10 +13,10 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from ..account.account import Account
 from ..failure import OURS, Mixed, Refused, Survival, is_out_of_memory
 from ..memory import may_ask, unreserved
 from ..replay.sizes import Sizes
-from .growth import Growth
 from .phases import Phases
 from .wire import Wire, notice
 
@@ -46,7 +46,8 @@ class Report:
         self.sizes = Sizes()  # those of the newest step
         self.phases = Phases()
         self._ended = time.monotonic()  # when the previous step ended
-        self._growth: Optional[Growth] = None  # the search for what grows, while one is running
+        self.account = Account(self._holds, _foreign)
+        self._grown: Any = None  # what was reported to hold memory that grows
         self._cuts: set[tuple[int, int]] = set()  # pairs of rows and pieces that were reported
         self._warned: set[str] = set()  # beginnings of the warnings that were shown
         self.told: list[dict[str, Any]] = []  # the newest failures that were survived or refused
@@ -69,6 +70,7 @@ class Report:
     def failed(self, rows: int, failure: BaseException) -> None:
         """Report that a call of ``rows`` rows has failed. What becomes of it is reported later."""
         self._next, self._open = 0.0, True
+        self._grew()
         wire = self.wire()
         if wire is not None:
             said = {name: value for name, value in evidence(failure).items() if value}
@@ -126,6 +128,7 @@ class Report:
             return
         from .ending import Ending, ending, line  # not needed for training
 
+        self._grew()
         found = ending(error, self.trained) if self.observes is None else Ending(self.observes)
         wire = self.wire()
         if wire is not None:
@@ -165,6 +168,10 @@ class Report:
         """Count an optimizer's step, and report it if it is due: the first step, the first one
         after a failure, each one that is cut in a new way, and otherwise one every 0.2 s."""
         self._steps += 1
+        asks = self._greeted if self._greeted is not None and self._greeted.asked_to_look else None
+        self.account.step(self._steps, asks is not None)
+        if asks is not None:
+            asks.asked_to_look = False
         now, ran = time.monotonic(), self.sizes.ran()
         phases = self.phases.step_ends(whole=ran[1] == 1)
         due = now >= self._next or ran not in self._cuts and len(self._cuts) < CUTS
@@ -185,17 +192,22 @@ class Report:
             wire.made = (self._steps, now)
             spilled = self.sizes.spill.figures() if self.sizes.spill is not None else {}
             wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases, **spilled)
-            self._look(wire)
 
-    def _look(self, wire: Wire) -> None:
-        """If headroom asks what grows, find out: count all tensors, count them again some steps later, and report
-        the kinds of which there are more."""
-        if wire.asked_to_look:
-            wire.asked_to_look, self._growth = False, Growth(self._steps)
-        said = self._growth.said(self._steps) if self._growth is not None else None
-        if said is not None:
-            self._growth = None
-            wire.note(said, "warning")
+    def _grew(self) -> None:
+        """When memory has run out, report what holds memory that grows, if it is known."""
+        holder = self.account.failed(self._steps)
+        if holder is not None and holder is not self._grown:
+            self._holds(holder, "info")
+
+    def _holds(self, holder: Any, level: str = "warning") -> None:
+        """Report what holds memory that grows. With the level "warning" the user is told at once; otherwise only if the
+        run ends for want of memory."""
+        self._grown = holder
+        wire = self.wire()
+        if wire is not None:
+            wire.holds(step=self._steps, level=level, **holder._asdict())
+        elif level == "warning":
+            say(str(holder))
 
 
 def evidence(failure: BaseException) -> dict[str, Any]:

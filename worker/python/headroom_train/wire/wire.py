@@ -134,6 +134,11 @@ class Wire:
         with self._lock:
             self._send("note", {**f, "text": str(text)[:4000], "level": level})
 
+    def holds(self, **f: Any) -> None:
+        """Report what holds memory that grows."""
+        with self._lock:
+            self._send("holds", f)
+
     def refused(self, why: str, **f: Any) -> None:
         """Report that a failure is left to the user's code, and why, with what is known about the failure. Waits
         up to :data:`HEARING` seconds for headroom to acknowledge the report, so that headroom's message appears

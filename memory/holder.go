@@ -1,0 +1,112 @@
+package memory
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+)
+
+// Holder is what holds memory to which the steps of a training add, as the process itself found
+// it. Its fields are facts; String makes the sentence.
+type Holder struct {
+	Kind    string  `json:"kind"`              // as in kinds.py of the worker: "collected", "sum", …; "elsewhere" if nothing was found
+	Name    string  `json:"name,omitempty"`    // as the script writes it, such as "self.history"; "" if it has none
+	Kept    string  `json:"kept,omitempty"`    // the line that keeps, as FILE:LINE; "" if not known
+	Made    string  `json:"made,omitempty"`    // the line that makes what is kept
+	Step    int     `json:"step,omitempty"`    // after which it was found, as the process counts them; 0 if not known
+	Tensors int     `json:"tensors,omitempty"` // that were held when it was found, or arrays
+	Bytes   Bytes   `json:"bytes"`             // that they take, with their graphs
+	Rate    float64 `json:"rate,omitempty"`    // tensors that are added per step
+	PerStep Bytes   `json:"per_step"`          // by which memory grows per step
+	Graph   bool    `json:"graph,omitempty"`   // the graphs that made the tensors are held, too
+	Host    bool    `json:"host,omitempty"`    // the memory is the machine's, not a device's
+	Cure    string  `json:"cure,omitempty"`    // what to write instead; "" if not known
+}
+
+// The kinds of holders about which Holder itself knows something. The others differ only in their cure.
+const (
+	heldSum       = "sum"
+	heldState     = "hidden-state"
+	heldGradients = "gradients"
+	heldArrays    = "numpy"
+	heldElsewhere = "elsewhere"
+)
+
+// String says what grows, what holds it, since which line, and what to write instead.
+func (h Holder) String() string {
+	text := h.Facts()
+	if h.Cure != "" {
+		text += "; " + h.Cure
+	}
+	return text
+}
+
+// Facts is String without the cure.
+func (h Holder) Facts() string {
+	grows := fmt.Sprintf("memory grows by %v per step: ", h.PerStep)
+	if h.Kind == heldElsewhere {
+		return grows + "it is held elsewhere, by nothing that Python can see"
+	}
+	name := "a container without a name"
+	if h.Name != "" {
+		name = "`" + h.Name + "`"
+	}
+	if h.Kept != "" {
+		name += " (" + h.Kept + ")"
+	}
+	text := grows + name + " holds " + h.content()
+	if h.Made != "" && h.Made != h.Kept {
+		text += ", made at " + h.Made
+	}
+	return text
+}
+
+// content says how much is held, and how often more is added.
+func (h Holder) content() string {
+	switch h.Kind {
+	case heldGradients:
+		return fmt.Sprintf("gradients with the graphs of all steps, %v", h.Bytes)
+	case heldSum, heldState:
+		return fmt.Sprintf("the graphs of all steps, %v", h.Bytes)
+	}
+	what := "tensor"
+	if h.Kind == heldArrays {
+		what = "array"
+	}
+	if h.Tensors != 1 {
+		what += "s"
+	}
+	if h.Graph {
+		what += " with the graphs that made them"
+	}
+	when := ""
+	if h.Step > 0 {
+		when = fmt.Sprintf(" after step %d", h.Step)
+	}
+	return fmt.Sprintf("%d %s, %v%s, %s", h.Tensors, what, h.Bytes, when, h.often())
+}
+
+func (h Holder) often() string {
+	switch {
+	case h.Rate >= 1.5:
+		return fmt.Sprintf("%.0f more every step", h.Rate)
+	case h.Rate >= 0.7:
+		return "one more every step"
+	case h.Rate > 0:
+		return fmt.Sprintf("one more every %.0f steps", math.Round(1/h.Rate))
+	}
+	return "more and more"
+}
+
+// Explains reports whether what h holds is why memory ran out: it is the memory in which the failure
+// was, and without it the request would have fitted, as far as the sizes are known.
+func (h Holder) Explains(f OutOfMemoryError, host bool) bool {
+	s := f.Measured().Stats
+	ofHost := host || s.Capacity <= 0 // a device's failure has numbers
+	return h.Host == ofHost && (ofHost || h.Bytes >= f.Requested-s.Free)
+}
+
+// Hint is what the user can do about h.
+func (h Holder) Hint() string {
+	return cmp.Or(h.Cure, "find what keeps memory from step to step: nothing that Python can see does")
+}

@@ -1,0 +1,34 @@
+package memory
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestHolder(t *testing.T) {
+	seen := Holder{Kind: "collected", Name: "seen", Kept: "train.py:7", Made: "train.py:12", Step: 49, Tensors: 49, Bytes: 2900 * MiB, Rate: 1, PerStep: 60 * MiB, Cure: "write `seen.append(loss.item())`"}
+	with := func(change func(h *Holder)) Holder {
+		h := seen
+		change(&h)
+		return h
+	}
+	for _, c := range []struct {
+		holder Holder
+		want   string
+	}{
+		{seen, "memory grows by 60 MiB per step: `seen` (train.py:7) holds 49 tensors, 2.8 GiB after step 49, one more every step, made at train.py:12; write `seen.append(loss.item())`"},
+		{with(func(h *Holder) { h.Made, h.Graph, h.Rate, h.Step = h.Kept, true, 2.6, 0 }), "`seen` (train.py:7) holds 49 tensors with the graphs that made them, 2.8 GiB, 3 more every step; write"},
+		{with(func(h *Holder) { h.Name, h.Rate, h.Tensors = "", 0.2, 1 }), ": a container without a name (train.py:7) holds 1 tensor, 2.8 GiB after step 49, one more every 5 steps, made"},
+		{with(func(h *Holder) { h.Kind, h.Kept = "numpy", "" }), "`seen` holds 49 arrays, 2.8 GiB"},
+		{with(func(h *Holder) { h.Kind, h.Name = "sum", "total" }), "`total` (train.py:7) holds the graphs of all steps, 2.8 GiB, made at"},
+		{with(func(h *Holder) { h.Kind, h.Name = "gradients", "critic" }), "`critic` (train.py:7) holds gradients with the graphs of all steps, 2.8 GiB, made at"},
+		{Holder{Kind: "elsewhere", PerStep: MiB}, "memory grows by 1 MiB per step: it is held elsewhere, by nothing that Python can see"},
+	} {
+		if got := c.holder.String(); !strings.Contains(got, c.want) {
+			t.Errorf("%s\nwant %s", got, c.want)
+		}
+	}
+	if got := (Holder{}).Hint(); !strings.HasPrefix(got, "find what keeps memory") || seen.Hint() != seen.Cure {
+		t.Errorf("%q, %q", got, seen.Hint())
+	}
+}

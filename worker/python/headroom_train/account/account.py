@@ -1,0 +1,123 @@
+"""The account of this process's memory: waits until memory grows, then finds out what holds it, and says so once.
+
+As long as memory does not grow, a step costs one cheap figure (:mod:`.trigger`), and nothing else of this package is
+imported. Nothing here raises an exception."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from typing import TYPE_CHECKING, Callable, Optional
+
+from .trigger import Trigger
+
+if TYPE_CHECKING:
+    from .kinds import Holder
+    from .search import Search
+
+_STANDARD = os.path.join(os.path.dirname(os.__file__), "")  # Python's own library
+SEARCHES = 3  # that may find nothing before the process is left alone
+MUCH = 256 << 20  # bytes of growth, and
+LONG = 500  # steps, after which it is said that nothing was found, although headroom has not asked
+
+
+class Account:
+    """``tell`` is called with what holds memory that grows: at most once. ``foreign`` says whether a file is not the
+    user's. Steps must be reported by one thread at a time; those of other threads are left out."""
+
+    def __init__(self, tell: Callable[[Holder], None], foreign: Callable[[str], bool]) -> None:
+        self._tell, self._foreign = tell, lambda file: file.startswith(_STANDARD) or foreign(file)
+        self._trigger: Optional[Trigger] = Trigger()
+        self._search: Optional[Search] = None
+        self._candidate: Optional[Holder] = None  # what was found, but may still be meant to grow
+        self._due = 0  # the step from which it is not any more
+        self._thread = 0
+        self._asked = False
+        self._empty = 0  # searches that have found nothing
+        self.told: Optional[Holder] = None
+        self._pid = os.getpid()  # in which the steps so far were made
+
+    def step(self, steps: int, asked: bool = False) -> None:
+        """Called after an optimizer's step. ``asked`` if headroom has seen memory grow."""
+        if self._trigger is None or self._thread not in (0, threading.get_ident()):
+            return
+        try:
+            if self._pid != os.getpid():
+                self._forked(steps)
+            self._step(self._trigger, steps, asked)
+        except Exception:
+            self._fails()
+
+    def _step(self, trigger: Trigger, steps: int, asked: bool) -> None:
+        grows = trigger.step(steps)
+        self._asked = self._asked or asked
+        if self._search is None:
+            if (grows and steps >= self._due or asked) and self._empty < SEARCHES:
+                from .search import Search
+
+                self._thread, self._search = threading.get_ident(), Search(steps, self._foreign)
+            return
+        self._search.slope = trigger.slope()
+        found = self._search.step(steps)
+        if found is None:
+            return
+        if not found:
+            self._search = self._search.wider(steps)
+            if self._search is None:
+                self._nothing(trigger, steps)
+            return
+        self._search, self._thread = None, 0
+        sure = [h for h in found if h.patience <= steps]
+        self._candidate = (sure or found)[0]
+        if sure and sure[0].per_step >= found[0].per_step // 4:
+            self.says(sure[0])
+        else:
+            self._due = self._candidate.patience - 24
+            trigger.rests(steps)
+
+    def _nothing(self, trigger: Trigger, steps: int) -> None:
+        """What follows a search that has found nothing."""
+        self._empty, self._thread = self._empty + 1, 0
+        if self._asked or steps >= LONG and trigger.slope() * trigger.steps() >= MUCH:
+            from .kinds import ELSEWHERE, Holder
+
+            self.says(Holder(ELSEWHERE, "", "", "", 0, 0, 0.0, trigger.slope(), ""))
+        trigger.rests(2 * steps)
+
+    def failed(self, steps: int) -> Optional[Holder]:
+        """Called when memory has run out. What holds memory that grows, even if it might be meant to; None if nothing
+        is known to grow."""
+        try:
+            if self._search is not None and self._thread == threading.get_ident():
+                found = self._search.step(steps, at_once=True)
+                self._search.ends()
+                self._search, self._thread = None, 0
+                self._candidate = found[0] if found else self._candidate
+            return self.told or self._candidate
+        except Exception:
+            self._fails()
+            return self.told or self._candidate
+
+    def _forked(self, steps: int) -> None:
+        """Begin anew in a child: it has the parent's memory, and its own training."""
+        if self._search is not None:
+            self._search.ends()
+        self._pid, self._search, self._candidate, self._trigger = os.getpid(), None, None, Trigger()
+        self._trigger.rests(steps)
+
+    def says(self, holder: Holder) -> None:
+        self.told, self._trigger = holder, None
+        self._tell(holder)
+
+    def _fails(self) -> None:
+        """Leave the process alone after an error of our own."""
+        search, self._search, self._trigger = self._search, None, None
+        if os.environ.get("HEADROOM_DEBUG"):
+            with open(os.environ["HEADROOM_DEBUG"], "a") as f:
+                traceback.print_exc(file=f)
+        try:
+            if search is not None:
+                search.ends()
+        except Exception:
+            pass

@@ -1,0 +1,450 @@
+"""From tensors up to what holds them: the container that all of them are in, and what the script calls it.
+
+References are followed from a few tensors, level by level, with one question to the garbage collector for a whole
+level. The frames that are running are no referrers: their variables are read."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections import deque
+from functools import lru_cache
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    TracebackType,
+)
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+
+from .look import LONG, Variables, frames, function, is_a, key_of
+from .source import source
+
+LEVELS = 12  # from a tensor up to what holds it: a weight of a model in a list of models is eight below the list
+NAMING = 6  # from a container up to what has a name
+WIDTH = 64  # the most objects that one question is about
+SECONDS = 4.0  # after which no further level is asked about
+REACHED = 20_000  # the most objects that are counted below a container
+
+LRU = type(lru_cache(lambda: None))
+
+
+# Where a module has its hooks.
+HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks"}
+
+
+class Name(NamedTuple):
+    """What a script calls something."""
+
+    text: str  # as far as it can be told without the source
+    last: str  # the variable or attribute
+    attribute: bool
+    files: tuple[str, ...]  # where to look for it
+    within: Optional[tuple[int, str]] = None  # the function whose variable it is: its first line and name
+    line: int = 0  # that is known without the source
+    temporary: bool = False  # the variable of a function that is called in a loop
+    tuple: bool = False  # it has a tuple, and what is looked for is in that
+
+
+class Held(NamedTuple):
+    """A container, and what was seen on the way to it."""
+
+    holder: Any
+    path: tuple[Any, ...]  # the objects between one of the tensors and the holder
+
+
+class Walk:
+    """Follows references. ``hidden`` has what is not the script's: the lists of the look itself."""
+
+    def __init__(self, hidden: list[Any], foreign: Callable[[str], bool]) -> None:
+        self._foreign = foreign
+        self._hidden = {id(h) for h in hidden} | {id(self.__dict__), id(self)}
+        self._running = {id(f) for f in frames()}
+        self._until = time.monotonic() + SECONDS
+
+    def hides(self, *ours: Any) -> None:
+        """Leave out objects that are not the script's."""
+        self._hidden |= {id(o) for o in ours}
+
+    def _referrers(self, objects: list[Any]) -> list[Any]:
+        if time.monotonic() > self._until or not objects:
+            return []
+        found = gc.get_referrers(*objects[:WIDTH])
+        self._hidden.add(id(objects))
+        return [r for r in found if id(r) not in self._hidden and id(r) not in self._running and not _ours(r)]
+
+    def common(self, samples: list[Any], need: int) -> list[Held]:
+        """The nearest objects from which at least ``need`` of the samples are reached."""
+        reach = {id(s): {i} for i, s in enumerate(samples)}
+        below: dict[int, Any] = {}  # id of an object → the object below it that led there
+        every = [*samples]
+        level = [*samples]
+        mine = [reach, below, every, samples]
+        self._hidden |= {id(m) for m in mine}
+        for _ in range(LEVELS):
+            self._hidden.add(id(level))
+            at = {id(o): o for o in level}
+            self._hidden.add(id(at))
+            following: list[Any] = []
+            changed = set()
+            self._hidden.add(id(following))
+            for r in self._referrers(level):
+                if is_a(r, (ModuleType, CodeType, type)) or _namespace(r) and not _grows(r, at):
+                    continue
+                inside = [o for o in _referents(r) if id(o) in at]
+                self._hidden.add(id(inside))
+                known = reach.setdefault(id(r), set())
+                before = len(known)
+                for o in inside:
+                    known |= reach[id(o)]
+                    below.setdefault(id(r), o)
+                if before == 0 and known:
+                    following.append(r)
+                    every.append(r)
+                if len(known) > before:
+                    changed.add(id(r))
+            shared = [o for o in every if id(o) in changed and len(reach[id(o)]) >= need]
+            if shared:
+                self._hidden.add(id(shared))
+                return [Held(o, self._path(o, below)) for o in sorted(shared, key=_plain)]
+            if not following:
+                return []
+            level = following[:WIDTH]
+        return []
+
+    def _path(self, holder: Any, below: dict[int, Any]) -> tuple[Any, ...]:
+        path: list[Any] = []
+        o = holder
+        while id(o) in below and len(path) <= LEVELS:
+            o = below[id(o)]
+            path.append(o)
+        return tuple(path)
+
+    def names(self, holder: Any) -> list[Name]:
+        """What the script calls an object, or what the object is in; empty if nothing is found."""
+        inner: list[Name] = []  # what libraries call it
+        level: list[tuple[Any, Any]] = [(holder, None)]  # an object, and under which key what is looked for is in it
+        for _ in range(NAMING):
+            objects = [o for o, _ in level]
+            found = self._variables(level)
+            following: list[tuple[Any, Any]] = []
+            referrers = self._referrers(objects)
+            self._hidden |= {id(level), id(objects), id(referrers), id(following)}
+            at = {id(o): (o, key) for o, key in level}
+            self._hidden |= {id(at), *(id(v) for v in at.values()), *(id(v) for v in level)}
+            for r in referrers:
+                for o in _referents(r):
+                    if id(o) in at:
+                        self._up(r, *at[id(o)], found, following)
+            inner += [n for n in found if self._library(n)]
+            found = [n for n in found if not self._library(n)]
+            if found:
+                return found
+            level = following[:WIDTH]
+            if not level:
+                break
+        return inner
+
+    def _library(self, name: Name) -> bool:
+        """Whether a name is in a file that is not the user's, such as that of ``queue.Queue``."""
+        return bool(name.files) and self._foreign(name.files[0]) and name.last not in HOOKS
+
+    def named(self, objects: list[Any]) -> list[Any]:
+        """Those that are in a variable or in any object: the rest is held by C++ only."""
+        found = {id(v) for f in frames() if not _is_ours(f) and function(f) for v in _local(f).values()}
+        some = self._referrers(objects)
+        for r in some:
+            found |= {id(o) for o in _referents(r)}
+        return [o for o in objects if id(o) in found]
+
+    def cached(self, holder: Any) -> Any:
+        """The function whose results ``functools.lru_cache`` has put into a dict; None if the dict is another."""
+        return next((r for r in self._referrers([holder]) if is_a(r, LRU)), None)
+
+    def registered(self) -> Optional[tuple[str, str]]:
+        """The line in which the script registers a hook, again and again, and the method that it calls."""
+        for file in self._files():
+            text = source(file)
+            found = text.registers() if text is not None else None
+            if found is not None:
+                return f"{file}:{found[0]}", found[1]
+        return None
+
+    def model_of(self, gradient: Any) -> tuple[str, tuple[str, ...]]:
+        """What the script calls the model to which a gradient belongs, and the files whose functions are running."""
+        files = self._files()
+        for frame in frames():
+            if self._foreign(frame.f_code.co_filename) or _is_ours(frame):
+                continue
+            values = {**frame.f_globals, **(_local(frame) if function(frame) else {})}
+            for name, value in values.items():
+                model = value if is_a(value, torch.nn.Module) else None
+                if model is not None and any(p.grad is gradient for p in torch.nn.Module.parameters(model)):
+                    return name, files
+        return "", files
+
+    def _variables(self, level: list[tuple[Any, Any]]) -> list[Name]:
+        """The variables of running functions that have one of some values."""
+        wanted = {id(o): key for o, key in level}
+        found = []
+        for frame in frames():
+            code = frame.f_code
+            if _is_ours(frame) or not function(frame):
+                continue
+            with Variables(frame) as local:
+                for name, value in local.items():
+                    if id(value) in wanted and not is_a(value, ModuleType):
+                        found.append(
+                            Name(
+                                name + _suffix(wanted[id(value)]),
+                                name,
+                                False,
+                                (code.co_filename,),
+                                (code.co_firstlineno, code.co_name),
+                                temporary=self._temporary(frame),
+                                tuple=wanted[id(value)] is _TUPLE,
+                            )
+                        )
+                local.clear()
+        return sorted(found, key=lambda n: self._foreign(n.files[0]))
+
+    def _temporary(self, frame: FrameType) -> bool:
+        outer = frame.f_back
+        while outer is not None and frame.f_code.co_name != "<module>":
+            if not self._foreign(outer.f_code.co_filename):
+                text = source(outer.f_code.co_filename)
+                if text is not None and text.in_loop(outer.f_lineno):
+                    return True
+            frame, outer = outer, outer.f_back
+        return False
+
+    def _up(self, r: Any, o: Any, key: Any, found: list[Name], following: list[tuple[Any, Any]]) -> None:
+        """Notes what ``r`` calls ``o``; or that something has to be known about ``r`` first."""
+        kind = type(r)
+        if kind is dict or issubclass(kind, dict):
+            names = [k for k, v in dict.items(r) if v is o]
+            if not names:
+                return
+            file = _namespace(r)
+            if file is not None:
+                name = str(names[0])
+                if not _is_foreign_namespace(r):
+                    found.append(Name(name + _suffix(key), name, False, (file, *self._files()), tuple=key is _TUPLE))
+                return
+            following.append((r, names[0]))
+        elif is_a(r, tuple):
+            following.append((r, _TUPLE))
+        elif is_a(r, (list, set, frozenset, deque, CellType)):
+            following.append((r, None))
+        elif is_a(r, FunctionType):
+            found.extend(self._of_function(r, o, key))
+        elif is_a(r, GeneratorType):
+            frame = r.gi_frame
+            if frame is not None:
+                name = next((n for n, v in _local(frame).items() if v is o), "")
+                if name:
+                    code = frame.f_code
+                    found.append(Name(name, name, False, (code.co_filename,), (code.co_firstlineno, code.co_name)))
+        elif is_a(r, LRU):
+            following.append((r, None))
+        elif not is_a(r, (MethodType, BuiltinFunctionType, MappingProxyType, FrameType, TracebackType)):
+            name = _attribute(r, o, key)
+            if name:
+                owner = r if is_a(r, type) else type(r)
+                files = (*_file(owner), *self._files())
+                if not is_a(r, (type, torch.nn.Module)) and self._foreign(files[0] if files else ""):
+                    following.append((r, None))
+                found.append(
+                    Name(
+                        f"{owner.__name__}.{name}",
+                        name,
+                        True,
+                        files,
+                        tuple=key is _TUPLE or type(o) is dict and is_a(o.get(name), tuple),
+                    )
+                )
+            elif not is_a(r, (ModuleType, CodeType, type)):
+                following.append((r, None))
+
+    def _of_function(self, r: FunctionType, o: Any, key: Any) -> list[Name]:
+        code = r.__code__
+        within = (code.co_firstlineno, code.co_name)
+        for name, cell in zip(code.co_freevars, r.__closure__ or ()):
+            if cell is o or _content(cell) is o:
+                return [Name(name, name, False, (code.co_filename,))]
+        if r.__kwdefaults__ is o and type(key) is str:
+            return [Name(key, key, False, (code.co_filename,), within)]
+        if r.__defaults__ is o:
+            for name, value in zip(reversed(code.co_varnames[: code.co_argcount]), reversed(r.__defaults__ or ())):
+                if is_a(value, (list, dict, set, deque)):
+                    return [Name(name, name, False, (code.co_filename,), within)]
+        return [Name(f"{code.co_name}.{n}", n, True, (code.co_filename,)) for n, v in vars(r).items() if v is o]
+
+    def _files(self) -> tuple[str, ...]:
+        """The user's files whose functions are running."""
+        found = (f.f_code.co_filename for f in frames())
+        return tuple(dict.fromkeys(f for f in found if not self._foreign(f)))
+
+
+_TUPLE = object()  # stands for the place of something in a tuple
+
+
+def _suffix(key: Any) -> str:
+    return f"[{key!r}]" if type(key) in (str, int) else ""
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _local(frame: FrameType) -> dict[str, Any]:
+    with Variables(frame) as local:
+        return local
+
+
+def _referents(o: Any) -> list[Any]:
+    return gc.get_referents(o)
+
+
+def _plain(o: Any) -> int:
+    """Containers come before what is around them."""
+    return 0 if is_a(o, (list, dict, set, deque, tuple)) else 1
+
+
+def _ours(o: Any) -> bool:
+    kind = type(o)
+    if is_a(o, FrameType):
+        return _is_ours(o)
+    if kind is FunctionType:
+        return str(o.__module__).startswith("headroom_train.")
+    return str(getattr(kind, "__module__", "")).startswith("headroom_train.")
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("headroom_train.")
+
+
+def _namespace(o: Any) -> Optional[str]:
+    """The file whose global variables a dict has; None if it is another dict."""
+    if type(o) is not dict or "__name__" not in o or "__builtins__" not in o:
+        return None
+    file = o.get("__file__")
+    if is_a(file, str):
+        return file
+    here = (f.f_code.co_filename for f in frames() if f.f_globals is o)
+    return next(here, str(o["__name__"]))
+
+
+def _is_foreign_namespace(o: dict) -> bool:
+    return str(o.get("__name__", "")).startswith(("headroom_train.", "torch."))
+
+
+def _grows(namespace: Any, inside: dict[int, Any]) -> bool:
+    """Whether a file's own variables are what becomes more."""
+    return sum(id(v) in inside for v in namespace.values()) > 2
+
+
+def _file(owner: type) -> tuple[str, ...]:
+    module = sys.modules.get(owner.__module__)
+    file = getattr(module, "__file__", None)
+    return (file,) if isinstance(file, str) and os.path.basename(os.path.dirname(file)) != "modules" else ()
+
+
+def _attribute(owner: Any, value: Any, key: Any) -> str:
+    """The attribute of ``owner`` that has this value, or that is the entry ``key`` of this dict of attributes."""
+    try:
+        own = object.__getattribute__(owner, "__dict__")
+    except Exception:
+        own = None
+    if is_a(owner, type):
+        own = vars(owner)
+        if is_a(key, str) and is_a(value, dict) and key in own and own[key] is value.get(key):
+            return key
+    if own is value and is_a(key, str):
+        return key
+    for name, v in dict.items(own) if is_a(own, dict) else ():
+        if v is value:
+            return str(name)
+    for kind in type(owner).__mro__:
+        for name, member in kind.__dict__.items():
+            if is_a(member, MemberDescriptorType):
+                try:
+                    if member.__get__(owner) is value:
+                        return str(name)
+                except AttributeError:
+                    pass
+    return ""
+
+
+def unseen() -> list[dict]:
+    """The dicts of which the garbage collector knows nothing, as nothing in them can hold anything else: dicts of
+    arrays, for one. They are looked for in all objects, which takes as long as a look."""
+    found: dict[int, dict] = {}
+    for o in gc.get_objects():
+        for r in gc.get_referents(o):
+            if type(r) is dict and len(r) >= LONG and not gc.is_tracked(r):
+                found[id(r)] = r
+    return [*found.values()]
+
+
+class Content(NamedTuple):
+    """What is in a container, with all that is in it."""
+
+    tensors: int
+    bytes: int
+    new: int  # of the tensors
+    new_bytes: int
+    roots: list[Any]  # graphs of the new tensors
+    arrays: int
+    array_bytes: int
+
+
+def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> Content:
+    """Counts what is reached from a container. Models and optimizers are entered only if they are what is counted."""
+    todo: list[Any] = [holder]
+    seen, storages = {id(holder)}, set()
+    tensors = held = new = new_bytes = arrays = array_bytes = 0
+    roots = []
+    while todo and len(seen) < REACHED:
+        o = todo.pop()
+        if is_a(o, torch.Tensor):
+            key = key_of(o)
+            if key is None or key in storages:
+                continue
+            storages.add(key)
+            size = o.untyped_storage().nbytes()
+            tensors, held = tensors + 1, held + size
+            if key not in before:
+                new, new_bytes = new + 1, new_bytes + size
+                if o.grad_fn is not None:
+                    roots.append(o.grad_fn)
+            if models and o.is_leaf and o.grad is not None:
+                todo.append(o.grad)
+            continue
+        if type(o).__module__ == "numpy" and type(o).__name__ == "ndarray":
+            arrays, array_bytes = arrays + 1, array_bytes + int(o.nbytes)
+            continue
+        for r in gc.get_referents(o):
+            if id(r) in seen or is_a(r, (type, ModuleType, CodeType, str, int, float)) or _namespace(r) is not None:
+                continue
+            if id(r) in running or is_a(r, (torch.nn.Module, torch.optim.Optimizer)) and not models or _ours(r):
+                continue
+            if type(r) is FunctionType and not r.__closure__ and not r.__defaults__:
+                continue
+            seen.add(id(r))
+            todo.append(r)
+    return Content(tensors, held, new, new_bytes, roots, arrays, array_bytes)

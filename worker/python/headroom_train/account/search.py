@@ -1,0 +1,397 @@
+"""A search for what holds the memory that grows: three looks some steps apart. What is new at the second and still
+there at the third is kept. Begun only once memory has been seen to grow."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from types import FrameType, FunctionType, GeneratorType, TracebackType
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+
+from . import graphs, kinds
+from .holding import HOOKS, LRU, Held, Name, Walk, content, unseen
+from .kinds import Evidence, Holder, Text
+from .look import Census, Key, Look, Sort, census, frames, is_a, key_of, look, size_of, sort_of
+from .notes import Notes, compiles
+from .place import Kept, made, patience, place, statement
+from .source import source
+
+APART = 12  # steps between two looks
+FURTHEST = 96  # and the most, if what is kept does not grow in each step
+SAMPLES = 6  # tensors of one sort that are followed
+SMALL = 1 << 20  # bytes of a single tensor that is not looked at
+SORTS = 4  # of tensors that are followed
+
+
+class Search:
+    """One search. ``foreign`` says whether a file is not the user's. Not safe for concurrent use."""
+
+    def __init__(self, step: int, foreign: Callable[[str], bool], apart: int = APART) -> None:
+        self._foreign, self._apart = foreign, apart
+        self._first = _now(step)
+        self._second: Optional[Look] = None
+        self._notes: Optional[Notes] = None
+        self.lines: dict[Key, tuple[str, int]] = {}
+        self.slope = 0  # bytes per step by which memory grows, as seen from outside
+        self._begin()
+
+    def _begin(self) -> None:
+        if not compiles():
+            self._notes = Notes(self._foreign)
+            self._notes.begin()
+
+    def ends(self) -> None:
+        """Take back everything that the search has put into the process."""
+        if self._notes is not None:
+            self._notes.end()
+            self.lines, self._notes = self._notes.lines, None
+
+    def step(self, step: int, at_once: bool = False) -> Optional[list[Holder]]:
+        """What holds memory, the largest first; None as long as it is too early to tell. ``at_once`` if memory has run
+        out, so that there will be no further step."""
+        with torch._C.DisableTorchFunction():  # a class of tensors, the script's or ours, may intercept every question
+            return self._step(step, at_once)
+
+    def _step(self, step: int, at_once: bool) -> Optional[list[Holder]]:
+        if self._second is None and (at_once or step >= self._first.step + self._apart):
+            self.ends()
+            self._second = _now(step)
+            if not at_once:
+                return None
+        if self._second is not None and (at_once or step >= self._second.step + self._apart):
+            return self._finds(step)
+        return None
+
+    def wider(self, step: int) -> Optional[Search]:
+        """The search that follows one that has found nothing; None if there is none."""
+        if self._apart >= FURTHEST:
+            return None
+        return Search(step, self._foreign, 2 * self._apart)
+
+    def _finds(self, step: int) -> list[Holder]:
+        assert self._second is not None
+        found = census()
+        third = look(step, found)
+        walk = Walk([found.tensors, found.containers, found, self._first, self._second], self._foreign)
+        between = _Between(self._first, self._second, third, self.lines, self.slope, found.packs)
+        groups = _groups(found.tensors, between)
+        walk.hides(groups, *groups, *(g.kept for g in groups), *(same for g in groups for same in g.kept))
+        holders = [h for group in groups if (h := _of_group(group, between, walk)) is not None]
+        # What explains little of the growth is not the reason for it.
+        holders = [h for h in holders if h.per_step >= 0.2 * self.slope]
+        explained = sum(h.per_step for h in holders)
+        if explained < 0.3 * max(self.slope, 1):
+            root = _of_graph(found.tensors, between, walk)
+            if root is not None:
+                holders.append(root)
+        if not holders:
+            holders += _of_one(found.tensors, between, walk)
+        if sum(h.per_step for h in holders) < 0.3 * max(self.slope, 1):
+            holders += _of_arrays(found, between, walk)
+        source.cache_clear()
+        return sorted(holders, key=lambda h: h.per_step, reverse=True)
+
+
+def _now(step: int) -> Look:
+    with torch._C.DisableTorchFunction():
+        return look(step, census())
+
+
+class _Between(NamedTuple):
+    """Three looks, and the lines that were noted between the first two."""
+
+    first: Look
+    second: Look
+    third: Look
+    lines: dict[Key, tuple[str, int]]
+    slope: int
+    packs: bool
+
+    @property
+    def steps(self) -> int:
+        return max(1, self.third.step - self.first.step)
+
+
+class _Group(NamedTuple):
+    """Tensors of one sort that are new since the first look and are kept."""
+
+    sort: Sort
+    kept: list[list[torch.Tensor]]  # those of the same memory together: a view, and what it is a view of
+    bytes: int
+
+
+def _groups(tensors: list[torch.Tensor], b: _Between) -> list[_Group]:
+    """The sorts of which tensors are kept and become more, those with the most memory first."""
+    kept: dict[Sort, dict[Key, list[torch.Tensor]]] = {}
+    for t in tensors:
+        key = key_of(t)
+        if key is not None and key in b.second.storages and key not in b.first.storages:
+            kept.setdefault(sort_of(t), {}).setdefault(key, []).append(t)
+    found = []
+    for sort, by_key in kept.items():
+        some, grown = [*by_key.values()], b.third.sorts[sort] - b.first.sorts[sort]
+        if grown >= max(2, len(some) // 2):
+            size = sum(size_of(same[0]) for same in some)
+            if sort.graph:
+                size += len(some) * graphs.saved(some[0][0].grad_fn, b.first.storages, b.packs).bytes
+            found.append(_Group(sort, some, size))
+    return sorted(found, key=lambda g: g.bytes, reverse=True)[:SORTS]
+
+
+def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
+    some = [t for same in _spread(group.kept, 4 * SAMPLES) for t in same[:2]]
+    walk.hides(some)
+    every = [*{key_of(t): t for t in walk.named(some)}.values()]  # graphs and views may hold the others
+    samples = _spread(every, SAMPLES)
+    walk.hides(every, samples)
+    if len(samples) < 2:
+        return None
+    best: Optional[Holder] = None
+    for held in walk.common(samples, max(2, (2 * len(samples) + 2) // 3)):
+        if is_a(held.holder, torch.optim.Optimizer) and kinds.MODELS not in _through(held):
+            continue
+        holder = _holder(held, samples, every, group, b, walk)
+        if holder is not None and (best is None or bool(holder.kept) > bool(best.kept)):
+            best = holder
+    return best
+
+
+def _spread(every: list[Any], most: int) -> list[Any]:
+    """Some of a list, from all parts of it."""
+    apart = -(-len(every) // most) or 1
+    return every[::apart]
+
+
+def _through(held: Held) -> frozenset[str]:
+    """What kinds of objects are between the tensors and their holder."""
+    found = set()
+    for o in (*held.path, held.holder):
+        if is_a(o, (TracebackType, FrameType, BaseException)):
+            found.add(kinds.TRACEBACK)
+        elif is_a(o, GeneratorType) or type(o).__name__ in ("coroutine", "async_generator"):
+            found.add(kinds.GENERATOR)
+        elif is_a(o, FunctionType) or type(o).__name__ == "partial":
+            found.add(kinds.CLOSURE)
+        elif is_a(o, (torch.nn.Module, torch.optim.Optimizer)) and o is not held.holder:
+            found.add(kinds.MODELS)
+        elif is_a(o, LRU):
+            found.add(kinds.CACHE)
+        elif _weights(o) and o is not held.holder:
+            found.add(kinds.MODELS)
+    return frozenset(found)
+
+
+def _weights(o: Any) -> bool:
+    """Whether a dict has the weights of a model."""
+    if type(o) not in (dict, OrderedDict) or not o:
+        return False
+    return hasattr(o, "_metadata") or all(type(k) is str and k.rpartition(".")[2] in _WEIGHTS for k in o)
+
+
+_WEIGHTS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked", "in_proj_weight", "in_proj_bias"}
+
+
+def _holder(
+    held: Held, samples: list[Any], every: list[Any], group: _Group, b: _Between, walk: Walk
+) -> Optional[Holder]:
+    holder, through = held.holder, _through(held)
+    noted = Counter(b.lines[key] for t in every if (key := key_of(t)) in b.lines and key is not None)
+    near = noted.most_common(1)[0][0] if noted else None
+    names = walk.names(holder)
+    if any(n.last in HOOKS for n in names):
+        through |= {kinds.HOOK}
+    kept = place(names, near)
+    inside = content(holder, b.first.storages, kinds.MODELS in through, {id(f) for f in frames()})
+    if inside.new < 2 or id(holder) in b.first.lengths and len(holder) <= b.first.lengths[id(holder)]:
+        return None
+    alive = [graphs.saved(r, b.first.storages, b.packs) for r in inside.roots[:8]]
+    graph = any(s.alive for s in alive)
+    saved = sum(s.bytes for s in alive) // max(1, len(alive))
+    cached = holder if is_a(holder, LRU) else walk.cached(holder) if type(holder) is dict else None
+    text = statement(kept)
+    if cached is not None:
+        through |= {kinds.CACHE}
+        text, kept = Text(_function_name(cached) or text.name, lru=True), None
+    e = _evidence(group, samples, through, graph, kept, near)
+    kind = kinds.kind(e)
+    registered = walk.registered() if any(n.last in HOOKS for n in names) else None
+    where = kept.where if kept is not None else _defined(cached)
+    if registered is not None:
+        where, text = registered[0], text._replace(name=registered[1])
+    maker = f"{near[0]}:{near[1]}" if near is not None else made(kept)
+    rate = inside.new / b.steps
+    if kind == kinds.CACHE and rate < 0.5 * inside.tensors / b.third.step:
+        return None  # it fills more and more slowly
+    return Holder(
+        kind,
+        text.name,
+        where,
+        maker,
+        inside.tensors,
+        inside.bytes + saved * len(inside.roots),
+        rate,
+        int((inside.new_bytes + saved * len(inside.roots)) / b.steps),
+        kinds.cure(kind, e, text),
+        graph,
+        patience(kind, holder if cached is None else cached, kept, graph),
+        group.sort.device == "cpu" and all(s.host for s in alive),
+    )
+
+
+def _function_name(holder: Any) -> str:
+    return str(getattr(getattr(holder, "__wrapped__", None), "__name__", ""))
+
+
+def _defined(holder: Any) -> str:
+    code = getattr(getattr(holder, "__wrapped__", None), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def _evidence(
+    group: _Group,
+    samples: list[Any],
+    through: frozenset[str],
+    graph: bool,
+    kept: Optional[Kept],
+    near: Optional[tuple[str, int]],
+) -> Evidence:
+    text = kept.text if kept is not None else None
+    keeps = kept.keeps if kept is not None else None
+    name = kept.name if kept is not None else None
+    evaluated = False
+    lines = [near] if near is not None else []
+    lines += [(kept.file, keeps.line)] if kept is not None and keeps is not None else []
+    for file, line in lines:
+        at = source(file)
+        evaluated = evaluated or at is not None and at.evaluates(line)
+    return Evidence(
+        scalar=all(t.numel() == 1 for t in samples),
+        graph=graph,
+        copied=any(t.grad_fn is not None and graphs.copies(t.grad_fn) for t in samples),
+        through=through,
+        hook=text is not None and keeps is not None and text.hooked(keeps.functions),
+        looked_up=text is not None and name is not None and text.looks_up(name.last, name.attribute),
+        evaluation=evaluated,
+        retains=text.passes("retain_graph") if text is not None else 0,
+    )
+
+
+def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[Holder]:
+    """The variable that holds one graph that has grown in each step."""
+    least = b.first.depth + max(2, b.steps // 2)
+    grads = {id(g): g for t in tensors if (g := graphs.grad(t)) is not None and g.grad_fn is not None}
+    roots = [*grads.values(), *(t for t in tensors if t.grad_fn is not None and id(t) not in grads)]
+    walk.hides(grads, roots)
+    deep = [
+        (d, t) for d, t in zip(graphs.depths([t.grad_fn for t in roots]), roots) if d >= least and d >= b.second.depth
+    ]
+    walk.hides(deep, *deep)
+    found: list[tuple[tuple, torch.Tensor, list[Name], Optional[Kept]]] = []
+    of_gradient = next((t for _, t in deep if id(t) in grads), None)
+    if of_gradient is not None:
+        return _gradients(of_gradient, b, walk)
+    named = walk.named([t for _, t in deep])
+    walk.hides(named)
+    known = {id(t) for t in named}
+    for d, t in sorted((one for one in deep if id(one[1]) in known), key=lambda one: one[0])[:8]:
+        names = walk.names(t)
+        kept = place([n for n in names if not n.text.endswith(".grad")], None, root=True)
+        own = kept is not None and kept.keeps is not None
+        walk.hides(found)
+        found.append(((not own, not names, d), t, names, kept))
+        walk.hides(found[-1])
+    if not found:
+        return None
+    _, t, names, kept = min(found, key=lambda one: one[0])
+    if not names or kept is None:
+        return None
+    held = graphs.saved(t.grad_fn, b.first.storages, b.packs, graphs.MOST)
+    scalar = t.numel() == 1
+    kind = kinds.SUM if scalar and graphs.sums(t.grad_fn) else kinds.HIDDEN
+    e = Evidence(scalar=scalar, graph=held.alive, root=kind)
+    text = statement(kept)
+    if kind == kinds.HIDDEN:
+        text = Text(text.name, pair=kept.name.tuple)
+    per_step = b.slope or int(held.bytes / b.steps)
+    return Holder(
+        kind, text.name, kept.where, made(kept) if kind == kinds.SUM else "", held.tensors, held.bytes, 1.0, per_step,
+        kinds.cure(kind, e, text), held.alive, 0, held.host,
+    )  # fmt: skip
+
+
+def _gradients(t: torch.Tensor, b: _Between, walk: Walk) -> Holder:
+    """Gradients to which each step has added its own, with the graph that made them."""
+    held = graphs.saved(t.grad_fn, b.first.storages, b.packs, graphs.MOST)
+    name, files = walk.model_of(t)
+    lines = [(file, text.passes("create_graph")) for file in files if (text := source(file)) is not None]
+    file, line = next(((f, n) for f, n in lines if n), ("", 0))
+    e = Evidence(root=kinds.GRADIENTS, graph=held.alive, creates=line)
+    return Holder(
+        kinds.GRADIENTS, name, f"{file}:{line}" if line else "", "", held.tensors, held.bytes, 1.0,
+        b.slope or int(held.bytes / b.steps), kinds.cure(kinds.GRADIENTS, e, Text(name)), held.alive, 0,
+        held.host,
+    )  # fmt: skip
+
+
+def _of_one(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> list[Holder]:
+    """A variable whose tensor is made anew in each step, larger than before."""
+    grown = [t for t in tensors if key_of(t) and size_of(t) > max(b.second.largest.get(sort_of(t), 0), SMALL)]
+    walk.hides(grown)
+    for t in sorted(grown, key=size_of, reverse=True)[:SORTS]:
+        more = size_of(t) - b.first.largest.get(sort_of(t), 0)
+        kept = place(walk.names(t), None, root=True)
+        if kept is None or kept.keeps is None or more < 0.2 * b.slope * b.steps:
+            continue
+        text = statement(kept)
+        cure = kinds.cure(kinds.COLLECTED, Evidence(), text)
+        return [
+            Holder(
+                kinds.COLLECTED, text.name, kept.where, "", 1, size_of(t), 0.0, more // b.steps, cure, False,
+                patience(kinds.COLLECTED, t, kept, False), t.device.type == "cpu",
+            )
+        ]  # fmt: skip
+    return []
+
+
+def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
+    """Containers to which an array was added in each step."""
+    longer: list[Any] = []
+    walk.hides(longer)
+    for c in found.containers:
+        was, between = b.first.lengths.get(id(c), 0), b.second.lengths.get(id(c), 0)
+        if len(c) - was >= 2 and between > was and len(c) > between and _has_arrays(c):
+            longer.append(c)
+    if not longer:
+        longer += [c for c in unseen() if len(c) >= b.steps // 2 and _has_arrays(c)]
+    holders = []
+    for c in longer[:SORTS]:
+        inside = content(c, b.first.storages, False, {id(f) for f in frames()})
+        if inside.array_bytes == 0:
+            continue
+        names = walk.names(c)
+        kept = place(names, None)
+        if kept is None:
+            continue
+        e, text = Evidence(arrays=True), statement(kept)
+        # If its length was not known, it has grown all the time.
+        more = len(c) - b.first.lengths[id(c)] if id(c) in b.first.lengths else len(c) * b.steps // b.third.step
+        grown = more * inside.arrays / len(c)
+        holders.append(
+            Holder(
+                kinds.NUMPY, text.name, kept.where, made(kept), inside.arrays, inside.array_bytes, grown / b.steps,
+                int(grown * inside.array_bytes / inside.arrays / b.steps), kinds.cure(kinds.NUMPY, e, text), False,
+                patience(kinds.NUMPY, c, kept, False), True,
+            )
+        )  # fmt: skip
+    return holders
+
+
+def _has_arrays(c: Any) -> bool:
+    newest = [*(c.values() if is_a(c, dict) else c)][-1:]
+    inner = [
+        v
+        for one in newest
+        for v in (one if type(one) in (tuple, list) else one.values() if type(one) is dict else (one,))
+    ]
+    return any(type(v).__module__ == "numpy" and type(v).__name__ == "ndarray" for v in inner)

@@ -1,0 +1,127 @@
+"""Notices that a training's memory grows: one cheap figure per optimizer step, judged over many of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Optional
+
+import torch
+
+from ..memory import may_ask
+
+WARM = 4  # steps at the beginning that are left out: the optimizer's state and workspaces are made in them
+PARTS = 6  # into which the steps are cut: each counts with its smallest figure, so that evaluations do not
+LEAST = 6  # the fewest figures that are judged
+STEEP = 0.2  # the rise that is believed at once, as a share of what is held; otherwise there are two figures to a part
+MOST = 384  # figures that are kept; then every second one is dropped
+SHARE = 200  # a figure is read at most so often that reading takes 1/SHARE of the time
+RISE = 8 << 20  # bytes: the smallest rise that counts
+NOISE = 16 << 20  # of the machine's memory, of which libraries keep what they have freed
+OF_ALL = 0.002  # and the smallest share of the memory that is held
+
+
+def rises(held: Sequence[int], least: int = RISE) -> bool:
+    """Whether amounts of memory, equally spaced in time, keep rising: in the newer half as well, so that what fills
+    and stops does not count, and without falling back, so that what is emptied does not."""
+    size = len(held) // PARTS
+    if size == 0:
+        return False
+    begin = len(held) - PARTS * size
+    floors = [min(held[begin + i * size : begin + (i + 1) * size]) for i in range(PARTS)]
+    rise = floors[-1] - floors[0]
+    if (
+        rise < max(least, (STEEP if size == 1 else OF_ALL) * floors[0])
+        or floors[-1] - floors[PARTS // 2 - 1] < 0.3 * rise
+    ):
+        return False
+    highest = floors[0]
+    for floor in floors:
+        if floor < highest - 0.2 * rise:
+            return False
+        highest = max(highest, floor)
+    return True
+
+
+class Series:
+    """One figure over the steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.held: list[int] = []
+        self._every = 1
+        self._seen = 0
+
+    def add(self, step: int, held: int) -> None:
+        self._seen += 1
+        if self._seen % self._every:
+            return
+        self.steps.append(step)
+        self.held.append(held)
+        if len(self.held) >= MOST:
+            self.steps, self.held, self._every = self.steps[1::2], self.held[1::2], 2 * self._every
+
+    def per_step(self) -> int:
+        """Bytes by which the figure has risen per step."""
+        if len(self.held) < 2:
+            return 0
+        return (self.held[-1] - self.held[0]) // max(1, self.steps[-1] - self.steps[0])
+
+
+def resident() -> Optional[int]:
+    """Bytes of the machine's memory that this process holds itself, shared memory left out; None if the system does
+    not say."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as statm:
+            fields = statm.read(200).split()
+        return (int(fields[1]) - int(fields[2])) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+BEGAN = time.time()  # about when the process began: a file that is newer is not what it runs
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class Trigger:
+    """Follows what this process holds after its optimizer steps: of a GPU's memory, and of the machine's."""
+
+    def __init__(self) -> None:
+        self.host, self.device = Series(), Series()
+        self._next = 0.0
+        self._begin = WARM  # the newest step that is left out
+        self._judge = LEAST  # figures before the next judgement
+
+    def step(self, steps: int) -> bool:
+        """Called after an optimizer's step. Whether memory keeps growing."""
+        began = time.monotonic()
+        if steps <= self._begin or began < self._next:
+            return False
+        host = resident()
+        if host is not None:
+            self.host.add(steps, host)
+        if may_ask():
+            self.device.add(steps, torch.cuda.memory_allocated())
+        longest = max(len(self.host.held), len(self.device.held))
+        found = False
+        if longest >= self._judge:
+            self._judge = longest + max(2, longest // 8) if longest < MOST - MOST // 8 else MOST // 2
+            found = rises(self.device.held) or rises(self.host.held, NOISE)
+        now = time.monotonic()
+        self._next = now + SHARE * (now - began)
+        return found
+
+    def slope(self) -> int:
+        """Bytes per step by which memory grows."""
+        return max(self.device.per_step(), self.host.per_step())
+
+    def steps(self) -> int:
+        """Steps over which growth is followed."""
+        longest = self.device.steps or self.host.steps
+        return longest[-1] - longest[0] if longest else 0
+
+    def rests(self, until: int) -> None:
+        """Forget what was seen so far, and begin again after the step ``until``."""
+        self.host, self.device = Series(), Series()
+        self._begin, self._judge = until, LEAST

@@ -1,0 +1,452 @@
+"""Checks that what holds growing memory is found in small trainings, and that nothing is said of trainings that only
+look as if they kept something.
+
+python holders.py [NAME…]
+
+A script is a text. They are in holders_scripts.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import tempfile
+import textwrap
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+import trial
+from forked import Died, checked, forked
+from holders_scripts import CLEAN, LEAKS
+from inject import Whole
+
+trial.attach()
+
+from headroom_train import _torch  # noqa: E402
+from headroom_train.account import trigger  # noqa: E402
+from headroom_train.wire import report as reports  # noqa: E402
+
+if TYPE_CHECKING:
+    from headroom_train.account.kinds import Holder
+
+trigger.SHARE = 0  # a figure in each step, however fast the machine is
+
+START = """
+import copy, collections, functools
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 4))
+opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+def batch(rows=1024):
+    return torch.randn(rows, 256)
+def train(x):
+    opt.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    opt.step()
+    return loss
+"""
+
+
+def ran(name: str) -> tuple[str, int, int]:
+    """Runs a script in a child. Returns what was found."""
+    leak = LEAKS.get(name)
+    text = START + textwrap.dedent(leak.text if leak is not None else CLEAN[name])
+    folder = Path(tempfile.mkdtemp())
+    file = folder / "train.py"
+    file.write_text(text)
+    os.utime(file, (0, 0))  # older than this process
+    os.environ["HEADROOM_DEBUG"] = str(folder / "debug")
+    said = ""
+    try:
+        exec(compile(text, str(file), "exec"), {"__name__": "__main__", "__file__": str(file)})
+    except Exception as error:
+        said = trial.described(error)
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    if (folder / "debug").exists():
+        said += (folder / "debug").read_text()
+    left = torch._C._len_torch_function_stack()
+    if left and report.account._search is None:
+        said += f"{left} modes are left behind"
+    found = report.account.told
+    lines = text.splitlines()
+    if leak is None:
+        return said if found is None else f"{said} accused: {found}", report.steps, 0
+    if found is None:
+        return f"{said} nothing was said; candidate {report.account._candidate}", report.steps, 0
+    wants = [f"{file}:{1 + i}" for i, line in enumerate(lines) if "#kept" in line]
+    makes = [f"{file}:{1 + i}" for i, line in enumerate(lines) if "#made" in line]
+    for what, got, want in (
+        ("kind", found.kind, [leak.kind]),
+        ("name", found.name, [leak.name]),
+        ("kept", found.kept, wants),
+        ("made", found.made, makes or [found.made]),
+    ):
+        if got not in want:
+            said += f"\n  {what}: {got}, not {want}"
+    if leak.cure not in found.cure:
+        said += f"\n  cure: {found.cure}, not {leak.cure}"
+    return (f"{said}\n  {found}" if said else ""), report.steps, 0
+
+
+def of_tensors(work: Callable[[int], None], steps: int = 40) -> list[Holder]:
+    """What a search finds in some steps of ``work``."""
+    from headroom_train.account.search import Search  # not imported as long as nothing grows
+
+    search, found = Search(0, lambda file: "/torch/" in file), None
+    for step in range(1, steps):
+        work(step)
+        found = search.step(step)
+        if found is not None:
+            break
+    search.ends()
+    return found or []
+
+
+def nothing_is_held_after_a_search() -> str:
+    """All tensors die with their last variable, without the collector, also those of functions that go on."""
+    gc.disable()
+    kept: list[Tensor] = []
+    local = torch.ones(100)
+    first = weakref.ref(local)
+
+    def work(step: int) -> None:
+        kept.append(torch.ones(1000) + step)
+
+    found = of_tensors(work)
+    some = [weakref.ref(t) for t in kept]
+    kept.clear()
+    del local
+    left = sum(r() is not None for r in (*some, first))
+    return "" if left == 0 and found and not gc.isenabled() else f"{left} are left, found {found}"
+
+
+def the_collector_is_left_alone() -> str:
+    before = gc.isenabled(), gc.get_threshold(), gc.get_debug()
+    kept: list[Tensor] = []
+    found = of_tensors(lambda step: kept.append(torch.ones(1000) + step))
+    after = gc.isenabled(), gc.get_threshold(), gc.get_debug()
+    return "" if before == after and found else f"{before}, {after}"
+
+
+def the_users_modes_are_left_alone() -> str:
+    """Modes that the script enters and leaves, in any order with ours, stay its own."""
+
+    class Mine(TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            Mine.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    from headroom_train.account.search import Search
+
+    with torch.device("meta"):
+        with Mine():
+            search = Search(0, lambda file: "/torch/" in file)
+        calls = Mine.calls
+        inside = torch.ones(3).device.type
+        with Mine():
+            torch.ones(3, device="cpu")
+            search.ends()
+            torch.ones(3)
+    left = torch._C._len_torch_function_stack()
+    outside = torch.ones(3).device.type
+    if (inside, outside, left, calls, Mine.calls) != ("meta", "cpu", 0, 0, 2):
+        return f"{inside}, {outside}, {left}, {calls}, {Mine.calls}"
+    return "" if search.lines else "nothing was noted"
+
+
+def warnings_name_the_users_line() -> str:
+    from headroom_train.account.search import Search
+
+    search = Search(0, lambda file: "/torch/" in file)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.tensor(torch.ones(1))
+        torch.ones(1).requires_grad_().mul(2).grad  # noqa: B018
+    search.ends()
+    return (
+        "" if said and all(w.filename == __file__ for w in said) else f"{[(w.filename, str(w.message)) for w in said]}"
+    )
+
+
+def hooks_of_the_script_are_not_called() -> str:
+    """A search calls neither what unpacks saved tensors nor what a checkpoint would compute again."""
+    calls = []
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    kept: list[Tensor] = []
+
+    def unpack(t: Tensor) -> Tensor:
+        calls.append("unpack")
+        return t
+
+    def computed(x: Tensor) -> Tensor:
+        calls.append("forward")
+        return net(x)
+
+    def work(step: int) -> None:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), unpack):
+            kept.append(net(torch.ones(4, 8)))
+        kept.append(torch.utils.checkpoint.checkpoint(computed, torch.ones(4, 8), use_reentrant=False))
+
+    of_tensors(work)
+    return "" if calls.count("unpack") == 0 and calls.count("forward") == len(kept) // 2 else f"{calls}"
+
+
+def an_error_of_ours_is_not_the_scripts() -> str:
+    """After an error in a look, the process is left alone, and nothing of ours stays."""
+    report = reports.Report()
+    kept = []
+    report.account._trigger.step = lambda steps: True  # type: ignore[union-attr, method-assign]
+    report.step()
+    begun = report.account._search is not None and torch._C._len_torch_function_stack() == 1
+    report.account._search.step = lambda *_: 1 / 0  # type: ignore[union-attr, method-assign, assignment]
+    for _ in range(3):
+        report.step()
+        kept.append(torch.ones(3))
+    left = torch._C._len_torch_function_stack()
+    off = report.account._trigger is None and report.account._search is None
+    return "" if begun and off and left == 0 and report.account.failed(9) is None else f"{begun}, {off}, {left}"
+
+
+def nothing_is_imported_before_memory_grows() -> str:
+    net = nn.Linear(8, 8)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(100):
+        net(torch.ones(4, 8)).sum().backward()
+        opt.step()
+    ours = [name for name in sys.modules if name.startswith("headroom_train.account.")]
+    steps = _torch._recorder.report.steps  # type: ignore[union-attr]
+    want = ["headroom_train.account.account", "headroom_train.account.trigger"]
+    return "" if sorted(ours) == want and steps == 100 else f"{ours}, {steps}"
+
+
+def a_figure_is_read_rarely() -> str:
+    """Reading takes at most one part in SHARE of the time, however short the steps are."""
+    trigger.SHARE, now, reads = 200, [0.0], []
+    trigger.time = SimpleNamespace(monotonic=lambda: now[0])  # type: ignore[assignment]
+
+    def read() -> int:
+        now[0] += 1e-5
+        reads.append(now[0])
+        return 1 << 30
+
+    trigger.resident = read
+    one = trigger.Trigger()
+    for step in range(10000):
+        now[0] += 1e-4
+        one.step(step)
+    share = len(reads) * 1e-5 / now[0]
+    return "" if 0.003 < share < 0.0051 else f"{share:.4f}"
+
+
+def what_rises_is_told_from_what_does_not() -> str:
+    mib = 1 << 20
+    n = range(60)
+    for name, held, want in (
+        ("a ramp", [i * mib for i in n], True),
+        ("a ramp with evaluations", [i * mib + (i % 10 == 9) * 900 * mib for i in n], True),
+        ("a ramp of stairs", [i // 8 * 8 * mib for i in n], True),
+        ("a ramp with noise", [i * mib + i * 7919 % 5 * mib for i in n], True),
+        ("nothing", [5 * mib for _ in n], False),
+        ("noise", [100 * mib + i * 7919 % 61 * mib for i in n], False),
+        ("what fills and stops", [min(i, 25) * mib for i in n], False),
+        ("a list that is emptied", [i % 20 * mib for i in n], False),
+        ("too little", [i * mib // 8 for i in n], False),
+        ("too little of much", [i * mib + (1 << 40) for i in n], False),
+        ("what falls", [(60 - i) * mib for i in n], False),
+        ("too few", [(i * 9 + 400) * mib for i in range(11)], False),
+        ("few, but steep", [(i * 50 + 400) * mib for i in range(6)], True),
+        ("fewer", [(i * 50 + 400) * mib for i in range(5)], False),
+    ):
+        if trigger.rises(held) != want:
+            return name
+    return ""
+
+
+def a_failure_is_explained_at_once() -> str:
+    """If memory runs out in the middle of a search, what is kept is found without a further step."""
+    net = nn.Linear(8, 8)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    kept: list[Tensor] = []
+    opt.step()  # the first one in this process, in which it begins anew
+    report.account._trigger.step = lambda steps: True
+    for _ in range(9):
+        kept.append(torch.ones(1000) + 1)
+        opt.step()
+    found = report.account.failed(9)
+    left = torch._C._len_torch_function_stack()
+    return (
+        "" if found is not None and found.name == "kept" and left == 0 and report.account.told is None else f"{found}"
+    )
+
+
+def a_forked_child_begins_anew() -> str:
+    """A child of a process in which a search is under way has nothing of that search."""
+    report = reports.Report()
+    report.account._trigger.step = lambda steps: True  # type: ignore[union-attr, method-assign]
+    report.step()
+    pid = os.fork()
+    if pid == 0:
+        report.step()
+        left = torch._C._len_torch_function_stack() + (report.account._search is not None)
+        os._exit(left)
+    _, status = os.waitpid(pid, 0)
+    left = torch._C._len_torch_function_stack()
+    return "" if status == 0 and left == 1 and report.account._search is not None else f"{status}, {left}"
+
+
+def a_graph_that_backward_has_freed_holds_nothing() -> str:
+    from headroom_train.account import graphs
+
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    loss = net(torch.ones(1000, 8)).square().mean()
+    before = graphs.saved(loss.grad_fn, (), False)
+    loss.backward()
+    after = graphs.saved(loss.grad_fn, (), False)
+    held = before.alive and before.tensors == 2 and before.bytes > 2 * 1000 * 8 * 4
+    return "" if held and not after.alive and after.tensors == 0 else f"{before}, {after}"
+
+
+class Watched(Tensor):
+    """A class of the script's that sees each function that is called on its tensors."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Watched.calls += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def classes_of_the_script_are_not_asked() -> str:
+    kept: list[Tensor] = []
+    mine = torch.ones(1000).as_subclass(Watched)
+    before = Watched.calls
+    found = of_tensors(lambda step: kept.append(torch.ones(1000) + step))
+    others: list[Tensor] = []
+    again = of_tensors(lambda step: others.append(torch.ones(1000).as_subclass(Watched)))
+    calls = Watched.calls - before
+    return "" if found and again and calls == 0 and type(mine) is Watched else f"{calls} calls, {found}, {again}"
+
+
+def a_failure_during_a_search_is_survived() -> str:
+    """A step that fails while lines are noted and looks are due is survived as any other."""
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    kept, active = [], False
+    for step in range(9):
+        active = active or step == 6 and report.account._search is not None
+        opt.zero_grad()
+        x = torch.randn(12, 6)
+        with Whole("aten.addmm.default", 12) if step == 6 else nullcontext():
+            out = net(x)
+            loss = (out * out.sum(1, keepdim=True)).mean()
+            loss.backward()
+        opt.step()
+        kept.append(x)
+        if step == 2:
+            report.account._trigger.step = lambda steps: True
+    how = [t.get("how", t.get("why")) for t in report.told]
+    return "" if active and len(how) == 1 and "pieces" in how[0] else f"{active}, {how}"
+
+
+def objects_of_the_script_are_not_asked() -> str:
+    """Objects that run code when they are compared, or asked for their class or an attribute, are not."""
+    calls = []
+
+    class Lazy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            calls.append("class")
+            return Lazy
+
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            raise AttributeError(name)
+
+        def __eq__(self, other: object) -> bool:
+            calls.append("eq")
+            return False
+
+        def __len__(self) -> int:
+            calls.append("len")
+            return 3
+
+        def __repr__(self) -> str:
+            calls.append("repr")
+            return ""
+
+        __hash__ = object.__hash__
+
+    def remember(t: Tensor, lazy: Any = Lazy(), into: list = []) -> None:  # noqa: B006, B008
+        one = Lazy()
+        vars(one)["t"] = t
+        into.append({Lazy(): one})
+
+    found = of_tensors(lambda step: remember(torch.ones(1000) + step))
+    return "" if found and found[0].name == "into" and not calls else f"{calls}, {found}"
+
+
+def an_edited_script_is_not_read() -> str:
+    from headroom_train.account.source import source
+
+    file = Path(tempfile.mkdtemp()) / "train.py"
+    file.write_text("seen.append(x)")
+    edited = source(str(file))
+    source.cache_clear()
+    os.utime(file, (0, 0))
+    return "" if edited is None and source(str(file)) is not None else f"{edited}"
+
+
+CHECKS = (
+    objects_of_the_script_are_not_asked,
+    an_edited_script_is_not_read,
+    classes_of_the_script_are_not_asked,
+    a_failure_during_a_search_is_survived,
+    a_forked_child_begins_anew,
+    a_graph_that_backward_has_freed_holds_nothing,
+    nothing_is_held_after_a_search,
+    the_collector_is_left_alone,
+    the_users_modes_are_left_alone,
+    warnings_name_the_users_line,
+    hooks_of_the_script_are_not_called,
+    an_error_of_ours_is_not_the_scripts,
+    nothing_is_imported_before_memory_grows,
+    a_figure_is_read_rarely,
+    what_rises_is_told_from_what_does_not,
+    a_failure_is_explained_at_once,
+)
+
+
+def main() -> int:
+    names = sys.argv[1:] or [*LEAKS, *CLEAN]
+    torch.set_num_threads(1)
+    failed = 0 if sys.argv[1:] else checked(CHECKS, 2)
+    for name, got in forked(ran, names, 2, seconds=180):
+        said, steps, _ = (got.why, 0, 0) if isinstance(got, Died) else got
+        failed += bool(said)
+        print(f"{'FAILED' if said else 'ok':6} {name} ({steps} steps){': ' if said else ''}{said}", flush=True)
+    print(f"{len(LEAKS)} leaks, {len(CLEAN)} clean loops, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
