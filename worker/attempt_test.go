@@ -41,7 +41,7 @@ func TestFailureSurvived(t *testing.T) {
 	c.send(oom(7, 40, 40, `,"step":3`))
 	c.send(oom(8, 40, 20, ""))
 	c.send(`{"type":"survived","way":"pieces","rows":40,"pieces":4}`)
-	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"limit":10,"seconds":3,"allocated":5,"forward":11,"backward":6,"host":7,"lost":1.5}`)
+	c.send(`{"type":"step","step":3,"rows":40,"pieces":4,"limit":10,"seconds":3,"allocated":5,"forward":11,"backward":6,"spilled":7,"lost":1.5}`)
 	for step, cut := range [][2]int{{40, 4}, {7, 1}, {40, 4}, {40, 3}, {40, 1}, {40, 1}, {40, 3}, {0, 5}} {
 		c.send(fmt.Sprintf(`{"type":"step","step":%d,"rows":%d,"pieces":%d}`, 4+step, cut[0], cut[1]))
 	}

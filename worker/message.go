@@ -54,7 +54,7 @@ type message struct {
 	Peak      memory.Bytes `json:"peak"`
 	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward pass
 	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward pass
-	Host      memory.Bytes `json:"host"`     // of the host's memory that the step used in place of the GPU's
+	Spilled   memory.Bytes `json:"spilled"`  // of the host's memory that the step used in place of the GPU's
 	Lost      float64      `json:"lost"`     // seconds that the process's steps have taken longer for that so far
 
 	// check

@@ -214,7 +214,7 @@ func (t *talk) step(m message) {
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
 	seconds, due := t.pace.due(now, m.Step)
-	made := runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats(), Forward: m.Forward, Backward: m.Backward, Host: m.Host, Lost: m.Lost}
+	made := runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats(), Forward: m.Forward, Backward: m.Backward, Host: m.Spilled, Lost: m.Lost}
 	t.last = made
 	if t.newest = &made; due {
 		t.write()

@@ -16,14 +16,23 @@ class Leak(NamedTuple):
 
 
 LEAKS = {
-    "inputs in a list": Leak("collected", "seen", "empty `seen`", '''
+    "inputs in a list": Leak(
+        "collected",
+        "seen",
+        "empty `seen`",
+        """
         seen = []
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
             seen.append(x) #kept
-    '''),
-    "inputs in an attribute": Leak("collected", "self.history", "empty `self.history`", '''
+    """,
+    ),
+    "inputs in an attribute": Leak(
+        "collected",
+        "self.history",
+        "empty `self.history`",
+        """
         class Trainer:
             def __init__(self):
                 self.history = []
@@ -36,8 +45,13 @@ LEAKS = {
                 x = torch.randn(1024, 256) #made
                 trainer.step(x)
         main()
-    '''),
-    "results in a dict": Leak("collected", "results", "empty `results`", '''
+    """,
+    ),
+    "results in a dict": Leak(
+        "collected",
+        "results",
+        "empty `results`",
+        """
         results = {}
         wide = nn.Linear(256, 256)
         def main():
@@ -47,8 +61,13 @@ LEAKS = {
                 y = wide(x) #made
                 results[f"step {step}"] = y.detach() #kept
         main()
-    '''),
-    "results in a class attribute": Leak("collected", "Trainer.losses", "empty `Trainer.losses`", '''
+    """,
+    ),
+    "results in a class attribute": Leak(
+        "collected",
+        "Trainer.losses",
+        "empty `Trainer.losses`",
+        """
         class Trainer:
             losses = []
         wide = nn.Linear(256, 256)
@@ -59,8 +78,13 @@ LEAKS = {
                 with torch.no_grad():
                     Trainer.losses.append(wide(x)) #kept #made
         main()
-    '''),
-    "results in a dict of lists": Leak("collected", "logs['out']", "empty `logs['out']`", '''
+    """,
+    ),
+    "results in a dict of lists": Leak(
+        "collected",
+        "logs['out']",
+        "empty `logs['out']`",
+        """
         def main():
             logs = {"out": [], "step": []}
             for step in range(100):
@@ -70,16 +94,26 @@ LEAKS = {
                 logs['out'].append(out) #kept
                 logs['step'].append(step)
         main()
-    '''),
-    "losses with graphs in a list": Leak("collected", "losses", "write `losses.append(loss.item())`", '''
+    """,
+    ),
+    "losses with graphs in a list": Leak(
+        "collected",
+        "losses",
+        "write `losses.append(loss.item())`",
+        """
         losses = []
         for step in range(100):
             x = batch()
             train(x)
             loss = net(x).sigmoid().mean() #made
             losses.append(loss) #kept
-    '''),
-    "losses with graphs in a dict": Leak("collected", "history", "write `history[step] = loss.item()`", '''
+    """,
+    ),
+    "losses with graphs in a dict": Leak(
+        "collected",
+        "history",
+        "write `history[step] = loss.item()`",
+        """
         def main():
             history = {}
             for step in range(100):
@@ -88,31 +122,51 @@ LEAKS = {
                 loss = net(x).square().mean() #made
                 history[step] = loss #kept
         main()
-    '''),
-    "outputs with graphs": Leak("collected", "outs", "write `outs.append(out.detach())`", '''
+    """,
+    ),
+    "outputs with graphs": Leak(
+        "collected",
+        "outs",
+        "write `outs.append(out.detach())`",
+        """
         outs = []
         for step in range(100):
             x = batch()
             train(x)
             out = net(x) #made
             outs.append(out) #kept
-    '''),
-    "a list that is made anew": Leak("collected", "seen", "empty `seen`", '''
+    """,
+    ),
+    "a list that is made anew": Leak(
+        "collected",
+        "seen",
+        "empty `seen`",
+        """
         seen = []
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
             seen = seen + [x] #kept
-    '''),
-    "a default argument": Leak("collected", "seen", "empty `seen`", '''
+    """,
+    ),
+    "a default argument": Leak(
+        "collected",
+        "seen",
+        "empty `seen`",
+        """
         def remember(x, seen=[]):
             seen.append(x) #kept
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
             remember(x)
-    '''),
-    "a dict of lists that is made when needed": Leak("collected", "logs.setdefault('y', [])", "write `logs.setdefault('y', []).append(y.item())`", '''
+    """,
+    ),
+    "a dict of lists that is made when needed": Leak(
+        "collected",
+        "logs.setdefault('y', [])",
+        "write `logs.setdefault('y', []).append(y.item())`",
+        """
         def main():
             logs = {}
             for step in range(100):
@@ -121,8 +175,13 @@ LEAKS = {
                 y = net(x).sigmoid().mean() #made
                 logs.setdefault("y", []).append(y) #kept
         main()
-    '''),
-    "a list that a function is given": Leak("collected", "seen", "empty `seen`", '''
+    """,
+    ),
+    "a list that a function is given": Leak(
+        "collected",
+        "seen",
+        "empty `seen`",
+        """
         def remember(into, x):
             into.append(x)
         def main():
@@ -132,8 +191,13 @@ LEAKS = {
                 train(x)
                 remember(seen, x) #kept
         main()
-    '''),
-    "a list that is set in fit": Leak("collected", "self.seen", "empty `self.seen`", '''
+    """,
+    ),
+    "a list that is set in fit": Leak(
+        "collected",
+        "self.seen",
+        "empty `self.seen`",
+        """
         class Trainer:
             def fit(self):
                 self.seen = []
@@ -142,30 +206,50 @@ LEAKS = {
                     train(x)
                     self.seen.append(x) #kept
         Trainer().fit()
-    '''),
-    "hooks that are never removed": Leak("hook", "wide.register_forward_hook", "handle.remove()", '''
+    """,
+    ),
+    "hooks that are never removed": Leak(
+        "hook",
+        "wide.register_forward_hook",
+        "handle.remove()",
+        """
         wide = nn.Linear(256, 256)
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
             wide.register_forward_hook(lambda m, a, out, x=x: None) #kept
-    '''),
-    "a queue": Leak("collected", "q", "empty `q`", '''
+    """,
+    ),
+    "a queue": Leak(
+        "collected",
+        "q",
+        "empty `q`",
+        """
         import queue
         q = queue.Queue()
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
             q.put(x) #kept
-    '''),
-    "a tensor that grows": Leak("collected", "everything", "empty `everything`", '''
+    """,
+    ),
+    "a tensor that grows": Leak(
+        "collected",
+        "everything",
+        "empty `everything`",
+        """
         everything = torch.zeros(0, 256)
         for step in range(100):
             x = torch.randn(1024, 256)
             train(x)
             everything = torch.cat([everything, x]) #kept
-    '''),
-    "named tuples": Leak("collected", "self.memory", "empty `", '''
+    """,
+    ),
+    "named tuples": Leak(
+        "collected",
+        "self.memory",
+        "empty `",
+        """
         T = collections.namedtuple("T", "s a")
         class Agent:
             def __init__(self): self.memory = []
@@ -175,22 +259,37 @@ LEAKS = {
             x = torch.randn(1024, 256) #made
             train(x)
             agent.remember(x, step)
-    '''),
-    "a set": Leak("collected", "seen", "empty `", '''
+    """,
+    ),
+    "a set": Leak(
+        "collected",
+        "seen",
+        "empty `",
+        """
         seen = set()
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
             seen.add(x) #kept
-    '''),
-    "a list that is added to": Leak("collected", "seen", "empty `", '''
+    """,
+    ),
+    "a list that is added to": Leak(
+        "collected",
+        "seen",
+        "empty `",
+        """
         seen = []
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
             seen += [x] #kept
-    '''),
-    "objects": Leak("collected", "self.log", "empty `", '''
+    """,
+    ),
+    "objects": Leak(
+        "collected",
+        "self.log",
+        "empty `",
+        """
         import dataclasses
         @dataclasses.dataclass
         class Rec:
@@ -206,8 +305,13 @@ LEAKS = {
             x = torch.randn(1024, 256) #made
             train(x)
             r.add(step, x)
-    '''),
-    "what a model remembers": Leak("collected", "self.features", "empty `", '''
+    """,
+    ),
+    "what a model remembers": Leak(
+        "collected",
+        "self.features",
+        "empty `",
+        """
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -222,8 +326,13 @@ LEAKS = {
             o.zero_grad()
             m(torch.randn(1024, 256)).square().mean().backward()
             o.step()
-    '''),
-    "a defaultdict": Leak("collected", "metrics['out']", "empty `", '''
+    """,
+    ),
+    "a defaultdict": Leak(
+        "collected",
+        "metrics['out']",
+        "empty `",
+        """
         metrics = collections.defaultdict(list)
         def main():
             for step in range(100):
@@ -231,8 +340,13 @@ LEAKS = {
                 train(x)
                 metrics['out'].append(x) #kept
         main()
-    '''),
-    "a sum in a dict": Leak("sum", "stats['loss']", ".item()", '''
+    """,
+    ),
+    "a sum in a dict": Leak(
+        "sum",
+        "stats['loss']",
+        ".item()",
+        """
         stats = {"loss": 0.0}
         def main():
             for step in range(100):
@@ -241,8 +355,13 @@ LEAKS = {
                 loss = net(x).square().mean() #made
                 stats['loss'] += loss #kept
         main()
-    '''),
-    "a hidden state of two in an attribute": Leak("hidden-state", "self.hidden", "detach", '''
+    """,
+    ),
+    "a hidden state of two in an attribute": Leak(
+        "hidden-state",
+        "self.hidden",
+        "detach",
+        """
         class M(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -255,24 +374,39 @@ LEAKS = {
         for step in range(100):
             train(torch.randn(64, 256))
             m(torch.randn(32, 8, 256))
-    '''),
-    "weights by epoch": Leak("models", "checkpoints", "torch.save", '''
+    """,
+    ),
+    "weights by epoch": Leak(
+        "models",
+        "checkpoints",
+        "torch.save",
+        """
         checkpoints = {}
         big = nn.Linear(256, 512)
         for epoch in range(60):
             for step in range(2):
                 train(torch.randn(64, 256))
             checkpoints[f"epoch{epoch}"] = {k: v.detach().cpu().clone() for k, v in big.state_dict().items()} #kept
-    '''),
-    "a hook that is a lambda": Leak("hook", "acts", "handle.remove()", '''
+    """,
+    ),
+    "a hook that is a lambda": Leak(
+        "hook",
+        "acts",
+        "handle.remove()",
+        """
         acts = []
         wide = nn.Linear(256, 256)
         wide.register_forward_hook(lambda m, i, o: acts.append(o.detach())) #kept
         for step in range(100):
             x = torch.randn(1024, 256)
             train(x); wide(x)
-    '''),
-    "a hook that is a method": Leak("hook", "self.store", "handle.remove()", '''
+    """,
+    ),
+    "a hook that is a method": Leak(
+        "hook",
+        "self.store",
+        "handle.remove()",
+        """
         class Probe:
             def __init__(self, module):
                 self.store = {}
@@ -286,8 +420,13 @@ LEAKS = {
         for step in range(100):
             x = torch.randn(1024, 256)
             train(x); wide(x)
-    '''),
-    "what sys.exc_info returns": Leak("traceback", "infos", "str(", '''
+    """,
+    ),
+    "what sys.exc_info returns": Leak(
+        "traceback",
+        "infos",
+        "str(",
+        """
         import sys
         infos = []
         for step in range(100):
@@ -299,8 +438,13 @@ LEAKS = {
                 work()
             except RuntimeError:
                 infos.append(sys.exc_info()) #kept
-    '''),
-    "functions with default arguments": Leak("closure", "fns", "numbers", '''
+    """,
+    ),
+    "functions with default arguments": Leak(
+        "closure",
+        "fns",
+        "numbers",
+        """
         fns = []
         def main():
             for step in range(100):
@@ -310,8 +454,13 @@ LEAKS = {
                     return batch.sum()
                 fns.append(later) #kept
         main()
-    '''),
-    "arrays in tuples": Leak("numpy", "rows", "empty `", '''
+    """,
+    ),
+    "arrays in tuples": Leak(
+        "numpy",
+        "rows",
+        "empty `",
+        """
         rows = []
         wide = nn.Linear(256, 256)
         def main():
@@ -320,8 +469,13 @@ LEAKS = {
                 train(x)
                 rows.append((step, wide(x).detach().cpu().numpy().copy())) #kept
         main()
-    '''),
-    "a method with lru_cache": Leak("cache", "feats", "maxsize=N", '''
+    """,
+    ),
+    "a method with lru_cache": Leak(
+        "cache",
+        "feats",
+        "maxsize=N",
+        """
         class D:
             @functools.lru_cache(None) #kept
             def feats(self, k):
@@ -329,8 +483,13 @@ LEAKS = {
         d = D()
         for step in range(200):
             train(d.feats(step))
-    '''),
-    "losses of a deep model": Leak("collected", "losses", "losses.append(loss.item())", '''
+    """,
+    ),
+    "losses of a deep model": Leak(
+        "collected",
+        "losses",
+        "losses.append(loss.item())",
+        """
         deep = nn.Sequential(*[m for _ in range(60) for m in (nn.Linear(16, 16), nn.Tanh(), nn.LayerNorm(16))])
         o = torch.optim.SGD(deep.parameters(), 1e-3)
         losses = []
@@ -340,8 +499,13 @@ LEAKS = {
             loss.backward()
             o.step()
             losses.append(loss) #kept
-    '''),
-    "a sum of losses of a deep model": Leak("sum", "total", "total += loss.item()", '''
+    """,
+    ),
+    "a sum of losses of a deep model": Leak(
+        "sum",
+        "total",
+        "total += loss.item()",
+        """
         deep = nn.Sequential(*[m for _ in range(60) for m in (nn.Linear(16, 16), nn.Tanh(), nn.LayerNorm(16))])
         o = torch.optim.SGD(deep.parameters(), 1e-3)
         total = 0
@@ -351,8 +515,13 @@ LEAKS = {
             loss.backward()
             o.step()
             total += loss #kept
-    '''),
-    "a list of another module": Leak("collected", "store.items", "empty `", '''
+    """,
+    ),
+    "a list of another module": Leak(
+        "collected",
+        "store.items",
+        "empty `",
+        """
         import types, sys, tempfile, os
         d = tempfile.mkdtemp(); open(os.path.join(d, "storemod.py"), "w").write("items = []\\n"); os.utime(os.path.join(d, "storemod.py"), (0, 0))
         sys.path.insert(0, d)
@@ -363,16 +532,26 @@ LEAKS = {
                 train(x)
                 store.items.append(x) #kept
         main()
-    '''),
-    "a default argument by name": Leak("collected", "seen", "empty `seen`", '''
+    """,
+    ),
+    "a default argument by name": Leak(
+        "collected",
+        "seen",
+        "empty `seen`",
+        """
         def remember(x, *, other=1, seen={}):
             seen[len(seen)] = x #kept
         for step in range(100):
             x = torch.randn(1024, 256) #made
             train(x)
             remember(x)
-    '''),
-    "a deque without a limit": Leak("collected", "buffer", "fixed number", '''
+    """,
+    ),
+    "a deque without a limit": Leak(
+        "collected",
+        "buffer",
+        "fixed number",
+        """
         buffer = collections.deque()
         def main():
             for step in range(100):
@@ -380,8 +559,13 @@ LEAKS = {
                 train(x)
                 buffer.append({"x": x, "step": step}) #kept
         main()
-    '''),
-    "slots": Leak("collected", "self.items", "empty `self.items`", '''
+    """,
+    ),
+    "slots": Leak(
+        "collected",
+        "self.items",
+        "empty `self.items`",
+        """
         class Meter:
             __slots__ = ("items",)
             def __init__(self):
@@ -393,16 +577,26 @@ LEAKS = {
             x = torch.randn(1024, 256) #made
             train(x)
             meter.update(x)
-    '''),
-    "a sum": Leak("sum", "total", "write `total += loss.item()`", '''
+    """,
+    ),
+    "a sum": Leak(
+        "sum",
+        "total",
+        "write `total += loss.item()`",
+        """
         total = 0.0
         for step in range(100):
             x = batch()
             train(x)
             loss = net(x).square().mean() #made
             total += loss #kept
-    '''),
-    "a sum in an attribute": Leak("sum", "self.total", "write `self.total = self.total + loss.item()`", '''
+    """,
+    ),
+    "a sum in an attribute": Leak(
+        "sum",
+        "self.total",
+        "write `self.total = self.total + loss.item()`",
+        """
         class Meter:
             def __init__(self):
                 self.total = 0
@@ -415,8 +609,13 @@ LEAKS = {
                 train(x)
                 meter.update(net(x).square().mean())
         main()
-    '''),
-    "retain_graph": Leak("retained-graph", "losses", "leave out `retain_graph=True`", '''
+    """,
+    ),
+    "retain_graph": Leak(
+        "retained-graph",
+        "losses",
+        "leave out `retain_graph=True`",
+        """
         losses = []
         for step in range(100):
             opt.zero_grad()
@@ -425,8 +624,13 @@ LEAKS = {
             loss.backward(retain_graph=True)
             opt.step()
             losses.append(loss) #kept
-    '''),
-    "retain_graph of outputs": Leak("retained-graph", "self.outs", "write `self.outs.append(out.detach())`", '''
+    """,
+    ),
+    "retain_graph of outputs": Leak(
+        "retained-graph",
+        "self.outs",
+        "write `self.outs.append(out.detach())`",
+        """
         class Trainer:
             outs: list
             def run(self):
@@ -438,16 +642,26 @@ LEAKS = {
                     opt.step()
                     self.outs.append(out) #kept
         Trainer().run()
-    '''),
-    "a hidden state": Leak("hidden-state", "h", "write `h = h.detach()`", '''
+    """,
+    ),
+    "a hidden state": Leak(
+        "hidden-state",
+        "h",
+        "write `h = h.detach()`",
+        """
         cell = nn.RNNCell(256, 256)
         h = torch.zeros(512, 256)
         for step in range(100):
             x = batch(512)
             train(x)
             h = cell(x, h) #kept
-    '''),
-    "a hidden state of two": Leak("hidden-state", "state", "tuple(s.detach() for s in state)", '''
+    """,
+    ),
+    "a hidden state of two": Leak(
+        "hidden-state",
+        "state",
+        "tuple(s.detach() for s in state)",
+        """
         cell = nn.LSTMCell(256, 128)
         def main():
             state = (torch.zeros(256, 128), torch.zeros(256, 128))
@@ -456,8 +670,13 @@ LEAKS = {
                 train(x)
                 state = cell(x, state) #kept
         main()
-    '''),
-    "a hidden state in an attribute": Leak("hidden-state", "self.h", "write `self.h = self.h.detach()`", '''
+    """,
+    ),
+    "a hidden state in an attribute": Leak(
+        "hidden-state",
+        "self.h",
+        "write `self.h = self.h.detach()`",
+        """
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -471,8 +690,13 @@ LEAKS = {
             x = batch(256)
             train(x)
             model(x)
-    '''),
-    "an evaluation": Leak("evaluation", "outs", "`with torch.no_grad():`", '''
+    """,
+    ),
+    "an evaluation": Leak(
+        "evaluation",
+        "outs",
+        "`with torch.no_grad():`",
+        """
         outs = []
         def evaluate():
             net.eval()
@@ -483,8 +707,13 @@ LEAKS = {
             train(batch())
             if step % 2 == 0:
                 evaluate()
-    '''),
-    "an evaluation every few steps": Leak("evaluation", "self.scores", "`with torch.no_grad():`", '''
+    """,
+    ),
+    "an evaluation every few steps": Leak(
+        "evaluation",
+        "self.scores",
+        "`with torch.no_grad():`",
+        """
         class Trainer:
             def __init__(self):
                 self.scores = {}
@@ -497,16 +726,26 @@ LEAKS = {
                     if step % 5 == 0:
                         self.validate(step)
         Trainer().fit()
-    '''),
-    "copies with graphs": Leak("moved", "outs", "write `outs.append(out.detach().clone())`", '''
+    """,
+    ),
+    "copies with graphs": Leak(
+        "moved",
+        "outs",
+        "write `outs.append(out.detach().clone())`",
+        """
         outs = []
         for step in range(100):
             x = batch()
             train(x)
             out = net(x)
             outs.append(out.clone()) #kept #made
-    '''),
-    "copies with graphs in a dict": Leak("moved", "kept", "write `kept[step] = out.detach()", '''
+    """,
+    ),
+    "copies with graphs in a dict": Leak(
+        "moved",
+        "kept",
+        "write `kept[step] = out.detach()",
+        """
         def main():
             kept = dict()
             for step in range(100):
@@ -515,8 +754,13 @@ LEAKS = {
                 out = net(x)
                 kept[step] = out.to(torch.float64) #kept #made
         main()
-    '''),
-    "a cache": Leak("cache", "cache", "`cache.clear()`", '''
+    """,
+    ),
+    "a cache": Leak(
+        "cache",
+        "cache",
+        "`cache.clear()`",
+        """
         cache = {}
         def features(key):
             if key not in cache:
@@ -524,15 +768,25 @@ LEAKS = {
             return cache[key]
         for step in range(200):
             train(features(step))
-    '''),
-    "lru_cache": Leak("cache", "features", "`@lru_cache(maxsize=N)`", '''
+    """,
+    ),
+    "lru_cache": Leak(
+        "cache",
+        "features",
+        "`@lru_cache(maxsize=N)`",
+        """
         @functools.lru_cache(maxsize=None) #kept
         def features(key):
             return torch.randn(1024, 256) #made
         for step in range(200):
             train(features(step))
-    '''),
-    "a data set that caches": Leak("cache", "self.cache", "`self.cache.clear()`", '''
+    """,
+    ),
+    "a data set that caches": Leak(
+        "cache",
+        "self.cache",
+        "`self.cache.clear()`",
+        """
         class Data(torch.utils.data.Dataset):
             def __init__(self):
                 self.cache = {}
@@ -548,8 +802,13 @@ LEAKS = {
             train(x.flatten(0, 1))
             if step == 200:
                 break
-    '''),
-    "models of folds": Leak("models", "models", "torch.save", '''
+    """,
+    ),
+    "models of folds": Leak(
+        "models",
+        "models",
+        "torch.save",
+        """
         models = []
         def main():
             for fold in range(40):
@@ -561,8 +820,13 @@ LEAKS = {
                     mine.step()
                 models.append(model) #kept
         main()
-    '''),
-    "optimizers of folds": Leak("models", "self.folds", "torch.save", '''
+    """,
+    ),
+    "optimizers of folds": Leak(
+        "models",
+        "self.folds",
+        "torch.save",
+        """
         class Search:
             def __init__(self):
                 self.folds = {}
@@ -576,15 +840,25 @@ LEAKS = {
                         mine.step()
                     self.folds[fold] = (model, mine) #kept
         Search().run()
-    '''),
-    "copies of the weights": Leak("models", "snapshots", "torch.save", '''
+    """,
+    ),
+    "copies of the weights": Leak(
+        "models",
+        "snapshots",
+        "torch.save",
+        """
         big = nn.Linear(256, 1024)
         snapshots = []
         for step in range(100):
             train(batch(64))
             snapshots.append({k: v.clone() for k, v in big.state_dict().items()}) #kept
-    '''),
-    "deep copies of the weights": Leak("models", "history", "torch.save", '''
+    """,
+    ),
+    "deep copies of the weights": Leak(
+        "models",
+        "history",
+        "torch.save",
+        """
         big = nn.Linear(256, 1024)
         def main():
             history = {}
@@ -592,8 +866,13 @@ LEAKS = {
                 train(batch(64))
                 history[step] = copy.deepcopy(big.state_dict()) #kept
         main()
-    '''),
-    "a hook": Leak("hook", "acts", "handle.remove()", '''
+    """,
+    ),
+    "a hook": Leak(
+        "hook",
+        "acts",
+        "handle.remove()",
+        """
         wide = nn.Linear(256, 256)
         acts = []
         def hook(module, args, out):
@@ -603,8 +882,13 @@ LEAKS = {
             x = batch()
             train(x)
             wide(x)
-    '''),
-    "a hook of a function": Leak("hook", "acts[name]", "handle.remove()", '''
+    """,
+    ),
+    "a hook of a function": Leak(
+        "hook",
+        "acts[name]",
+        "handle.remove()",
+        """
         wide = nn.Linear(256, 256)
         acts = collections.defaultdict(list)
         def keep(name):
@@ -616,16 +900,26 @@ LEAKS = {
             x = batch()
             train(x)
             wide(x)
-    '''),
-    "gradients with graphs": Leak("gradients", "critic", "leave out `create_graph=True`", '''
+    """,
+    ),
+    "gradients with graphs": Leak(
+        "gradients",
+        "critic",
+        "leave out `create_graph=True`",
+        """
         critic = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1))
         second = torch.optim.SGD(critic.parameters(), lr=1e-4)
         for step in range(100):
             x = batch()
             train(x)
             critic(x).square().mean().backward(create_graph=True) #kept
-    '''),
-    "gradients with graphs in a function": Leak("gradients", "critic", "zero_grad()", '''
+    """,
+    ),
+    "gradients with graphs in a function": Leak(
+        "gradients",
+        "critic",
+        "zero_grad()",
+        """
         critic = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1))
         def regularise(x):
             penalty = critic(x).pow(3).mean()
@@ -636,8 +930,13 @@ LEAKS = {
                 train(x)
                 regularise(x)
         main()
-    '''),
-    "exceptions": Leak("traceback", "errors", "write `errors.append(str(e))`", '''
+    """,
+    ),
+    "exceptions": Leak(
+        "traceback",
+        "errors",
+        "write `errors.append(str(e))`",
+        """
         errors = []
         def work(x):
             y = torch.randn(1024, 256) #made
@@ -648,8 +947,13 @@ LEAKS = {
                 work(1)
             except ValueError as e:
                 errors.append(e) #kept
-    '''),
-    "exceptions in a dict": Leak("traceback", "self.failed", "write `self.failed[step] = str(error)`", '''
+    """,
+    ),
+    "exceptions in a dict": Leak(
+        "traceback",
+        "self.failed",
+        "write `self.failed[step] = str(error)`",
+        """
         class Trainer:
             def __init__(self):
                 self.failed = {}
@@ -663,8 +967,13 @@ LEAKS = {
         trainer = Trainer()
         for step in range(100):
             trainer.attempt(step)
-    '''),
-    "generators": Leak("generator", "streams", "`close()`", '''
+    """,
+    ),
+    "generators": Leak(
+        "generator",
+        "streams",
+        "`close()`",
+        """
         streams = []
         def stream():
             x = torch.randn(1024, 256) #made
@@ -674,8 +983,13 @@ LEAKS = {
             s = stream()
             train(next(s))
             streams.append(s) #kept
-    '''),
-    "generators in an attribute": Leak("generator", "self.open", "`close()`", '''
+    """,
+    ),
+    "generators in an attribute": Leak(
+        "generator",
+        "self.open",
+        "`close()`",
+        """
         class Loader:
             def __init__(self):
                 self.open = []
@@ -692,8 +1006,13 @@ LEAKS = {
             for step in range(100):
                 train(loader.first())
         main()
-    '''),
-    "closures": Leak("closure", "callbacks", "numbers", '''
+    """,
+    ),
+    "closures": Leak(
+        "closure",
+        "callbacks",
+        "numbers",
+        """
         callbacks = []
         def report(x):
             return lambda: float(x.mean())
@@ -701,8 +1020,13 @@ LEAKS = {
             x = torch.randn(1024, 256) #made
             train(x)
             callbacks.append(report(x)) #kept
-    '''),
-    "partial functions": Leak("closure", "self.later", "numbers", '''
+    """,
+    ),
+    "partial functions": Leak(
+        "closure",
+        "self.later",
+        "numbers",
+        """
         class Trainer:
             def __init__(self):
                 self.later = collections.deque()
@@ -713,16 +1037,26 @@ LEAKS = {
         trainer = Trainer()
         for step in range(100):
             trainer.step()
-    '''),
-    "arrays": Leak("numpy", "preds", "empty `preds`", '''
+    """,
+    ),
+    "arrays": Leak(
+        "numpy",
+        "preds",
+        "empty `preds`",
+        """
         wide = nn.Linear(256, 256)
         preds = []
         for step in range(100):
             x = batch()
             train(x)
             preds.append(wide(x).detach().numpy()) #kept
-    '''),
-    "arrays in a dict of an object": Leak("numpy", "self.features", "empty `self.features`", '''
+    """,
+    ),
+    "arrays in a dict of an object": Leak(
+        "numpy",
+        "self.features",
+        "empty `self.features`",
+        """
         class Store:
             def __init__(self):
                 self.features = {}
@@ -733,37 +1067,38 @@ LEAKS = {
             x = batch()
             train(x)
             store.put(step, x)
-    '''),
+    """,
+    ),
 }
 
 CLEAN = {
-    "plain": '''
+    "plain": """
         for step in range(100):
             train(batch())
-    ''',
-    "adam": '''
+    """,
+    "adam": """
         opt = torch.optim.Adam(net.parameters())
         for step in range(100):
             train(batch())
-    ''',
-    "losses as numbers": '''
+    """,
+    "losses as numbers": """
         losses = []
         for step in range(150):
             losses.append(train(batch()).item())
-    ''',
-    "losses that were backpropagated": '''
+    """,
+    "losses that were backpropagated": """
         losses = []
         for step in range(150):
             losses.append(train(batch()))
-    ''',
-    "a bounded deque": '''
+    """,
+    "a bounded deque": """
         seen = collections.deque(maxlen=60)
         for step in range(150):
             x = batch()
             train(x)
             seen.append(x)
-    ''',
-    "a bounded deque in an object": '''
+    """,
+    "a bounded deque in an object": """
         class Buffer:
             def __init__(self):
                 self.items = collections.deque(maxlen=80)
@@ -772,16 +1107,16 @@ CLEAN = {
             x = batch()
             train(x)
             buffer.items.append((x, step))
-    ''',
-    "a cache that fills": '''
+    """,
+    "a cache that fills": """
         cache = {}
         for step in range(200):
             key = step % 60
             if key not in cache:
                 cache[key] = batch()
             train(cache[key])
-    ''',
-    "a cache that fills at random": '''
+    """,
+    "a cache that fills at random": """
         import random
         random.seed(0)
         cache = {}
@@ -793,25 +1128,25 @@ CLEAN = {
                 return cache[i]
         for step in range(200):
             train(get(random.randrange(60)))
-    ''',
-    "a bounded lru_cache": '''
+    """,
+    "a bounded lru_cache": """
         @functools.lru_cache(maxsize=70)
         def features(i):
             return batch()
         for step in range(150):
             train(features(step))
-    ''',
-    "a growing batch": '''
+    """,
+    "a growing batch": """
         for step in range(150):
             train(batch(256 + 64 * step))
-    ''',
-    "batches of any length": '''
+    """,
+    "batches of any length": """
         import random
         random.seed(0)
         for step in range(150):
             train(batch(random.randrange(64, 4096)))
-    ''',
-    "evaluation every few steps": '''
+    """,
+    "evaluation every few steps": """
         def evaluate():
             net.eval()
             outs = []
@@ -825,16 +1160,16 @@ CLEAN = {
             train(batch())
             if step % 10 == 9:
                 evaluate()
-    ''',
-    "an average of the weights": '''
+    """,
+    "an average of the weights": """
         ema = copy.deepcopy(net)
         for step in range(100):
             train(batch())
             with torch.no_grad():
                 for a, b in zip(ema.parameters(), net.parameters()):
                     a.lerp_(b, 0.01)
-    ''',
-    "a replay buffer of fixed size": '''
+    """,
+    "a replay buffer of fixed size": """
         import random
         buffer = []
         for step in range(200):
@@ -844,8 +1179,8 @@ CLEAN = {
             else:
                 buffer[step % 80] = x
             train(random.choice(buffer))
-    ''',
-    "a replay buffer that drops the oldest": '''
+    """,
+    "a replay buffer that drops the oldest": """
         class Replay:
             def __init__(self, size):
                 self.size, self.items = size, []
@@ -858,15 +1193,15 @@ CLEAN = {
             x = batch()
             replay.push(x)
             train(x)
-    ''',
-    "a preallocated buffer": '''
+    """,
+    "a preallocated buffer": """
         buffer = torch.zeros(100, 1024, 256)
         for step in range(150):
             x = batch()
             buffer[step % 100] = x
             train(x)
-    ''',
-    "lists of an epoch": '''
+    """,
+    "lists of an epoch": """
         def epoch():
             outs = []
             for step in range(60):
@@ -876,8 +1211,8 @@ CLEAN = {
             return torch.stack([o.mean() for o in outs]).mean().item()
         for i in range(3):
             epoch()
-    ''',
-    "lists that are emptied": '''
+    """,
+    "lists that are emptied": """
         class Trainer:
             def __init__(self):
                 self.outs = []
@@ -891,38 +1226,38 @@ CLEAN = {
             for step in range(60):
                 trainer.step(batch())
             trainer.epoch_ends()
-    ''',
-    "lists that are made in each epoch": '''
+    """,
+    "lists that are made in each epoch": """
         for epoch in range(3):
             outs = []
             for step in range(60):
                 x = batch()
                 train(x)
                 outs.append(x)
-    ''',
-    "accumulation": '''
+    """,
+    "accumulation": """
         for step in range(100):
             opt.zero_grad()
             for i in range(4):
                 (net(batch()).square().mean() / 4).backward()
             opt.step()
-    ''',
-    "a hidden state that is detached": '''
+    """,
+    "a hidden state that is detached": """
         cell = nn.RNNCell(256, 256)
         h = torch.zeros(512, 256)
         for step in range(100):
             x = batch(512)
             h = cell(x, h.detach())
             train(x)
-    ''',
-    "running statistics": '''
+    """,
+    "running statistics": """
         mean = torch.zeros(256)
         for step in range(100):
             x = batch()
             loss = train(x)
             mean = 0.9 * mean + 0.1 * x.mean(0)
-    ''',
-    "a loader with workers": '''
+    """,
+    "a loader with workers": """
         class Data(torch.utils.data.Dataset):
             def __len__(self):
                 return 400
@@ -931,15 +1266,15 @@ CLEAN = {
         for epoch in range(2):
             for x in torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=1):
                 train(x.flatten(0, 1))
-    ''',
-    "the best weights": '''
+    """,
+    "the best weights": """
         best, low = None, float("inf")
         for step in range(100):
             loss = train(batch()).item()
             if loss < low:
                 best, low = copy.deepcopy(net.state_dict()), loss
-    ''',
-    "a generator of batches": '''
+    """,
+    "a generator of batches": """
         def batches():
             while True:
                 big = batch(8192)
@@ -947,8 +1282,8 @@ CLEAN = {
         stream = batches()
         for step in range(100):
             train(next(stream))
-    ''',
-    "two optimizers": '''
+    """,
+    "two optimizers": """
         critic = nn.Linear(256, 1)
         second = torch.optim.Adam(critic.parameters())
         for step in range(100):
@@ -957,38 +1292,38 @@ CLEAN = {
             second.zero_grad()
             critic(x).square().mean().backward()
             second.step()
-    ''',
-    "gradient penalty": '''
+    """,
+    "gradient penalty": """
         for step in range(100):
             opt.zero_grad()
             x = batch().requires_grad_()
             g, = torch.autograd.grad(net(x).sum(), x, create_graph=True)
             g.square().mean().backward()
             opt.step()
-    ''',
-    "the newest activations by a hook": '''
+    """,
+    "the newest activations by a hook": """
         acts = {}
         net[0].register_forward_hook(lambda m, a, out: acts.__setitem__("first", out.detach()))
         for step in range(100):
             train(batch())
-    ''',
-    "the first batches": '''
+    """,
+    "the first batches": """
         shown = []
         for step in range(120):
             x = batch()
             train(x)
             if step < 60:
                 shown.append(x)
-    ''',
-    "the thirty best": '''
+    """,
+    "the thirty best": """
         best = []
         for step in range(120):
             x = batch()
             train(x)
             best.append((float(x.sum()), x))
             best = sorted(best, key=lambda one: one[0])[:30]
-    ''',
-    "a bounded queue": '''
+    """,
+    "a bounded queue": """
         import queue, threading
         q = queue.Queue(maxsize=30)
         def feed():
@@ -997,8 +1332,8 @@ CLEAN = {
         threading.Thread(target=feed, daemon=True).start()
         for step in range(120):
             train(q.get())
-    ''',
-    "a data set that is read once": '''
+    """,
+    "a data set that is read once": """
         class Data(torch.utils.data.Dataset):
             def __init__(self):
                 self.items = [None] * 60
@@ -1012,8 +1347,8 @@ CLEAN = {
         for epoch in range(3):
             for x in torch.utils.data.DataLoader(data, batch_size=None, shuffle=True):
                 train(x)
-    ''',
-    "a meter that is reset": '''
+    """,
+    "a meter that is reset": """
         class Meter:
             def __init__(self):
                 self.reset()
@@ -1028,34 +1363,34 @@ CLEAN = {
                 x = batch()
                 train(x)
                 meter.update(x)
-    ''',
-    "a compiled model": '''
+    """,
+    "a compiled model": """
         compiled = torch.compile(net, backend="eager")
         for step in range(80):
             opt.zero_grad()
             compiled(batch(64 + step % 8)).square().mean().backward()
             opt.step()
-    ''',
-    "layers that are trained one after another": '''
+    """,
+    "layers that are trained one after another": """
         layers = nn.ModuleList([nn.Linear(512, 512) for _ in range(30)])
         for step in range(120):
             layer = layers[step // 4]
             own = torch.optim.Adam(layer.parameters())
             layer(torch.randn(64, 512)).mean().backward()
             own.step()
-    ''',
-    "text": '''
+    """,
+    "text": """
         log = []
         for step in range(120):
             train(batch())
             log.append(f"step {step} " * 20000)
-    ''',
-    "a window of losses": '''
+    """,
+    "a window of losses": """
         window = []
         for step in range(100):
             x = batch()
             window.append(x)
             window = window[-20:]
             train(x)
-    ''',
+    """,
 }

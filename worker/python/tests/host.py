@@ -76,7 +76,7 @@ def told() -> str:
         "step 6 uses 1.0 GiB of the host's memory and takes 900.0 times as long: the GPU's is not enough",
         "4 steps used up to 2.0 GiB of the host's memory, which took 904 s",
     ]
-    if figures[3:5] != [{}, {"host": GIB, "lost": 2.0}] or figures[7] != {"host": 0, "lost": 903.0}:
+    if figures[3:5] != [{}, {"spilled": GIB, "lost": 2.0}] or figures[7] != {"spilled": 0, "lost": 903.0}:
         return f"{figures}"
     return "" if said == want else f"{said}"
 

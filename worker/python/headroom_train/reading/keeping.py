@@ -30,8 +30,8 @@ def kept(program: Program) -> Iterator[Finding]:
                         "kept-tensor",
                         flow.file.path,
                         event.node.lineno,
-                        f"{event.name} keeps {made} of every step as a tensor: its graph stays, and what that has saved "
-                        "unless backward has run",
+                        f"{event.name} keeps {made} of every step as a tensor: its graph stays, and what that has "
+                        "saved unless backward has run",
                         _without_graph(flow, event, made),
                     )
                     break

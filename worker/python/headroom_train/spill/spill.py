@@ -140,7 +140,7 @@ class Spill:
 
     def figures(self) -> dict[str, Any]:
         """What is reported of the newest step, if any has used memory of the host."""
-        return {"host": self._newest, "lost": round(self.pace.lost, 3)} if self.pace.spilled else {}
+        return {"spilled": self._newest, "lost": round(self.pace.lost, 3)} if self.pace.spilled else {}
 
     def ends(self) -> None:
         """Called when the process ends."""
