@@ -45,7 +45,7 @@ func (h Holder) String() string {
 func (h Holder) Facts() string {
 	grows := fmt.Sprintf("memory grows by %v per step: ", h.PerStep)
 	if h.Kind == heldElsewhere {
-		return grows + "it is held elsewhere, by nothing that Python can see"
+		return grows + "what holds it was not found among what Python can see"
 	}
 	name := "a container without a name"
 	if h.Name != "" {

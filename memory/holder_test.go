@@ -22,7 +22,7 @@ func TestHolder(t *testing.T) {
 		{with(func(h *Holder) { h.Kind, h.Kept = "numpy", "" }), "`seen` holds 49 arrays, 2.8 GiB"},
 		{with(func(h *Holder) { h.Kind, h.Name = "sum", "total" }), "`total` (train.py:7) holds the graphs of all steps, 2.8 GiB, made at"},
 		{with(func(h *Holder) { h.Kind, h.Name = "gradients", "critic" }), "`critic` (train.py:7) holds gradients with the graphs of all steps, 2.8 GiB, made at"},
-		{Holder{Kind: "elsewhere", PerStep: MiB}, "memory grows by 1 MiB per step: it is held elsewhere, by nothing that Python can see"},
+		{Holder{Kind: "elsewhere", PerStep: MiB}, "memory grows by 1 MiB per step: what holds it was not found among what Python can see"},
 	} {
 		if got := c.holder.String(); !strings.Contains(got, c.want) {
 			t.Errorf("%s\nwant %s", got, c.want)

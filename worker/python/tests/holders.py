@@ -103,11 +103,12 @@ def ran(name: str) -> tuple[str, int, int]:
     return (f"{said}\n  {found}" if said else ""), report.steps, 0
 
 
-def of_tensors(work: Callable[[int], None], steps: int = 40) -> list[Holder]:
-    """What a search finds in some steps of ``work``."""
+def of_tensors(work: Callable[[int], None], steps: int = 40, slope: int = 0) -> list[Holder]:
+    """What a search finds in some steps of ``work``, in which memory grows by ``slope`` bytes each."""
     from headroom_train.account.search import Search  # not imported as long as nothing grows
 
     search, found = Search(0, lambda file: "/torch/" in file), None
+    search.slope = slope
     for step in range(1, steps):
         work(step)
         found = search.step(step)
@@ -133,6 +134,20 @@ def nothing_is_held_after_a_search() -> str:
     del local
     left = sum(r() is not None for r in (*some, first))
     return "" if left == 0 and found and not gc.isenabled() else f"{left} are left, found {found}"
+
+
+def the_host_grows_by_more_than_is_kept() -> str:
+    """Free memory between what is kept makes a process grow by several times as much: what is kept is named all the
+    same, unless it is hardly a part of the growth."""
+    said = []
+    for times, words in ((8, 1 << 15), (50, 1 << 15), (8, 100)):
+        kept: list[Tensor] = []
+
+        def work(step: int, kept: list[Tensor] = kept, words: int = words) -> None:
+            kept.append(torch.ones(words) + step)
+
+        said.append([h.kind for h in of_tensors(work, slope=times * 4 * words)])
+    return "" if said == [["collected"], [], []] else f"{said}"
 
 
 def the_collector_is_left_alone() -> str:
@@ -424,6 +439,7 @@ CHECKS = (
     a_forked_child_begins_anew,
     a_graph_that_backward_has_freed_holds_nothing,
     nothing_is_held_after_a_search,
+    the_host_grows_by_more_than_is_kept,
     the_collector_is_left_alone,
     the_users_modes_are_left_alone,
     warnings_name_the_users_line,

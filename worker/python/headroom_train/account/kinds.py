@@ -171,7 +171,7 @@ class Holder(NamedTuple):
     def __str__(self) -> str:
         grows = f"memory grows by {amount(self.per_step)} per step: "
         if self.kind == ELSEWHERE:
-            return grows + "it is held elsewhere, by nothing that Python can see"
+            return grows + "what holds it was not found among what Python can see"
         name = f"`{self.name}`" if self.name else "a container without a name"
         holds = f"{name}{f' ({self.kept})' if self.kept else ''} holds {self.held()}"
         made = f", made at {self.made}" if self.made and self.made != self.kept else ""

@@ -22,6 +22,7 @@ FURTHEST = 96  # and the most, if what is kept does not grow in each step
 SAMPLES = 6  # tensors of one sort that are followed
 SMALL = 1 << 20  # bytes of a single tensor that is not looked at
 SORTS = 4  # of tensors that are followed
+LITTLE = 32 << 10  # bytes per step; what grows less is never named for growth that is much more
 
 
 class Search:
@@ -78,7 +79,9 @@ class Search:
         groups = _groups(found.tensors, between)
         walk.hides(groups, *groups, *(g.kept for g in groups), *(same for g in groups for same in g.kept))
         holders = [h for group in groups if (h := _of_group(group, between, walk)) is not None]
-        # What explains little of the growth is not the reason for it.
+        # What explains little of the growth is not the reason for it, unless nothing else is found: on the host, memory
+        # that is free lies between what is kept, and may be many times as much.
+        some = [h for h in holders if h.per_step >= max(LITTLE, 0.05 * self.slope)]
         holders = [h for h in holders if h.per_step >= 0.2 * self.slope]
         explained = sum(h.per_step for h in holders)
         if explained < 0.3 * max(self.slope, 1):
@@ -90,7 +93,7 @@ class Search:
         if sum(h.per_step for h in holders) < 0.3 * max(self.slope, 1):
             holders += _of_arrays(found, between, walk)
         source.cache_clear()
-        return sorted(holders, key=lambda h: h.per_step, reverse=True)
+        return sorted(holders or some, key=lambda h: h.per_step, reverse=True)
 
 
 def _now(step: int) -> Look:
