@@ -108,5 +108,5 @@ func (h Holder) Explains(f OutOfMemoryError, host bool) bool {
 
 // Hint is what the user can do about h.
 func (h Holder) Hint() string {
-	return cmp.Or(h.Cure, "find what keeps memory from step to step: nothing that Python can see does")
+	return cmp.Or(h.Cure, "find what keeps memory from step to step: it was not found among what Python can see")
 }

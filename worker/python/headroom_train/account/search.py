@@ -81,7 +81,7 @@ class Search:
         holders = [h for group in groups if (h := _of_group(group, between, walk)) is not None]
         # What explains little of the growth is not the reason for it, unless nothing else is found: on the host, memory
         # that is free lies between what is kept, and may be many times as much.
-        some = [h for h in holders if h.per_step >= max(LITTLE, 0.05 * self.slope)]
+        some = [h for h in holders if h.per_step >= max(LITTLE, 0.1 * self.slope)]
         holders = [h for h in holders if h.per_step >= 0.2 * self.slope]
         explained = sum(h.per_step for h in holders)
         if explained < 0.3 * max(self.slope, 1):
