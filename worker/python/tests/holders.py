@@ -254,7 +254,7 @@ def nothing_is_imported_before_memory_grows() -> str:
 def a_figure_is_read_rarely() -> str:
     """Reading takes at most one part in SHARE of the time, however short the steps are."""
     trigger.SHARE, now, reads = 200, [0.0], []
-    trigger.time = SimpleNamespace(monotonic=lambda: now[0])  # type: ignore[assignment]
+    trigger.time = SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: now[0])  # type: ignore[assignment]
 
     def read() -> int:
         now[0] += 1e-5

@@ -95,9 +95,9 @@ class Trigger:
 
     def step(self, steps: int) -> bool:
         """Called after an optimizer's step. Whether memory keeps growing."""
-        began = time.monotonic()
-        if steps <= self._begin or began < self._next:
+        if steps <= self._begin or time.monotonic() < self._next:
             return False
+        began = time.thread_time()  # a thread that is not running meanwhile, on a busy machine, costs nothing
         host = resident()
         if host is not None:
             self.host.add(steps, host)
@@ -108,8 +108,7 @@ class Trigger:
         if longest >= self._judge:
             self._judge = longest + max(2, longest // 8) if longest < MOST - MOST // 8 else MOST // 2
             found = rises(self.device.held) or rises(self.host.held, NOISE)
-        now = time.monotonic()
-        self._next = now + SHARE * (now - began)
+        self._next = time.monotonic() + SHARE * (time.thread_time() - began)
         return found
 
     def slope(self) -> int:
