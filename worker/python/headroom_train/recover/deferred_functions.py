@@ -38,7 +38,7 @@ def needs_gradient(t: torch.Tensor) -> bool:
 def changed(recovery: Recovery, tape: Tape, deferred: Deferred, entry: Entry, target: torch.Tensor) -> None:
     """Records an in-place operation on a result whose values are not in memory, or are about to be released."""
     recovery.result(tape, deferred, entry)
-    deferred.writes()
+    deferred.writes(place_of(target).slot)  # type: ignore[union-attr]
     tape.add(entry, target)
     deferred.plan.accept()
     postpone(tape)

@@ -715,16 +715,14 @@ class Deferred:
             )
         return kept.value
 
-    def writes(self) -> None:
-        """Called before a function that writes in place is added to the tape: what is known of values that may change
-        is forgotten, but for what modules have returned."""
+    def writes(self, target: int) -> None:
+        """Called before a function that writes in place to the slot ``target`` is added to the tape: what is known of
+        values that may change is forgotten, but for what modules have returned."""
         rows = {s: v for s, v in self._values.items() if self.plan.slots[s].dim is not None}
         if not self._written():
             self._made.update({s: v for s, v in rows.items() if self.maker(s).module is not None})
-        self._values = {s: v for s, v in self._values.items() if s not in rows and not self._is_changed(s)}
-
-    def _is_changed(self, slot: int) -> bool:
-        return self.plan.is_shared(slot) or self.maker(slot).inplace or self.maker(slot).fresh
+        gone = {target, *rows, *filter(self.plan.is_shared, self._values)}
+        self._values = {s: v for s, v in self._values.items() if s not in gone}
 
     def _written(self) -> bool:
         """Whether a function on the tape writes to its argument: values then depend on the order of the functions."""
