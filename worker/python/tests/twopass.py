@@ -256,25 +256,28 @@ class Sharing(nn.Module):
         return Shared.apply(self.body(x))  # type: ignore[no-any-return]
 
 
-def refused(
-    net: nn.Module, loss: Callable[[Tensor], Tensor], before: Callable[[Tensor], Any] = lambda out: None
-) -> str:
-    """Trains a step in which the module fails on the whole batch. Returns what went wrong if the failure does not reach
-    the script. ``before`` is called between the model and its loss."""
+def refused(net: nn.Module, loss: Callable[[Any], Tensor], fails: str = FAILS["forward"]) -> str:
+    """Trains a step in which an operation fails on the whole batch. Returns what went wrong if the failure does not
+    reach the script."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x = torch.randn(ROWS, 6)
     for _ in range(2):
         loss(net(x)).backward()
         optimizer.step()
         optimizer.zero_grad()
-    with Whole("aten.addmm.default", ROWS):
+    with Whole(fails, ROWS):
         try:
-            out = net(x)
-            before(out)
-            loss(out).backward()
+            loss(net(x)).backward()
         except torch.OutOfMemoryError:
-            return "" if all(p.grad is None for p in net.parameters()) else "some gradients"
+            return left(net, fails)
     return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+
+
+def left(net: nn.Module, fails: str) -> str:
+    """What is wrong with the gradients after a failure that has reached the script. A backward pass that fails in the
+    GELU has reached the layer behind it, as without headroom."""
+    unreached = [*net.parameters()][: 2 if fails == FAILS["backward"] else None]
+    return "some gradients" if any(p.grad is not None for p in unreached) else ""
 
 
 def related(out: Tensor) -> Tensor:
@@ -303,7 +306,7 @@ def what_a_loss_was_given_has_changed() -> str:
             offset.add_(2)
         return related(shifted)
 
-    return refused(net, loss)
+    return "; ".join(filter(None, (refused(net, loss, fails) for fails in FAILS.values())))
 
 
 def a_part_that_is_written_to() -> str:
@@ -321,7 +324,56 @@ def a_part_that_is_written_to() -> str:
         out.mul_(2)
         return loss + related(out + 0)
 
-    return "; ".join(filter(None, (refused(net, first), refused(net, later))))
+    some = [refused(net, loss, fails) for loss in (first, later) for fails in FAILS.values()]
+    return "; ".join(filter(None, some))
+
+
+def a_number_of_the_batch() -> str:
+    """A number that a module computes beside its rows belongs to the whole batch: its gradient cannot be given to
+    pieces."""
+    torch.manual_seed(0)
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            out = self.body(x)
+            return out, out.std(0).sum()
+
+    return refused(Beside(), lambda found: related(found[0]) + found[1], FAILS["backward"])
+
+
+class Louder(nn.Module):
+    loud = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) * Louder.loud
+
+
+def something_that_is_changed_back() -> str:
+    """A call that would return something else when it is repeated is not computed twice, even if its loss would be the
+    same."""
+    torch.manual_seed(0)
+    net = Louder()
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(ROWS, 6)
+    for i in range(3):
+        optimizer.zero_grad()
+        with Whole(FAILS["backward"], ROWS) if i == 2 else nullcontext():
+            Louder.loud = 3.0 if i == 2 else 1.0
+            out = net(x)
+            Louder.loud = 1.0
+            try:
+                related(F.normalize(out)).backward()
+            except torch.OutOfMemoryError:
+                return left(net, FAILS["backward"])
+        optimizer.step()
+    return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
 
 
 class Leaving(nn.Module):
@@ -365,7 +417,7 @@ def a_result_of_a_function_in_between() -> str:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 5)
+            self.one, self.two = nn.Sequential(nn.Linear(6, 6), nn.GELU()), nn.Linear(6, 5)
 
     both, x = Two(), torch.randn(ROWS, 6)
     optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
@@ -377,13 +429,16 @@ def a_result_of_a_function_in_between() -> str:
 
     step()
     step()
-    before = [p.detach().clone() for p in both.parameters()]
-    with Whole("aten.addmm.default", ROWS):
+    before, wrong = [p.detach().clone() for p in both.parameters()], []
+    for fails in FAILS.values():
         try:
-            step()
+            with Whole(fails, ROWS):
+                step()
+            wrong.append(f"{_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
         except torch.OutOfMemoryError:
-            return "" if all(torch.equal(a, b) for a, b in zip(before, both.parameters())) else "weights changed"
-    return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+            if not all(torch.equal(a, b) for a, b in zip(before, both.parameters())):
+                wrong.append("weights changed")
+    return "; ".join(wrong)
 
 
 def nothing_is_computed_from_nothing() -> str:
@@ -459,6 +514,8 @@ CHECKS: list[Callable[[], Any]] = [
     gradients_of_other_rows_are_refused,
     what_a_loss_was_given_has_changed,
     a_part_that_is_written_to,
+    a_number_of_the_batch,
+    something_that_is_changed_back,
     a_graph_that_has_been_released,
     a_result_of_a_function_in_between,
     nothing_is_computed_from_nothing,
