@@ -1961,6 +1961,90 @@ def a_metric_of_a_closure() -> str:
     return "; ".join(wrong)
 
 
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(10, 1)
+
+    def forward(self, one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.cat([one, two], 1))
+
+
+def results_of_two_steps_in_one_call() -> str:
+    """A module that is given results of two steps, neither of which has values, is not run on what they are made of."""
+    torch.manual_seed(0)
+    body, probe, both = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)), nn.Linear(5, 1), Both()
+    params = [*body.parameters(), *both.parameters()]
+    optimizer, other = torch.optim.SGD(params, lr=0.1), torch.optim.SGD(probe.parameters(), lr=0.1)
+    for i in range(3):
+        x = torch.randn(8, 6)
+        optimizer.zero_grad()
+        other.zero_grad()
+        with Whole("aten.relu.default", 8) if i else nullcontext():
+            try:
+                older = body(x)
+                probe(older.detach()).square().mean().backward()
+                other.step()
+                both(older, body(x + 1)).square().mean().backward()
+            except torch.OutOfMemoryError:
+                return "" if all(p.grad is None for p in params) else "some gradients"
+        if any(p.grad is None or not p.grad.isfinite().all() for p in params):
+            return "gradients are missing, or are no numbers"
+        optimizer.step()
+    return ""
+
+
+class Own(torch.optim.Optimizer):
+    """An optimizer of the script's own, which knows its closure."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+        self.given: list[Any] = []
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        self.given.append(closure)
+        return closure()
+
+
+def a_closure_is_the_scripts() -> str:
+    """An optimizer of the script's own is given the closure that the script has made."""
+    net = nn.Linear(6, 5)
+    optimizer, x = Own(net.parameters()), torch.randn(8, 6)
+
+    def closure() -> torch.Tensor:
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return "" if optimizer.given == [closure] else f"{optimizer.given}"
+
+
+def the_phase_of_a_failure() -> str:
+    """A failure of a training's call is one in forward, also where its values are asked for without gradients."""
+    phases: list[str] = []
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    optimizer, y = torch.optim.SGD(net.parameters(), lr=0.1), torch.arange(8) % 5
+    report: Any = _torch._recorder.report  # type: ignore[union-attr]
+    survived = report.survived
+
+    def told(failure: Any, how: Any) -> None:
+        phases.append("forward" if torch.is_grad_enabled() else "eval")
+        survived(failure, how)
+
+    report.survived = told
+    for i in range(2):
+        optimizer.zero_grad()
+        with Whole("aten.addmm.default", 8) if i else nullcontext():
+            loss = F.cross_entropy(net(torch.randn(8, 6)), y)
+            with torch.no_grad():
+                loss.item()
+            loss.backward()
+        optimizer.step()
+    return "" if phases == ["forward"] else f"{phases}"
+
+
 def time_comes_first() -> str:
     """With the batch in dimension 1, a loss that views the result is run in pieces."""
 
@@ -2670,7 +2754,7 @@ CHECKS = [
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
-    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, values_of_what_is_written_to, a_metric_of_a_closure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
+    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
     rows_by_number, hooks_of_modules, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 

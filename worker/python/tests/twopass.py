@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from manners import Failing
 trial.attach()
 
 from headroom_train import _torch  # noqa: E402
-from headroom_train.replay.deferred import Deferred  # noqa: E402
+from headroom_train.replay.deferred import Deferred, strays  # noqa: E402
+from headroom_train.tape.graph import sequence  # noqa: E402
 
 ROWS = 12
 FAILS = {"forward": "aten.addmm.default", "backward": "aten.gelu_backward.default"}
@@ -410,6 +412,57 @@ def a_graph_that_has_been_released() -> str:
     return ""
 
 
+def after_a_call_that_succeeded() -> str:
+    """The first of two models has succeeded when the second fails: both are computed twice, unless something else holds
+    what the first has made, which has no graph any more."""
+    wrong = []
+    for hooked in (False, True):
+        torch.manual_seed(0)
+        one, two = (
+            nn.Sequential(nn.Linear(6, 16), nn.Linear(16, 5)),
+            nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)),
+        )
+        params = [*one.parameters(), *two.parameters()]
+        optimizer, x, kept = torch.optim.SGD(params, lr=0.1), torch.randn(ROWS, 6), {}
+
+        def step() -> None:
+            optimizer.zero_grad()
+            a, b = F.normalize(one(x)), F.normalize(two(x))
+            loss = F.cross_entropy(a @ b.T, torch.arange(ROWS))
+            (loss + kept["features"].square().mean() if hooked else loss).backward()
+
+        if hooked:
+            one[0].register_forward_hook(lambda module, given, made: kept.update(features=made))
+        for _ in range(2):
+            step()
+            optimizer.step()
+        step()
+        want = [p.grad.clone() for p in params]  # type: ignore[union-attr]
+        try:
+            with Whole("aten.gelu.default", ROWS):
+                step()
+        except torch.OutOfMemoryError:
+            if not hooked or any(p.grad is not None for p in params):
+                wrong.append(f"hooked {hooked}: raised, {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
+            continue
+        off = max(float((p.grad - w).abs().max()) for p, w in zip(params, want))  # type: ignore[operator]
+        if hooked or off > 1e-6:
+            wrong.append(f"hooked {hooked}: {off:.1g}, {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
+    return "; ".join(wrong)
+
+
+def what_only_a_graph_has_saved_is_held_by_nobody() -> str:
+    """Tensors that a graph has saved are known to the collector as well; only what something refers to is a stray."""
+    net, x = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5)), torch.randn(ROWS, 6)
+    begin = sequence()
+    out = net(x)
+    entry = SimpleNamespace(module=net, between=(begin, sequence()), call_name=lambda: "net")
+    tape: Any = SimpleNamespace(entries=[entry], spans=[], step=SimpleNamespace(preemptive=False))
+    alone = strays(tape, set())
+    kept = [out]
+    return "" if (alone, strays(tape, set())) == (False, True) and kept else f"{alone}"
+
+
 def a_result_of_a_function_in_between() -> str:
     """A module that uses a function's result is not computed in pieces: the function may relate the rows."""
     torch.manual_seed(0)
@@ -517,6 +570,8 @@ CHECKS: list[Callable[[], Any]] = [
     a_number_of_the_batch,
     something_that_is_changed_back,
     a_graph_that_has_been_released,
+    after_a_call_that_succeeded,
+    what_only_a_graph_has_saved_is_held_by_nobody,
     a_result_of_a_function_in_between,
     nothing_is_computed_from_nothing,
     no_function_gets_a_result_without_values,

@@ -139,8 +139,8 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
     """Plans the pieces, and proves that their gradients add up to those of the whole batch. ``loss`` is the slot of the
     loss. ``given`` is the gradient passed to backward; None means 1. Raises :class:`Refused` if pieces would be
     wrong."""
+    plan = cut(tape, needed(tape, [loss]))
     with _on_fewer_rows():
-        plan = cut(tape, needed(tape, [loss]))
         counts, extra = weighed(tape, Terms(tape, plan, loss), given)
         rules = proven(Proof(tape, plan), list(counts), pieces_of(plan.batch, sizes.first(plan.batch)))
         return Planned(plan, {s: (g, rules[s]) for s, g in counts.items()}, extra)
