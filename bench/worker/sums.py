@@ -12,22 +12,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
-import resource
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
+import limited
+
 STEPS, ROWS, PART = 12, 16000, 0.5
 TERMS = (1, 4, 16)
-
-
-def held() -> int:
-    """The memory that counts for `ulimit -d`, in KiB."""
-    return int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text()).group(1))  # type: ignore[union-attr]
 
 
 def train(terms: int, out: str) -> None:
@@ -38,14 +32,14 @@ def train(terms: int, out: str) -> None:
     torch.manual_seed(0)
     body, heads = nn.Sequential(nn.Linear(32, 1024), nn.ReLU(), nn.Linear(1024, 64)), nn.Linear(64, 64)
     optimizer = torch.optim.SGD([*body.parameters(), *heads.parameters()], lr=0.001)
-    before, most, seconds, losses = held(), 0, [], []
+    before, most, seconds, losses = limited.held(), 0, [], []
     for _ in range(STEPS):
         x, began = torch.randn(ROWS, 32), time.monotonic()
         optimizer.zero_grad()
         out_rows, loss = heads(body(x)), 0
         for k in range(terms):
             loss = loss + (out_rows[:, k] - x[:, k % 32]).pow(2).mean()
-        most = max(most, held())
+        most = max(most, limited.held())
         (loss / terms).backward()
         optimizer.step()
         losses.append((loss / terms).item())
@@ -54,22 +48,8 @@ def train(terms: int, out: str) -> None:
 
 
 def run(terms: int, prefix: list[str], limit: int | None) -> dict:
-    """Runs one training in a folder of its own, and returns what it has written. ``limit`` is in KiB."""
-
-    def limited() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit * 1024, limit * 1024))
-
-    # Large allocations go back to the system when they are freed, so that the limit means what is in use.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("HEADROOM")}
-    env.update(OMP_NUM_THREADS="1", MALLOC_ARENA_MAX="1", MALLOC_MMAP_THRESHOLD_="262144", MALLOC_TRIM_THRESHOLD_="262144")
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.json")
-        command = [*prefix, sys.executable, os.path.abspath(__file__), "--train", str(terms), out]
-        ended = subprocess.run(command, cwd=folder, env=env, preexec_fn=limited, capture_output=True, text=True)
-        if ended.returncode:
-            raise SystemExit(f"{' '.join(command)} with {limit} KiB: exit status {ended.returncode}\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
-        return json.loads(Path(out).read_text())
+    """What one training has written. ``limit`` is in KiB."""
+    return limited.run([*prefix, sys.executable, os.path.abspath(__file__), "--train", str(terms)], limit)
 
 
 def row(name: str, ratios: list[float]) -> str:

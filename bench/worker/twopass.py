@@ -14,24 +14,18 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
-import resource
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import limited
+
 STEPS, FIRST, PART, ROUNDS = 8, 3, 0.75, int(os.environ.get("ROUNDS", 3))
 CUDA = {"rows": 16384, "width": 8192, "layers": 6}
 CPU = {"rows": 2048, "width": 1024, "layers": 6}
-
-
-def held() -> int:
-    """The memory that counts for `ulimit -d`, in KiB."""
-    return int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text()).group(1))  # type: ignore[union-attr]
 
 
 def train(device: str, pieces: int, fraction: float, out: str) -> None:
@@ -53,7 +47,9 @@ def train(device: str, pieces: int, fraction: float, out: str) -> None:
         return F.cross_entropy(a @ b.T / 0.1, torch.arange(len(a), device=device))
 
     def step(x: torch.Tensor) -> torch.Tensor:
+        nonlocal most
         loss = loss_of(net(x))
+        most = max(most, limited.held())  # with what backward needs
         loss.backward()
         return loss
 
@@ -66,7 +62,7 @@ def train(device: str, pieces: int, fraction: float, out: str) -> None:
             net(part).backward(grad)
         return loss
 
-    before, most, seconds, losses = held(), 0, [], []
+    before, most, seconds, losses = limited.held(), 0, [], []
     for i in range(STEPS):
         torch.manual_seed(i)
         x = torch.randn(size["rows"], 256, device=device)
@@ -75,7 +71,6 @@ def train(device: str, pieces: int, fraction: float, out: str) -> None:
         began = time.monotonic()
         optimizer.zero_grad()
         losses.append((by_hand if pieces else step)(x).item())
-        most = max(most, held())
         optimizer.step()
         if cuda:
             torch.cuda.synchronize()
@@ -86,25 +81,8 @@ def train(device: str, pieces: int, fraction: float, out: str) -> None:
 
 
 def run(device: str, pieces: int, prefix: list[str], limit: int | None, fraction: float) -> dict[str, Any]:
-    """Runs one training in a folder of its own, and returns what it has written, and the number of pieces of its newest
-    step. ``limit`` is in KiB."""
-
-    def limited() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit * 1024, limit * 1024))
-
-    # Large allocations go back to the system when they are freed, so that the limit means what is in use.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("HEADROOM")}
-    env.update(OMP_NUM_THREADS="1", MALLOC_ARENA_MAX="1", MALLOC_MMAP_THRESHOLD_="262144", MALLOC_TRIM_THRESHOLD_="262144")
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.json")
-        command = [*prefix, sys.executable, os.path.abspath(__file__), "--train", device, str(pieces), str(fraction), out]
-        ended = subprocess.run(command, cwd=folder, env=env, preexec_fn=limited, capture_output=True, text=True)
-        if ended.returncode:
-            raise SystemExit(f"{' '.join(command)}: exit status {ended.returncode}\n{ended.stdout[-2000:]}{ended.stderr[-6000:]}")
-        metrics = [*Path(folder).glob("headroom-runs/*/metrics.jsonl")]
-        steps = metrics[0].read_text().splitlines() if metrics else []
-        return {**json.loads(Path(out).read_text()), "pieces": json.loads(steps[-1]).get("pieces", 1) if steps else 1, "said": ended.stderr}
+    """What one training has written. ``limit`` is in KiB."""
+    return limited.run([*prefix, sys.executable, os.path.abspath(__file__), "--train", device, str(pieces), str(fraction)], limit)
 
 
 def main(out: str, binary: str, device: str) -> None:

@@ -63,10 +63,8 @@ def convolutions(width: int) -> nn.Module:
 Step = Callable[[int], float]
 
 
-def linear() -> tuple[nn.Module, Step]:
-    """Weights, gradients and Adam's state alone do not fit."""
-    net = nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(8192, 8192), nn.ReLU()))).cuda()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+def wide(net: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+    """Steps of 64 rows of 8192 numbers."""
 
     def step(i: int) -> float:
         torch.manual_seed(i)
@@ -76,7 +74,13 @@ def linear() -> tuple[nn.Module, Step]:
         optimizer.step()
         return loss.item()
 
-    return net, step
+    return step
+
+
+def linear() -> tuple[nn.Module, Step]:
+    """Weights, gradients and Adam's state alone do not fit."""
+    net = nn.Sequential(*(m for _ in range(12) for m in (nn.Linear(8192, 8192), nn.ReLU()))).cuda()
+    return net, wide(net, torch.optim.AdamW(net.parameters(), lr=1e-4))
 
 
 def language() -> tuple[nn.Module, Step]:
@@ -175,17 +179,7 @@ def moved() -> tuple[nn.Module, Step]:
     """The weights alone do not fit, and nothing has been seen of the memory when they are moved to the GPU."""
     net = nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(16)))
     net.cuda()
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
-
-    def step(i: int) -> float:
-        torch.manual_seed(i)
-        optimizer.zero_grad()
-        loss = net(torch.randn(64, 8192, device="cuda")).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return net, step
+    return net, wide(net, torch.optim.SGD(net.parameters(), lr=1e-4))
 
 
 CASES = {c.__name__: c for c in (linear, language, normalised, contrastive, own_lines, kept, moved)}
