@@ -53,11 +53,13 @@ COLUMNS = (
 
 
 class Gpu:
-    """The memory of the first GPU, as NVML tells it: reading it costs microseconds and takes no memory."""
+    """The memory of a GPU, as NVML tells it: reading it costs microseconds and takes no memory. It is the first, or the
+    number in CUDA_VISIBLE_DEVICES, so that several GPUs can share the cases."""
 
     def __init__(self) -> None:
         self.nvml, self.device = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
-        if self.nvml.nvmlInit_v2() or self.nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.device)):
+        index = int(os.environ.get("CUDA_VISIBLE_DEVICES") or 0)
+        if self.nvml.nvmlInit_v2() or self.nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self.device)):
             sys.exit("NVML finds no GPU")
         self.holder = subprocess.Popen([sys.executable, __file__, "hold"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.leave(None)

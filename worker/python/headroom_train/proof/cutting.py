@@ -35,6 +35,8 @@ def tried(trials: Trials, entry: Entry, made: bool) -> Tried:
     """How a call can be cut. ``made`` says whether the script has already made it. Raises :class:`Refused` if it
     cannot be cut in exactly one way."""
     refs = entry.references()[0]
+    if any(r not in trials.slots for r in refs):
+        raise Refused("a result of a call that needs the whole batch is used")
     known = [trials.slots[r] for r in refs]
     if any(s.dim is not None for s in known) and any(s.whole for s in known):
         does = f"{entry.call_name()} combines single rows with a value"

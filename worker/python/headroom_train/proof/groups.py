@@ -175,7 +175,7 @@ class Inputs:
         for tensor in self.entering.values():
             found.pop(id(tensor), None)
         self.own = list(found.values())
-        if any(t._backward_hooks for t in self.own):
+        if hooked(self.own):
             raise Refused(HOOKED)
         self.tensors = self.own + list(self.entering.values())
         self.graphs = any(not t.is_leaf for t in self.entering.values())
@@ -213,6 +213,11 @@ class Inputs:
                 part = rows.of(part, self.cut[index])
             made[index] = part.requires_grad_()
         return made
+
+
+def hooked(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether a hook of the script's sees the gradient of any of the tensors."""
+    return any(t._backward_hooks for t in tensors)
 
 
 def accumulated(

@@ -60,13 +60,13 @@ class Plan:
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:
         """Adds the entries that are new on the tape; the script has already made their calls.
-        ``wanted`` has the indices of the entries that are needed, or is None if all are. Functions
-        that are not needed, such as an accuracy for a log, are not tried."""
+        ``wanted`` has the indices of the entries that are needed, or is None if all are. What is
+        not needed, such as an accuracy for a log, is not tried."""
         with torch._C.DisableTorchFunctionSubclass():
             while len(self.cuts) < len(self.tape.entries):
                 entry = self.tape.entries[len(self.cuts)]
                 key = self._key(entry)
-                if wanted is not None and entry.module is None and len(self.cuts) not in wanted:
+                if wanted is not None and len(self.cuts) not in wanted:
                     self.skipped.add(len(self.cuts))
                     self.cuts.append(NOTHING)
                     self.keys.append(key)

@@ -122,6 +122,17 @@ def _rows(tape: Tape, plan: Plan, sampled: Sampled, again: Sequence[int], slots:
     return True
 
 
+def agree(tape: Tape, env: dict[int, torch.Tensor]) -> bool:
+    """Whether the values of slots are those that :func:`note` has sampled, of calls that draw no random numbers."""
+    sampled: Optional[Sampled] = tape.step.sampled
+    if sampled is None:
+        return True
+    most = rounding(tape, half_in(tape, modules_of(tape)))
+    return not sampled.drawn and all(
+        alike(v, sample(env[s], sampled.steps[s]), most) for s, v in sampled.values.items() if s in env
+    )
+
+
 def unsaved() -> Any:
     """A context in which autograd builds graphs, so that the same kernels run, but saves no tensors
     for them. Only tensors of special classes are saved, since a function that is compiled in this

@@ -3,7 +3,7 @@ effects, and mixed precision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Callable, Optional
@@ -24,9 +24,9 @@ SOME = 8  # the most rows of a trial that runs the modules several times
 SEVERAL = "the batch is reduced to more than one number"
 
 
-def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
-    """The indices of the entries that compute the given slots, in order. If a function on the tape changes its
-    arguments in place, these are the indices of all entries up to the last one needed."""
+def needed(tape: Tape, slots: Sequence[int], known: Collection[int] = ()) -> list[int]:
+    """The indices of the entries that compute the given slots from those that are ``known``, in order. If a function on
+    the tape changes its arguments in place, these are the indices of all entries up to the last one needed."""
     maker: dict[Optional[int], int] = {}
     for i, e in enumerate(tape.entries):
         if not e.inplace:
@@ -37,7 +37,7 @@ def needed(tape: Tape, slots: Sequence[int]) -> list[int]:
         i = todo.pop()
         if i not in want:
             want.add(i)
-            todo += [maker[s] for s in tape.entries[i].references()[0]]
+            todo += [maker[s] for s in tape.entries[i].references()[0] if s not in known]
     changes = {i: e.references()[0] for i, e in enumerate(tape.entries) if e.inplace}
     if not changes:
         return sorted(want)
@@ -76,9 +76,10 @@ def run(
     rows: Optional[Rows],
     env: Optional[dict] = None,
     leaves: Optional[dict] = None,
+    call: Callable[[Entry, Any, Any], Any] = perform,
 ) -> dict:
     """Repeats the calls of the given entries for the given rows, or for all rows if ``rows`` is
-    None. Returns the values by slot."""
+    None; ``call`` makes one. Returns the values by slot."""
     env = {} if env is None else env
     for i in entries:
         entry = tape.entries[i]
@@ -88,7 +89,7 @@ def run(
             entry.snapshot.put_back()
         if plan is None and entry.random is not None:
             set_random_state(entry.random)
-        result = perform(entry, args, kwargs)
+        result = call(entry, args, kwargs)
         if isinstance(result, torch.Tensor):
             if entry.slots[0] is not None:
                 env[entry.slots[0]] = result

@@ -243,10 +243,14 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def sample(tensor: torch.Tensor, steps: Optional[Sequence[int]] = None) -> torch.Tensor:
-    """Some of a tensor's values, as float64 on the CPU: of complex ones both parts."""
+    """A copy of some of a tensor's values, as float64 on the CPU: of complex ones both parts."""
+    return as_real(thinned(tensor, steps)).to("cpu", torch.float64, copy=True)
+
+
+def thinned(tensor: torch.Tensor, steps: Optional[Sequence[int]] = None) -> torch.Tensor:
+    """A view of some of a tensor's values, at the given strides; None means those of :func:`steps_of`."""
     steps = steps_of(tensor.shape) if steps is None else steps
-    every = tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))
-    return as_real(tensor[every]).cpu().double()
+    return tensor[tuple(slice((size - 1) % step // 2, None, step) for size, step in zip(tensor.shape, steps))]
 
 
 def alike(a: torch.Tensor, b: torch.Tensor, most: float) -> bool:

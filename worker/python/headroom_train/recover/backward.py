@@ -13,16 +13,16 @@ import torch
 
 from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
 from ..hooks.genuine import in_place
-from ..proof.groups import Inputs
+from ..proof.groups import Inputs, hooked
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
-from ..proof.recheck import confirm, note
+from ..proof.recheck import agree, confirm, note
 from ..proof.rerun import half_in, modules_of, needed, records_of, run, unchanged
 from ..proof.terms import Terms
 from ..proof.weights import Rule
 from ..replay.deferred import HandBack
 from ..replay.pieces import gradients, pieces_of
-from ..replay.twopass import separate
+from ..replay.twopass import apart, two_pass
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import HALF, rehearsal
 from ..tape.graph import leaves_behind, walk, within
@@ -98,10 +98,13 @@ class Backward:
         return recorder.recover(failed, failing.ways())
 
     def _withheld(self, tape: Tape, usual: bool) -> Any:
-        """As :meth:`Recovery.withheld`, for a backward pass."""
-        if not usual or tape.why_not:
+        """As :meth:`Recovery.withheld`, for a backward pass. What would be refused in any way is not made to fail."""
+        recorder, records = self._recorder, records_of(tape)
+        if not recorder.spill.open or not usual or tape.why_not:
             return nullcontext()
-        return self._recorder.withheld(records_of(tape))
+        if any(t.requires_grad and not t.is_leaf for t in tape.outside) or any(hooked(r.params) for r in records):
+            return nullcontext()
+        return recorder.withheld(records)
 
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
         """Checks, once per kind of tape, that the loss depends on every module only through the module's
@@ -170,22 +173,6 @@ def _on_fewer_rows() -> Iterator[None]:
             raise
         said = f"the step cannot be run on fewer rows: {type(why).__name__}: {why}"
         raise Refused(said.splitlines()[0]) from None
-
-
-def apart(tape: Tape, loss: int) -> tuple[list[int], list[int]]:
-    """The calls of modules that a loss needs, and the functions that the script has called on their results, which run
-    on the whole batch: they may relate rows. Raises :class:`Refused` if they cannot be told apart."""
-    if any(e.inplace or e.fresh for e in tape.entries):
-        raise Refused("a result is changed in place")
-    entries = needed(tape, [loss])
-    functions = [i for i in entries if tape.entries[i].module is None]
-    if not functions:
-        raise Refused("a number that a module computes belongs to the whole batch")
-    made = {s for i in functions for s in tape.entries[i].slots}
-    calls = [i for i in entries if i not in functions]
-    if any(not made.isdisjoint(tape.entries[i].references()[0]) for i in calls):
-        raise Refused("a module uses the result of a function, and functions may relate rows")
-    return calls, functions
 
 
 def refuse_unrepeatable(tape: Tape) -> None:
@@ -287,46 +274,69 @@ class FailedBackward:
 
         def work() -> None:
             self._ready()
-            tape, sizes = self._tape, self._recovery.sizes
-            calls, functions = apart(tape, self._loss())
-            plan = cut(tape, calls)
-            confirm(tape, plan, calls)
-            with sizes.withheld(), self._once_more(plan):
-                done, extra = self._computed_twice(plan, calls, functions)
+            tape, sizes, extra = self._tape, self._recovery.sizes, dict[torch.Tensor, torch.Tensor]()
+            entries = needed(tape, [self._loss()])
+            unchanged(tape, entries)
+            parts = apart(tape, entries)
+            if parts is None:
+                done, rows = self._computed_one_by_one(entries)
+            else:
+                plan = cut(tape, parts[0])
+                confirm(tape, plan, parts[0])
+                with sizes.withheld(), self._once_more(plan):
+                    done, extra = self._computed_twice(plan, *parts)
+                rows = plan.batch
             if same_random_state(tape.random, random_state()):
                 self._compare(done.values, half_in(tape, self._modules))
             self._give(done, extra)
             sizes.refused()  # what the script does before backward may need the whole batch
             sizes.confirm(done.pieces)
-            self._recovery.report.survived(self._failure, Survival("two-pass", why, plan.batch, done.pieces))
+            self._recovery.report.survived(self._failure, Survival("two-pass", why, rows, done.pieces))
 
         self._recovery.guarded(work)
         self._end()
+
+    def _computed_one_by_one(self, entries: Sequence[int]) -> tuple[Done, int]:
+        """The loss and all gradients, where functions stand between modules' calls: each of these is computed twice by
+        itself. Returns the number of rows as well."""
+        tape, loss = self._tape, self._loss()
+        inputs = Inputs(tape, None, entries)
+        leaves, given = inputs.leaves(None), 1.0 if self._given is None else self._given
+        call, counts = self._recovery.one_by_one(tape)
+        with self._once_more(None), torch.enable_grad():
+            env = run(tape, None, entries, None, leaves=leaves, call=call)
+            if not counts or not agree(tape, env):
+                raise Refused("a call returns different results when it is repeated")
+            value = env[loss]
+            total = (value.float() if value.dtype in HALF else value).sum() * given
+            env.clear()
+            found = inputs.differentiated(total, [loss], [*leaves.values()])
+        return Done({loss: value.detach()}, inputs, found, max(n for _, n in counts)), max(r for r, _ in counts)
 
     def _computed_twice(
         self, plan: Plan, calls: Sequence[int], functions: Sequence[int]
     ) -> tuple[Done, dict[torch.Tensor, torch.Tensor]]:
         """The loss and the gradients of what the modules use; then those of what only the functions use."""
         tape, loss = self._tape, self._loss()
-        unchanged(tape, [*calls, *functions])
         used = {s for i in functions for s in tape.entries[i].references()[0]}
         slots = [s for i in calls for s in tape.entries[i].slots if s in used]
-        if any(plan.slots[s].axis is None for s in slots):
+        if loss not in {s for i in functions for s in tape.entries[i].slots} or any(
+            plan.slots[s].axis is None for s in slots
+        ):
             raise Refused("a number that a module computes belongs to the whole batch")
-        pieces, inputs = separate(tape, plan, calls, slots, self._recovery.sizes), Inputs(tape, None, functions)
-        values, count = pieces.first()
+        inputs = Inputs(tape, None, functions)
+        env, pieces = two_pass(tape, plan, calls, slots, self._recovery.sizes)
         leaves, given = inputs.leaves(None), 1.0 if self._given is None else self._given
         with torch.enable_grad():
-            env: dict[int, torch.Tensor] = {s: v.requires_grad_(plan.slots[s].requires_grad) for s, v in values.items()}
-            value = run(tape, None, functions, None, {**env}, leaves)[loss]
+            value = run(tape, None, functions, None, env, leaves)[loss]
             total = (value.float() if value.dtype in HALF else value).sum() * given
-        results = [env[s] for s in slots if env[s].requires_grad]
-        found = inputs.differentiated(total, [loss], [*leaves.values(), *results])
-        del total
-        grads = iter(found[len(found) - len(results) :])
-        sums = pieces.second([next(grads) if env[s].requires_grad else None for s in slots])
+        own = {id(t) for t in inputs.own}
+        behind = [t for t in pieces.inputs.tensors if id(t) not in own]
+        found = inputs.differentiated(total, [loss], [*leaves.values(), *behind])
+        grads = {id(t): g for t, g in zip(behind, found[len(inputs.tensors) :])}
         extra = {t: g for t, g in zip(inputs.tensors, found) if g is not None}
-        return Done({loss: value.detach()}, pieces.inputs, sums, count), extra
+        sums = [grads.get(id(t)) for t in pieces.inputs.tensors]
+        return Done({loss: value.detach()}, pieces.inputs, sums, len(pieces.made)), extra
 
     def whole(self, why: Optional[Refused]) -> None:
         """Runs the whole step again, on a GPU with the tensors that autograd saves on the host."""

@@ -12,7 +12,7 @@ from ..failure import Elsewhere, NoMemory, Refused, Survival, Writes, clean, is_
 from ..hooks.genuine import in_place
 from ..proof.recheck import note, unsaved
 from ..proof.rerun import modules_of
-from ..replay.deferred import Deferred, disown
+from ..replay.deferred import Deferred, disown, strays
 from ..replay.pieces import on_host
 from ..sandbox.norms import batchwise, refuse_batchwise
 from ..tape.graph import sequence
@@ -24,8 +24,8 @@ from .recovery import Recovery, Way
 
 
 class FailedCall:
-    """A module's call that has failed. ``again`` makes it once more, and is None if it must not be made again.
-    ``taped`` are the recorded tensors among its arguments."""
+    """A module's call that has failed. ``given`` are its arguments, and None if it must not be made again. ``taped``
+    are the recorded tensors among them."""
 
     def __init__(
         self,
@@ -34,17 +34,18 @@ class FailedCall:
         record: RecordedModule,
         entry: Entry,
         failure: BaseException,
-        again: Optional[Callable],
+        given: Optional[tuple[tuple, dict]],
         taped: Sequence[torch.Tensor],
     ) -> None:
         self._recovery, self._tape, self._record, self._entry = recovery, tape, record, entry
-        self._failure, self._again, self._taped = failure, again, taped
+        self._failure, self._given, self._taped = failure, given, taped
         release_frames(failure)
         tape.step.fails(failure)
 
     def ways(self) -> Sequence[Way]:
         on_gpu = [self.hosted, self.spilled] if any(p.is_cuda for p in self._record.params) else []
-        return [self.pieces, self.whole, *on_gpu]
+        own = [self.twice, self.pieces, self.whole] if self._record.apart else [self.pieces, self.whole, self.twice]
+        return [*own, *on_gpu]
 
     def pieces(self, _: Optional[Refused]) -> Any:
         """Returns results without values: they are computed afterwards, in pieces."""
@@ -62,6 +63,8 @@ class FailedCall:
         recovery, tape, record, entry = self._recovery, self._tape, self._record, self._entry
         module: Any = entry.module
         recovery.may(tape)
+        if recovery.spill.open and strays(tape, recovery.tidy):
+            raise Refused("something outside the step holds what a call has made, with its graph")
         recovery.guarded(lambda: note(tape))
         disown(tape, [*modules_of(tape), module])
         deferred = recovery.deferred_of(tape, entry)
@@ -110,7 +113,7 @@ class FailedCall:
             set_random_state(state)
             try:
                 with self._recovery.inside(self._taped), unsaved(), in_place():
-                    whole = flatten(self._again())[0]  # type: ignore[misc]
+                    whole = flatten(self._again())[0]
             finally:
                 tape.spans.append((begin, sequence()))
             if len(whole) != len(leaves):
@@ -119,9 +122,30 @@ class FailedCall:
 
         return patiently(made, refused)
 
+    def _again(self) -> Any:
+        args, kwargs = self._given  # type: ignore[misc]
+        return self._entry.call(*args, **kwargs)
+
     def _may_repeat(self) -> bool:
         places = map(place_of, self._taped)
-        return self._again is not None and not any(p.deferred for p in places if p is not None)
+        return self._given is not None and not any(p.deferred for p in places if p is not None)
+
+    def twice(self, why: Optional[Refused]) -> Any:
+        """Makes the call in pieces, which are computed twice. Nothing has to be known about the rest of the step, which
+        keeps its values."""
+        if not self._may_repeat():
+            raise Refused("the call must not be repeated")
+        (args, kwargs), state, begin = self._given, random_state(), sequence()  # type: ignore[misc]
+        try:
+            with self._recovery.inside(self._taped):
+                result, batch, count = self._recovery.twice(self._tape, self._entry, args, kwargs)
+        except Refused:
+            set_random_state(state)
+            raise
+        if not self._tape.step.preemptive:
+            why = why or Refused("what is made of its results relates their rows")
+            self._recovery.report.survived(self._failure, Survival("two-pass", why, batch, count))
+        return self._goes_on(result, begin)
 
     def whole(self, why: Optional[Refused]) -> Any:
         """Makes the call on the same rows, after cleaning up: this is for calls that cannot be cut."""
@@ -139,33 +163,36 @@ class FailedCall:
     def _repeated(self, why: Optional[Refused], way: str, context: Callable[[], Any]) -> Any:
         if not self._may_repeat():
             raise Refused("the call must not be repeated")
-        recovery, tape, record, entry = self._recovery, self._tape, self._record, self._entry
-        if (
-            tape.deferred is None
-        ):  # otherwise results of earlier calls have no values, and the step goes on without them
-            tape.step.repeated()
+        recovery, record = self._recovery, self._record
         clean(self._failure)
-        record.before(entry.versions.count(-1))  # type: ignore[union-attr]
-        entry.nth = record.calls
         state, begin = random_state(), sequence()
         failed: Optional[BaseException] = None
+        record.before(self._entry.versions.count(-1))  # type: ignore[union-attr]
         try:
             with recovery.inside(self._taped), context():
-                result = self._again()  # type: ignore[misc]
+                result = self._again()
         except Exception as e:
             failed = e
         if failed is None:
-            entry.between = (begin, sequence())
-            entry.snapshot = record.after()
             recovery.sizes.refused()
             if way == "host":
                 record.hosted = recovery.sizes.cost()
             recovery.report.survived(self._failure, Survival(way, why))
-            tape.add(entry, result)
-            return result
-        tape.spans.append((begin, sequence()))
+            self._entry.nth, self._entry.snapshot = record.calls, record.after()
+            return self._goes_on(result, begin)
+        self._tape.spans.append((begin, sequence()))
         clean(failed)
         set_random_state(state)
         if not is_out_of_memory(failed) or not record.put_back():
-            self._again = None
+            self._given = None
         raise Refused("the call does not fit as a whole")
+
+    def _goes_on(self, result: Any, begin: int) -> Any:
+        """Puts the call on the tape, now that it has been made. Unless results of earlier calls have no values, the
+        step goes on as if nothing had failed."""
+        self._entry.between = begin, sequence()
+        if not self._tape.lacks_values():
+            self._tape.step.repeated()
+            self._tape.deferred = None
+        self._tape.add(self._entry, result)
+        return result

@@ -67,9 +67,6 @@ class DeferredFunction:
             if self._only_asks():
                 return recovery.guarded(self._asked)
             recovery.may(tape)
-            place = place_of(self._args[0]) if self._changes else None
-            if place is not None and place.tape.deferred.whole(place.slot) is not None:
-                raise Unrepeatable("a result that has been computed twice is changed in place")
             if foreign(tape, tensors_in((self._args, self._kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             if name in ASKS:
@@ -218,17 +215,21 @@ class DeferredFunction:
     def _otherwise(self, failure: Any, why: Refused) -> Any:
         """Calls the function where the step cannot be run in pieces: the results that the script holds become real."""
         recovery, tape, deferred = self._recovery, self._tape, self._deferred
-        written = any(e.inplace or e.fresh for e in tape.entries) or changes(self._name)
         # What a call that has succeeded left elsewhere depends on a graph that has been released.
-        if tape.step.done or tape.why_not or written or strays(tape, recovery.tidy):
+        if tape.step.done or tape.why_not or strays(tape, recovery.tidy):
             recovery.refused(failure, why)
+
+        def each() -> int:
+            call, counts = recovery.one_by_one(tape)
+            deferred.make_real("each", call)
+            return max((pieces for _, pieces in counts), default=0)
 
         def by(way: str) -> Way:
             def go(reason: Optional[Refused]) -> Any:
                 if way == "spill":
                     recovery.open_spill()
                 recovery.guarded(lambda: recovery.extend(tape, deferred))
-                count = recovery.guarded(lambda: deferred.make_real(way))
+                count = recovery.guarded(each if way == "each" else lambda: deferred.make_real(way))
                 recovery.spill.opened()  # what the script makes of real results is not recorded: nothing else can help
                 self._replace(self._real)
                 if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
@@ -237,13 +238,14 @@ class DeferredFunction:
                 for record in records_of(tape) if count and way == "two-pass" else ():
                     record.twice = True
                 if count and not tape.step.preemptive:
-                    recovery.report.survived(failure, Survival(way, reason, deferred.plan.batch, count))
+                    said = "two-pass" if way == "each" else way
+                    recovery.report.survived(failure, Survival(said, reason, deferred.plan.batch, count))
                 return result
 
             return go
 
         on_gpu = ["host", "spill"] if any(known.device.type == "cuda" for known in deferred.plan.slots.values()) else []
-        return recovery.recover(failure, [by(way) for way in ("two-pass", "batch", *on_gpu)], why=why)
+        return recovery.recover(failure, [by(way) for way in ("two-pass", "each", "batch", *on_gpu)], why=why)
 
     def _result(self) -> Any:
         """Records the function on results without values, or computes the values where it cannot be recorded."""

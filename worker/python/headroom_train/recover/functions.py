@@ -20,7 +20,7 @@ from ..replay.deferred import disown
 from ..sandbox.norms import refuse_batchwise
 from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes
 from ..tape.graph import KEEP
-from ..tape.tape import Entry, Place, Recorded, Tape, place_of, plain_class, recorded
+from ..tape.tape import Entry, Place, Recorded, Tape, alone, place_of, plain_class, recorded, unrecorded
 from ..tape.trees import flatten, mapped, tensors_in
 from .deferred_functions import DeferredFunction, changed
 from .recovery import Recovery, Way
@@ -145,7 +145,7 @@ class Functions:
         begun = begins(tape, name, args)
         with torch._C.DisableTorchFunctionSubclass():
             try:
-                with self._withheld(tape, args):
+                with self._withheld(tape, name, args):
                     result = call(func, args, kwargs)
             except BaseException as e:
                 if not is_out_of_memory(e):
@@ -163,10 +163,14 @@ class Functions:
             tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
         return result
 
-    def _withheld(self, tape: Tape, args: tuple) -> Any:
-        """As :meth:`Recovery.withheld`, for a function. To find out what could be withheld takes a millisecond, so
-        small tensors are left out."""
-        if not self._recovery.spill.open or not any(isinstance(t, torch.Tensor) and numel(t) >= LARGE for t in args):
+    def _withheld(self, tape: Tape, name: str, args: tuple) -> Any:
+        """As :meth:`Recovery.withheld`, for a function: not for one that must not be called again. To find out what
+        could be withheld takes a millisecond, so small tensors are left out."""
+        if (
+            not self._recovery.spill.open
+            or changes(name)
+            or not any(isinstance(t, torch.Tensor) and numel(t) >= LARGE for t in args)
+        ):
             return nullcontext()
         return self._recovery.withheld(records_of(tape))
 
@@ -344,6 +348,7 @@ def _note_change(
             tape.refuse("a tensor from outside the step is changed in place and becomes part of the step's graph")
         return
     entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
-    entry.fresh = numel(args[0]) == 1
+    with unrecorded():
+        entry.fresh = numel(args[0]) == 1 and alone(args[0])
     entry.inplace = not entry.fresh
     tape.add(entry, args[0])

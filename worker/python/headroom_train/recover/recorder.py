@@ -135,7 +135,7 @@ class Recorder(Recovery):
         if large:
             tape.step.preemptive = tape.step.preemptive or not tape.step.failed
             failure: Any = tape.step.failure or self.sizes.failure
-            failed = FailedCall(self, tape, record, entry, failure, lambda: call(*args, **kwargs), taped)
+            failed = FailedCall(self, tape, record, entry, failure, (args, kwargs), taped)
             return self.recover(failure, failed.ways())
         return self._recorded(tape, record, entry, taped, args, kwargs)
 
@@ -182,9 +182,9 @@ class Recorder(Recovery):
         tape.spans.append((begin, sequence()))
         self.sizes.failed(record, args, kwargs, failed)
         set_random_state(entry.random)
-        again: Optional[Callable] = lambda: call(*args, **kwargs)  # noqa: E731
+        given: Optional[tuple[tuple, dict]] = (args, kwargs)
         if not record.put_back():
-            again = None
+            given = None
             tape.refuse(
                 f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed"
             )
@@ -192,8 +192,8 @@ class Recorder(Recovery):
         if changed is not None:
             tape.refuse(changed)
         if changed is not None or versions != numbers(taped):
-            again = None
-        return self.recover(failed, FailedCall(self, tape, record, entry, failed, again, taped).ways())
+            given = None
+        return self.recover(failed, FailedCall(self, tape, record, entry, failed, given, taped).ways())
 
     def leave(self, tape: Tape) -> None:
         """What the script calls next on this thread belongs to a new step."""

@@ -10,21 +10,22 @@ from typing import Any, Callable, NoReturn, Optional
 
 import torch
 
-from ..failure import Refused, bare, is_out_of_memory, patiently, release_frames
+from ..failure import OutOfMemoryError, Refused, bare, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import replaced, set_aside
 from ..proof.plan import Plan
 from ..proof.rerun import modules_of
-from ..proof.rows import Other, Slot
+from ..proof.rows import Other, Slot, perform
 from ..replay.deferred import LEFT, Deferred, gone, make, postpone
 from ..replay.sizes import Sizes
+from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import rehearsal
 from ..spill.spill import Spill
 from ..tape.graph import sequence
 from ..tape.owner import Owner
-from ..tape.recorded_module import Limits, RecordedModule
+from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Unavailable
 from ..tape.tape import Entry, Place, Tape, place_of, plain_class
-from ..tape.trees import unflatten
+from ..tape.trees import mapped, unflatten
 
 # One way of going on after a failure. It is called with the reason why the ways before it did not hold, None for the
 # first, and returns what the script gets. It raises Refused if it does not hold, and has then changed nothing.
@@ -207,9 +208,10 @@ class Recovery:
         return patiently(rehearsed, "there is not enough memory for a trial on a few rows", lambda: postpone(tape))
 
     def extend(self, tape: Tape, deferred: Deferred) -> None:
-        """Makes the plan cover what the tape has so far."""
+        """Makes the plan cover what the tape has so far, as far as that is needed for what the script holds."""
+        wanted = deferred.missing()
         if len(deferred.plan.cuts) < len(tape.entries):
-            self.tried(tape, modules_of(tape), deferred.plan.extend)
+            self.tried(tape, modules_of(tape), lambda: deferred.plan.extend(wanted))
 
     def result(self, tape: Tape, deferred: Deferred, entry: Entry) -> tuple[list, Any]:
         """The leaves and the tree of a call's result. There is no trial if the same call was tried
@@ -242,6 +244,49 @@ class Recovery:
             for change in deferred.plan.left:
                 change.replace(gone(tape))
         return result
+
+    def twice(self, tape: Tape, entry: Entry, args: tuple, kwargs: dict) -> tuple[Any, int, int]:
+        """Makes a module's call in pieces, which are computed twice. Returns the result, the number of rows and the
+        number of pieces. The call is the only one of a tape of its own, for which all arguments come from elsewhere."""
+        module: Any = entry.module
+        record = record_of(module)
+
+        def made() -> tuple[Any, int, int]:
+            refuse_batchwise([module])
+            if record is None or record.changes_buffers():
+                raise Refused(f"{type(module).__name__} changes its buffers")
+            own = Tape()
+            own.thread, own.step.preemptive = tape.thread, tape.step.preemptive
+            own.step.fails(tape.step.failure or OutOfMemoryError())
+            call = Entry(entry.call, module, own.encode(args), own.encode(kwargs))
+            call.grad, call.autocast, call.modes = entry.grad, entry.autocast, entry.modes
+            call.versions, call.snapshot = entry.versions, entry.snapshot
+            deferred = own.deferred = Deferred(own, Plan(own, call), self.sizes, self.report)
+            leaves, tree = self.result(own, deferred, call)
+            plan = deferred.plan
+            if plan.keeps or plan.left or any(isinstance(v, (int, float, Other)) for v in leaves):
+                raise Refused("the call leaves or returns more than what belongs to its rows")
+            results = self.postponed(own, deferred, call, leaves, tree)
+            count = deferred.make_real("two-pass")
+            return mapped(self.current, results), plan.batch, count
+
+        found = self.guarded(made)
+        record.uncut, record.apart = False, True  # type: ignore[union-attr]
+        return found
+
+    def one_by_one(self, tape: Tape) -> tuple[Callable[[Entry, Any, Any], Any], list[tuple[int, int]]]:
+        """What makes the calls of a tape, those of modules by :meth:`twice`; and a list to which each such call adds
+        the number of its rows, and the number of pieces."""
+        counts: list[tuple[int, int]] = []
+
+        def call(entry: Entry, args: Any, kwargs: Any) -> Any:
+            if entry.module is None:
+                return perform(entry, args, kwargs)
+            result, batch, pieces = self.twice(tape, entry, args, kwargs)
+            counts.append((batch, pieces))
+            return result
+
+        return call, counts
 
     def _made(self, entry: Entry, failure: Optional[BaseException], leaf: Any) -> Any:
         if isinstance(leaf, Slot):

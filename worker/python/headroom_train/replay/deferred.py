@@ -12,7 +12,7 @@ import gc
 import math
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import Any, Callable, Optional
@@ -25,7 +25,7 @@ from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm
 from ..proof.rerun import modules_of, needed, run, unchanged
-from ..proof.rows import Slot
+from ..proof.rows import Slot, perform
 from ..proof.terms import Terms
 from ..sandbox.sandbox import rehearsal
 from ..tape.graph import KEEP, sequence, walk, within
@@ -33,7 +33,7 @@ from ..tape.recorded_module import number_of
 from ..tape.snapshot import Snapshot, attributes, submodules
 from ..tape.tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 from .pieces import by_pieces, gradients, on_host, pieces_of
-from .twopass import two_pass
+from .twopass import apart, two_pass
 
 NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU that has made them
 LEFT = -1  # the slot of a tensor that a module left behind
@@ -191,10 +191,13 @@ def _unnamed() -> int:
 
 def foreign(tape: Tape, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether any of the tensors is not on the tape but has a graph made by a try or a replay of
-    the tape, such as a loss that a module left behind or a feature that a hook captured."""
+    the tape, such as a loss that a module left behind or a feature that a hook captured. Results that
+    have been made real are the script's own."""
     spans = tape.spans + [e.between for e in tape.entries if e.module is not None]
+    exits = tape.deferred.exits if tape.deferred is not None else ()
     roots = [t.grad_fn for t in tensors if place_of(t) is None]
-    return any(within(node, spans) for node in walk(roots, most=1000))
+    nodes = walk(roots, enter=lambda n: n._sequence_nr() not in exits, most=1000)
+    return any(within(node, spans) and node._sequence_nr() not in exits for node in nodes)
 
 
 def strays(tape: Tape, tidy: set[tuple]) -> bool:
@@ -211,7 +214,7 @@ def strays(tape: Tape, tidy: set[tuple]) -> bool:
     # Nothing is asked that a tensor of the script's own class could answer itself.
     with torch._C.DisableTorchFunctionSubclass():
         known = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
-        later = [t for t in known if t.grad_fn is not None and t.grad_fn._sequence_nr() >= begun]
+        later = [t for t in known if _number(t) >= begun]
         del known
         found = [t for t in later if foreign(tape, [t])]
         del later
@@ -220,6 +223,14 @@ def strays(tape: Tape, tidy: set[tuple]) -> bool:
     if not held:
         tidy.add(kind)
     return held
+
+
+def _number(tensor: torch.Tensor) -> int:
+    """The sequence number of the node that made a tensor; -1 if there is none."""
+    try:
+        return -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
+    except RuntimeError:  # a view whose base has been changed in place: nobody can use it
+        return -1
 
 
 class Kept:
@@ -286,6 +297,7 @@ class Deferred:
         # The random state before the first replay, so that every scalar is computed with the same draws.
         self._begun: Optional[RandomState] = None
         self._values: dict[int, torch.Tensor] = {}
+        self.exits: set[int] = set()  # sequence numbers of the nodes that made what make_real has given the script
         self._made: dict[int, torch.Tensor] = {}  # what modules have returned, where functions write in place
         # Slots in the graph of a scalar of which a backward pass has taken the gradients: the ``slots`` of a HandBack.
         self.spent: set[int] = set()
@@ -323,70 +335,81 @@ class Deferred:
         """The real scalar, if it has been handed back."""
         return self._scalars.get(slot)
 
-    def make_real(self, way: str) -> int:
+    def make_real(self, way: str, call: Callable[[Entry, Any, Any], Any] = perform) -> int:
         """Gives the results that the script holds values and graphs: of pieces that are computed twice if ``way`` is
-        "two-pass", otherwise of the whole batch, for "host" with saved tensors on the host. Returns the number of
-        pieces, 0 if all of them are real already. Raises :class:`Refused` if that is impossible."""
+        "two-pass", otherwise of the whole batch, for "host" with saved tensors on the host; ``call`` makes one call.
+        Returns the number of pieces, 0 if all results are real already. Raises :class:`Refused` if that is
+        impossible."""
         release_frames(self.tape.step.failure)
-        rows, later = self._to_make()
-        if not rows and not later:
+        entries = self.missing()
+        if not entries:
             return 0
         if not self.tape.step.preemptive:
             clean(thorough=False)
-        return self._make_real(way, rows, later)
+        return self._make_real(way, entries, call)
 
-    def _make_real(self, way: str, rows: list[int], later: list[int]) -> int:
-        """Makes ``rows`` real, and runs the functions that have made ``later`` on them."""
-        tape, plan, count = self.tape, self.plan, 1
-        entries, after = needed(tape, rows), random_state()
-        if way == "two-pass" and any(tape.entries[i].module is None for i in entries):
+    def missing(self) -> list[int]:
+        """The entries that have to be run again for what the script holds to become real."""
+        real, held = self._there(), [s for s in self._held() if s not in self._scalars]
+        if not held:
+            return []
+        return [i for i in self._up_to_now(held, real) if real.keys().isdisjoint(self.tape.entries[i].slots)]
+
+    def _make_real(self, way: str, entries: list[int], call: Callable[[Entry, Any, Any], Any]) -> int:
+        tape, count, real, after = self.tape, 1, self._there(), random_state()
+        held = [s for s in self._held() if s not in self._scalars]
+        unchanged(tape, entries)
+        parts = apart(tape, entries) if way == "two-pass" else (entries, [])
+        if parts is None:
             raise Refused("a module uses the result of a function, and functions may relate rows")
-        functions = sorted({tape.entries.index(self.maker(s)) for s in later})
-        unchanged(tape, [*entries, *functions])
-        self._confirm(entries)
-        confirm(tape, plan, entries)
+        calls, functions = parts
+        self._confirm(calls)
+        confirm(tape, self.plan, calls)
         self._begun = self._begun or (tape.random if tape.step.complete else after)
         set_random_state(self._begun)
         try:
             if way == "two-pass":
-                with unseen(tape, plan), self.sizes.withheld():
-                    made, count = two_pass(tape, plan, entries, rows, self.sizes)
+                rows = self._rows(calls, functions, held)
+                with unseen(tape, self.plan), self.sizes.withheld():
+                    made, pieces = two_pass(tape, self.plan, calls, rows, self.sizes)
+                real.update(made)
+                count = len(pieces.made)
             else:
-                with unseen(tape, plan), torch.enable_grad(), on_host() if way == "host" else nullcontext():
-                    made = run(tape, None, entries, None)
+                with unseen(tape, self.plan), torch.enable_grad(), on_host() if way == "host" else nullcontext():
+                    run(tape, None, calls, None, real, call=call)
         finally:
             if tape.step.complete:
                 set_random_state(after)
-        real = {**self._scalars, **{s: made[s] for s in rows}}
-        for i in functions:
-            run(tape, None, [i], None, real)
-        self._scalars.update({s: real[s] for s in (*rows, *later)})
+        run(tape, None, functions, None, real)
+        self._scalars.update({s: real[s] for s in held})
+        self.exits.update(_number(real[s]) for s in held)
         if way == "two-pass":
             self.sizes.confirm(count)
         # The traceback of the original exception holds the script's frames, and with them the results.
         tape.step.fails(bare(tape.step.failure))
         return count
 
-    def _to_make(self) -> tuple[list[int], list[int]]:
-        """The slots of results that have to become real: those of modules, with the rows of the batch, and what
-        functions have computed from them. Functions are run on the whole batch: they may relate the rows."""
-        rows, later = set(), set()
-        todo = [s for s in self._held() if s not in self._scalars]
-        while todo:
-            slot = todo.pop()
-            if slot in self._scalars or slot in rows or slot in later:
-                continue
-            entry = self.maker(slot)
-            if self.plan.slots[slot].axis is not None and entry.module is not None:
-                rows.add(slot)
-                continue
-            if entry.module is not None or entry.fresh or entry.inplace:
-                raise Refused(
-                    "a number that a module computes, or that is changed in place, belongs to the whole batch"
-                )
-            later.add(slot)
-            todo += entry.references()[0]
-        return sorted(rows), sorted(later)
+    def _there(self) -> dict[int, torch.Tensor]:
+        """The results that have values and, if they require a gradient, graphs, by slot: what made them is not
+        repeated. A module's call may have been made whole since something failed."""
+        live = [(place_of(t), t) for t in (ref() for ref in self.tape.live) if t is not None]
+        return {**{p.slot: t for p, t in live if p is not None and not p.deferred}, **self._scalars}
+
+    def _up_to_now(self, slots: Sequence[int], known: Collection[int] = ()) -> list[int]:
+        """The entries that give slots the values which they have now: where functions write in place, to a view of a
+        slot's tensor perhaps, all of them."""
+        entries = needed(self.tape, slots, known)
+        written = [i for i, e in enumerate(self.tape.entries) if e.inplace]
+        return [*range(max(*entries, *written) + 1)] if written else entries
+
+    def _rows(self, calls: Sequence[int], functions: Sequence[int], held: Sequence[int]) -> list[int]:
+        """The slots of the modules' results that the script holds or that functions use. Raises :class:`Refused` if one
+        does not have the rows of the batch."""
+        used = {*held, *(s for i in functions for s in self.tape.entries[i].references()[0])}
+        found = [s for i in calls for s in self.tape.entries[i].slots if s in used]
+        if any(self.plan.slots[s].axis is None for s in found):
+            raise Refused("a number that a module computes belongs to the whole batch")
+        return found
 
     def unite(self, slot: int) -> None:
         """Makes real a number of the batch that is about to be changed in place, and all others that share memory with
@@ -732,8 +755,7 @@ class Deferred:
         """A slot's values where functions write in place: all functions are run in order, on the whole batch, beginning
         with what the modules have returned."""
         tape = self.tape
-        entries = needed(tape, [slot])
-        functions = [i for i in entries if tape.entries[i].module is None]
+        functions = [i for i in self._up_to_now([slot]) if tape.entries[i].module is None]
         slots = {r for i in functions for r in tape.entries[i].references()[0]} | {slot}
         env = {s: self._returned(s).clone() for s in slots if self.maker(s).module is not None}
         unchanged(tape, functions)

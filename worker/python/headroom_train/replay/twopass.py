@@ -19,8 +19,8 @@ from ..hooks.genuine import set_aside
 from ..proof.groups import Inputs
 from ..proof.plan import Plan
 from ..proof.proof import Proof, refuse_backward_hooks
-from ..proof.rerun import modules_of, run, unchanged
-from ..proof.rows import Rows
+from ..proof.rerun import half_in, modules_of, run, unchanged
+from ..proof.rows import Rows, alike, rounding, sample, thinned
 from ..tape.tape import RandomState, Tape, random_state, same_random_state, set_random_state
 from .pieces import Gradients, by_pieces, room_for
 
@@ -36,12 +36,13 @@ class Pieces:
         self.plan, self.entries, self.slots, self._sizes = plan, entries, slots, sizes
         self.inputs = Inputs(tape, plan, entries)
         self.made: list[tuple[Rows, RandomState]] = []
+        self._seen: dict[int, dict[int, torch.Tensor]] = {}  # values of the first row of each piece, by row and slot
         self._spilled = False  # memory of the host has been made available for a piece
         self.drew = False  # random numbers were drawn, so a piece of the second pass has the rows of one of the first
 
-    def first(self) -> tuple[dict[int, torch.Tensor], int]:
-        """Computes the results, by slot. Returns the number of pieces as well. Graphs are built and let go, so that a
-        piece which fits here fits in the second pass, too."""
+    def first(self) -> dict[int, torch.Tensor]:
+        """Computes the results, by slot. Graphs are built and let go, so that a piece which fits here fits in the
+        second pass, too."""
         whole = {s: room_for(self.plan.slots[s]) for s in self.slots}
 
         def work(rows: Optional[Rows]) -> tuple[RandomState, dict[int, torch.Tensor]]:
@@ -60,14 +61,16 @@ class Pieces:
             self.drew = self.drew or not same_random_state(got[0], random_state())
             with torch.no_grad():
                 for s, value in got[1].items():
-                    axis = self.plan.slots[s].axis
-                    axis.put(whole[s], rows.start, value)  # type: ignore[union-attr]
+                    axis: Any = self.plan.slots[s].axis
+                    axis.put(whole[s], rows.start, value)
+            self._seen[rows.start] = self._first_row(got[1])
 
-        return whole, by_pieces(self.plan.batch, self._sizes.next, work, take)
+        by_pieces(self.plan.batch, self._sizes.next, work, take)
+        return whole
 
     def second(self, grads: Sequence[Optional[torch.Tensor]]) -> list[Optional[torch.Tensor]]:
         """The gradients of the inputs, given those of the results."""
-        sums, after = Gradients(self.inputs), random_state()
+        sums, after, seen = Gradients(self.inputs), random_state(), dict[int, dict[int, torch.Tensor]]()
         wanted = {s: g for s, g in zip(self.slots, grads) if g is not None}
         todo, failures = [*self.made], 0
         try:
@@ -76,7 +79,8 @@ class Pieces:
                 set_random_state(state)
                 failed: Optional[BaseException] = None
                 try:
-                    sums.add(*self._piece(rows, wanted))
+                    grads, leaves, seen[rows.start] = self._piece(rows, wanted)
+                    sums.add(grads, leaves)
                     continue
                 except Exception as e:
                     if not is_out_of_memory(e):
@@ -87,16 +91,34 @@ class Pieces:
                 todo[:0] = [(part, state) for part in self._smaller(rows, failed)]
         finally:
             set_random_state(after)
+        self._compare(seen)
         return sums.all()
 
-    def _piece(self, rows: Rows, wanted: dict[int, torch.Tensor]) -> tuple[list, dict[int, torch.Tensor]]:
+    def _first_row(self, values: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Some values of the first row of a piece, by slot."""
+        axes: dict[int, Any] = {s: self.plan.slots[s].axis for s in self.slots}
+        with torch.no_grad():
+            return {s: thinned(axis.some(values[s].detach(), 0, 1)).clone() for s, axis in axes.items()}
+
+    def _compare(self, seen: dict[int, dict[int, torch.Tensor]]) -> None:
+        """Raises :class:`Refused` if the second pass has not returned what the first has: if a script changes something
+        for a call and then changes it back, the gradients are not those of the call."""
+        most = rounding(self.tape, half_in(self.tape, modules_of(self.tape)))
+        for row in seen.keys() & self._seen.keys():
+            if not all(alike(sample(v), sample(seen[row][s]), most) for s, v in self._seen[row].items()):
+                raise Refused("a call returns different results when it is repeated")
+
+    def _piece(
+        self, rows: Rows, wanted: dict[int, torch.Tensor]
+    ) -> tuple[list, dict[int, torch.Tensor], dict[int, torch.Tensor]]:
         leaves = self.inputs.leaves(rows)
         with torch.enable_grad():
             env = run(self.tape, self.plan, self.entries, rows, leaves=leaves)
             parts = {s: rows.of(g, self.plan.slots[s].axis) for s, g in wanted.items()}  # type: ignore[arg-type]
             total: Any = sum(_product(env[s], g) for s, g in parts.items())
+        seen = self._first_row(env)
         env.clear()
-        return self.inputs.differentiated(total, [*wanted], list(leaves.values())), leaves
+        return self.inputs.differentiated(total, [*wanted], list(leaves.values())), leaves, seen
 
     def _smaller(self, rows: Rows, failed: BaseException) -> list[Rows]:
         """What a piece that has failed is cut into: the same piece where memory of the host can help."""
@@ -122,7 +144,7 @@ class TwoPass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pieces: Pieces, values: dict, *inputs: torch.Tensor) -> Any:
         ctx.pieces, ctx.failure = pieces, bare(pieces.tape.step.failure)
-        found = [values[s].view_as(values[s]) for s in pieces.slots]
+        found = [values[s] for s in pieces.slots]  # no views: the script may change them in place
         ctx.mark_non_differentiable(*(t for t, s in zip(found, pieces.slots) if not pieces.plan.slots[s].requires_grad))
         ctx.set_materialize_grads(False)
         return (*found,)
@@ -139,22 +161,30 @@ class TwoPass(torch.autograd.Function):
             raise ctx.failure from None
 
 
-def separate(tape: Tape, plan: Plan, entries: Sequence[int], slots: Sequence[int], sizes: Any) -> Pieces:
-    """What computes the tensors of some slots, which have the rows of the batch, in pieces. Raises :class:`Refused` if
-    rows depend on each other, in values or in gradients."""
+def apart(tape: Tape, entries: Sequence[int]) -> Optional[tuple[list[int], list[int]]]:
+    """Splits entries into the calls of modules, which can be made in pieces together, and the functions that the script
+    has called on their results, which run on the whole batch: they may relate rows. None if a module needs what a
+    function has made, or written to."""
+    calls = [i for i in entries if tape.entries[i].module is not None]
+    functions = [i for i in entries if tape.entries[i].module is None]
+    made = {s for i in functions for s in tape.entries[i].slots}
+    written = min((i for i in functions if tape.entries[i].inplace), default=len(tape.entries))
+    needs = {i: tape.entries[i].references()[0] for i in calls}
+    mixed = any(not made.isdisjoint(slots) or slots and i > written for i, slots in needs.items())
+    return None if mixed else (calls, functions)
+
+
+def two_pass(
+    tape: Tape, plan: Plan, entries: Sequence[int], slots: Sequence[int], sizes: Any
+) -> tuple[dict[int, torch.Tensor], Pieces]:
+    """The tensors of some slots, which have the rows of the batch, with graphs, by slot; and what has computed them.
+    Raises :class:`Refused` if rows depend on each other, in values or in gradients."""
     refuse_backward_hooks(modules_of(tape))
     pieces = Pieces(tape, plan, entries, slots, sizes)
     proof = Proof(tape, plan)
     proof.alone(entries)
     proof.apart(entries, slots)
-    return pieces
-
-
-def two_pass(tape: Tape, plan: Plan, entries: Sequence[int], slots: Sequence[int], sizes: Any) -> tuple[dict, int]:
-    """The tensors of some slots, which have the rows of the batch, with graphs. Returns the number of pieces as well.
-    Raises :class:`Refused` as :func:`separate` does."""
-    pieces = separate(tape, plan, entries, slots, sizes)
-    values, count = pieces.first()
+    values = pieces.first()
     with torch.enable_grad():
         found = TwoPass.apply(pieces, values, *pieces.inputs.tensors)
-    return dict(zip(slots, found)), count
+    return dict(zip(slots, found)), pieces

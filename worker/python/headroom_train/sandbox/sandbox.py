@@ -19,7 +19,7 @@ from ..failure import Elsewhere, Writes
 from ..hooks.changes import changed
 from ..hooks.genuine import asked, set_aside
 from ..tape.functions import DRAWS, FILLS
-from ..tape.graph import REENTRANT, leaves, walk
+from ..tape.graph import REENTRANT, leaves, sequence, walk
 from ..tape.recorded_module import ANYWHERE, CALLED, NEVER
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import OwnMode, random_state, set_random_state
@@ -214,11 +214,13 @@ class Sealed(Watcher):
         name: str,
         free: Iterable[torch.Tensor],
         backward: bool = True,
-        known: Optional[Iterable[torch.Tensor]] = None,
+        known: Optional[Sequence[torch.Tensor]] = None,
     ) -> None:
         self._name, self._backward = name, backward
         self._free = {0, *map(_memory, free)}
         self._known = None if known is None else {*map(_memory, known)}
+        # Where the graphs of arguments end: what is behind them is not the code's.
+        self._borders, self._begin = {t.grad_fn for t in known or ()}, sequence()
 
     def before(self, func: Any, args: Any, kwargs: Any) -> None:
         if self._known is not None and not torch.is_grad_enabled() and func._schema.name != "aten::detach":
@@ -237,7 +239,11 @@ class Sealed(Watcher):
             self._free.update(map(_memory, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))
 
     def returned(self, tensors: Sequence[torch.Tensor]) -> None:
-        if self._known is not None and any(map(self._strange, leaves(walk([t.grad_fn for t in tensors])))):
+        if self._known is None:
+            return
+        made = [*walk([t.grad_fn for t in tensors], enter=lambda n: n._sequence_nr() >= self._begin)]
+        kept = [n for n in made if n._sequence_nr() < self._begin and n not in self._borders]
+        if any(map(self._strange, leaves([*made, *walk(kept)]))):
             self._elsewhere()
 
     def _strange(self, tensor: torch.Tensor) -> bool:

@@ -36,6 +36,7 @@ class Limits:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
         self.hosted: Optional[int] = None  # the smallest cost of a call that fits only with saved tensors on the host
         self.uncut = False  # a call that failed could not be run in pieces
+        self.apart = False  # a call had to be computed twice, whatever else the step does
         self.twice = False  # results had to be computed twice, because of what the script made of them
 
 

@@ -191,7 +191,7 @@ class Tape:
             and tensor.layout == torch.strided
             and not is_inference(tensor)
             and id(tensor) not in self._known
-            and _users(tensor) == _users(torch.empty(1))
+            and alone(tensor)
         )
 
     def add(self, entry: Entry, result: Any, deferred: bool = False) -> None:
@@ -209,6 +209,10 @@ class Tape:
             self.refuse("the step calls more functions than the worker records")
         outputs = [result] if isinstance(result, torch.Tensor) else flatten(result)[0]
         entry.slots = [self._adopt(t, entry, deferred) if isinstance(t, torch.Tensor) else None for t in outputs]
+        if entry.inplace:  # numbers may share the memory
+            for tensor, place in self._held_by_script() if self.scalars else ():
+                if place.slot in self.scalars and not place.deferred:
+                    self._value(tensor, place.slot)
 
     def _adopt(self, tensor: torch.Tensor, entry: Entry, deferred: bool) -> Optional[int]:
         place = place_of(tensor)
@@ -283,6 +287,10 @@ class Tape:
     def alive(self) -> bool:
         """Whether the user still holds any tensor that was made on the tape and has a graph or no values."""
         return self._held > 0
+
+    def lacks_values(self) -> bool:
+        """Whether the user still holds a deferred tensor of the tape."""
+        return any(place.deferred for _, place in self._held_by_script())
 
     def _dropped(self, _: Any) -> None:
         self._held -= 1
@@ -376,6 +384,11 @@ _NOTHING = torch.empty(0)  # in place of a tensor from outside that is forgotten
 def _users(tensor: torch.Tensor) -> int:
     """How many objects use a tensor's memory."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) + (not tensor.untyped_storage().resizable())
+
+
+def alone(tensor: torch.Tensor) -> bool:
+    """Whether no other object uses a tensor's memory."""
+    return _users(tensor) == _users(torch.empty(1))
 
 
 class Recorded(torch.Tensor):
