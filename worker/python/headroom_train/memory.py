@@ -68,3 +68,11 @@ def room() -> int:
     if not torch.cuda.is_initialized():
         return 0
     return unreserved()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
+POOLS: dict[int, int] = {}  # bytes of memory of the host that PyTorch counts as allocated on a GPU, by its number
+
+
+def pooled() -> int:
+    """Those bytes for the current GPU: all of a pool is in use, or withheld, when an allocation fails."""
+    return POOLS.get(torch.cuda.current_device(), 0) if POOLS else 0

@@ -39,8 +39,10 @@ from manners import Failing
 
 trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
+from headroom_train.failure import Refused  # noqa: E402
 from headroom_train.proof import branching, groups, proof, rerun, weights  # noqa: E402
 from headroom_train.proof import recheck as again  # noqa: E402
+from headroom_train.proof.adding import Adding  # noqa: E402
 from headroom_train.proof.cutting import refuse_pointing  # noqa: E402
 from headroom_train.proof.groups import (  # noqa: E402
     Groups,
@@ -49,12 +51,13 @@ from headroom_train.proof.groups import (  # noqa: E402
     sketched,
 )
 from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
-from headroom_train.proof.rows import Axis, Cut, alike, sample  # noqa: E402
+from headroom_train.proof.rows import Axis, Cut, Rows, alike, sample  # noqa: E402
 from headroom_train.proof.rules import Weighing  # noqa: E402
 from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.recover import backward, check, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
+from headroom_train.replay.pieces import pieces_of  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.tape import trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
@@ -1851,13 +1854,50 @@ def cut_by_the_script() -> str:
 
 
 class Level(nn.Linear):
-    """Returns a loss that is 1, whatever it is given."""
+    """Returns a loss that is 1, whatever it is given, and whose gradients depend on that."""
 
     def __init__(self) -> None:
         super().__init__(6, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x).mean() * 0 + 1
+        out = super().forward(x)
+        return (out - out.detach()).mean() + 1
+
+
+def numbers_that_do_not_add_up() -> str:
+    """A root of a mean is the mean of its parts' roots as long as all parts are alike; then parts of the pieces that
+    differ most show that it is not. Of numbers that do add up nothing is refused, and nothing is computed twice."""
+    wrong, data = [], torch.cat([torch.ones(8), torch.full((8,), 3.0)]).double() + torch.arange(16).double() / 100
+    numbers: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Any, bool]] = {
+        "root": (lambda some: some.square().mean().sqrt(), [1.0] * 16, False),
+        "exponential": (lambda some: some.mean().exp(), [1.0] * 16, False),
+        "largest": (lambda some: some.max(), [1.0] * 16, False),
+        "mean": (lambda some: some.mean(), [1.0] * 16, True),
+        "sum": (lambda some: some.sum(), None, True),
+    }
+    for name, (work, rule, adds) in numbers.items():
+        for size in (8, 5, 1):
+            Adding.known.clear()
+            calls: list[Rows] = []
+            for _ in range(2):
+                adding = Adding(16, {0: rule}, ())
+
+                def again(rows: Rows, work: Any = work, calls: list[Rows] = calls) -> dict[int, torch.Tensor]:
+                    calls.append(rows)
+                    return {0: work(rows.of(data, Axis(0)))}
+
+                for piece in pieces_of(16, size):
+                    adding.note(piece, {0: work(data[piece.start : piece.stop])})
+                try:
+                    adding.confirm(again)
+                    found = True
+                except Refused:
+                    found = False
+                if found != adds:
+                    wrong.append(f"{name} of pieces of {size}: {found}")
+            if adds and len(calls) > 4:
+                wrong.append(f"{name} of pieces of {size}: {len(calls)} calls")
+    return "; ".join(wrong)
 
 
 def a_level_loss() -> str:
@@ -2754,7 +2794,7 @@ CHECKS = [
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
-    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
+    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
     rows_by_number, hooks_of_modules, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 

@@ -412,6 +412,45 @@ def a_number_of_the_batch() -> str:
     return refused(Beside(), lambda found: related(found[0]) + found[1], FAILS["backward"])
 
 
+class Learned(nn.Module):
+    """Returns a number that it has learned beside its rows, as CLIP does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.body(x), self.scale.exp()
+
+
+def a_learned_number() -> str:
+    """A number that does not depend on the rows has its gradient once, not once for each piece."""
+    wrong = []
+    for fails in FAILS.values():
+
+        def trained(at: int) -> list[Tensor]:
+            torch.manual_seed(0)
+            net, x = Learned().double(), torch.randn(ROWS, 6).double()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i in range(4):
+                optimizer.zero_grad()
+                with Whole(fails, ROWS) if i >= at else nullcontext():
+                    out, scale = net(x)
+                    related(F.normalize(out) * scale).backward()
+                optimizer.step()
+            return [p.detach() for p in net.parameters()]
+
+        want = trained(4)
+        try:
+            off = max(float((a - b).abs().max()) for a, b in zip(want, trained(2)))
+        except torch.OutOfMemoryError:
+            off = 1.0
+        if off > 1e-9:
+            wrong.append(f"{fails}: {off:.1g}, {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
+    return "; ".join(wrong)
+
+
 class Louder(nn.Module):
     loud = 1.0
 
@@ -696,6 +735,7 @@ CHECKS: list[Callable[[], Any]] = [
     what_a_loss_was_given_has_changed,
     written_to_in_place,
     a_number_of_the_batch,
+    a_learned_number,
     something_that_is_changed_back,
     a_graph_that_has_been_released,
     after_a_call_that_succeeded,

@@ -168,16 +168,25 @@ class Proof:
         return tolerance < 1e-3
 
     def apart(self, entries: Sequence[int], slots: Sequence[int]) -> None:
-        """Raises :class:`Refused` if the gradients of a row's results depend on the other rows. ``slots`` are the
-        modules' results, which have the rows of the batch."""
-        slots = [s for s in slots if self.plan.slots[s].requires_grad]
-        kind, inputs = ("apart", *slots, *self._kind(entries, numbers=False)), Inputs(self.tape, self.plan, entries)
-        if kind in self.known or not slots or not inputs.own or self.plan.batch < 2:
+        """Raises :class:`Refused` if the gradients of a row's results depend on the other rows, or if those of a number
+        that has been the same for other rows depend on the rows. ``slots`` are the modules' results."""
+        known = self.plan.slots
+        trained = [s for s in slots if known[s].requires_grad]
+        rows, fixed = ([s for s in trained if (known[s].axis is None) == whole] for whole in (False, True))
+        kind, inputs = ("apart", *trained, *self._kind(entries, numbers=False)), Inputs(self.tape, self.plan, entries)
+        if kind in self.known or not trained or not inputs.own or self.plan.batch < 2:
             return
 
         def tried(n: int, tolerance: float) -> None:
-            sketches = cache(lambda rows: self._groups.sketch_of_results(slots, entries, inputs, [*rows]))
-            self._add_up(lambda rows: sketches(tuple(rows)), inputs, spread(self.plan.batch, n), tolerance)
+            chosen = spread(self.plan.batch, n)
+            if rows:
+                sketches = cache(lambda some: self._groups.sketch_of_results(rows, entries, inputs, [*some]))
+                self._add_up(lambda some: sketches(tuple(some)), inputs, chosen, tolerance)
+            a, b, c, d = crossing(chosen)
+            for s in fixed:
+                one, other = (self._groups.sketch({s: None}, entries, inputs, some, some)[s] for some in (a + b, c + d))
+                if residual(one, [other]) > max(1e-3, tolerance):
+                    raise Refused("a number that a module computes belongs to the whole batch")
 
         most = SOME if self._size(entries) <= SMALL else FEW
         self._tried(entries, min(self.plan.batch // 2 * 2 if self.plan.batch > 3 else self.plan.batch, most), tried)

@@ -143,8 +143,9 @@ def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
 @contextmanager
 def precisely(tape: Tape, entries: Sequence[int]) -> Iterator[bool]:
     """A context in which entries run without the rounding errors of mixed precision, if all parameters are in single
-    precision. Yields whether they are. If so, autocast stays off on this thread, even where a module enables it."""
-    if any(p.dtype != torch.float32 for p in parameters(modules_of(tape))):
+    or double precision. Yields whether they are. If so, autocast stays off on this thread, even where a module enables
+    it."""
+    if any(p.dtype not in (torch.float32, torch.float64) for p in parameters(modules_of(tape))):
         yield False
         return
     autocast, enter = {i: tape.entries[i].autocast for i in entries}, torch.autocast.__enter__

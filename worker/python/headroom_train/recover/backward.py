@@ -34,7 +34,7 @@ from .recovery import Recovery, Way
 
 def state_of(param: torch.Tensor) -> Any:
     """A value that is different once a backward pass has computed the parameter's gradient."""
-    grad = param.grad
+    grad = param.grad if param.is_leaf else None  # computed weights (functional_call) have none, and reading it warns
     return None if grad is None else (id(grad), grad._version)
 
 
@@ -320,9 +320,7 @@ class FailedBackward:
         tape, loss = self._tape, self._loss()
         used = {s for i in functions for s in tape.entries[i].references()[0]}
         slots = [s for i in calls for s in tape.entries[i].slots if s in used]
-        if loss not in {s for i in functions for s in tape.entries[i].slots} or any(
-            plan.slots[s].axis is None for s in slots
-        ):
+        if loss not in {s for i in functions for s in tape.entries[i].slots} or any(plan.slots[s].whole for s in slots):
             raise Refused("a number that a module computes belongs to the whole batch")
         inputs = Inputs(tape, None, functions)
         env, pieces = two_pass(tape, plan, calls, slots, self._recovery.sizes)

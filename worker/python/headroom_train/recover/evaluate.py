@@ -15,6 +15,7 @@ import torch
 
 from ..failure import Refused, Survival, clean, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import apart, is_inference
+from ..proof.adding import Adding
 from ..proof.plan import Plan
 from ..proof.proof import Proof
 from ..proof.rerun import run
@@ -22,7 +23,7 @@ from ..proof.rows import Other, Rows, Slot
 from ..proof.weights import typed, weight
 from ..replay.pieces import by_pieces, pieces_of, room_for
 from ..sandbox.norms import refuse_batchwise
-from ..tape.recorded_module import RecordedModule
+from ..tape.recorded_module import RecordedModule, number_of
 from ..tape.snapshot import Change, Snapshot
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
 from ..tape.trees import tensors_in, unflatten
@@ -192,12 +193,14 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
     whole = {s: room_for(known) for s, known in slots.items() if known.dim is not None}
     like: dict[int, torch.Tensor] = {}
+    adding = Adding(plan.batch, {s: found[0] for s, found in rules.items()}, (number_of(entry.module), *scalars))
     state = random_state()
 
     def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
         assert rows is not None
         if not same_random_state(random_state(), state):
             raise Refused("the call draws random numbers")
+        adding.note(rows, env)
         for s, value in env.items():
             known = slots[s]
             if known.axis is not None:
@@ -211,6 +214,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
                 raise Refused("a result neither has one entry per row of the batch nor is a sum over the rows")
 
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
+    patiently(lambda: adding.confirm(lambda rows: run(tape, plan, [0], rows)), crowded)
     for s, found in sums.items():
         if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
             raise Refused(

@@ -35,11 +35,12 @@ Way = Callable[[Optional[Refused]], Any]
 TOGETHER = "results of two steps whose values are not in memory are used together"
 
 
-def explained() -> None:
-    """Appends the traceback of the exception that is being handled to the file that HEADROOM_DEBUG names, if any."""
+def explained(refused: Optional[Refused] = None) -> None:
+    """Appends why a way did not hold, or the traceback of the exception that is being handled, to the file that
+    HEADROOM_DEBUG names, if any."""
     if os.environ.get("HEADROOM_DEBUG"):
         with open(os.environ["HEADROOM_DEBUG"], "a") as f:
-            traceback.print_exc(file=f)
+            print(refused, file=f) if refused is not None else traceback.print_exc(file=f)
 
 
 class Recovery:
@@ -82,6 +83,7 @@ class Recovery:
             try:
                 return way(why)
             except Refused as refused:
+                explained(refused)
                 why = why or bare(refused)  # its own traceback would keep this frame, and what the frame holds
                 if refused.final:
                     break
@@ -125,7 +127,7 @@ class Recovery:
             release_frames(e)
             raise Refused(
                 "there is not enough memory for values that the step needs at once"
-                if is_out_of_memory(e)
+                if is_out_of_memory(e) or isinstance(e, MemoryError)
                 else f"{type(e).__name__}: {e}"
             ) from None
         finally:

@@ -407,7 +407,7 @@ class Deferred:
         does not have the rows of the batch."""
         used = {*held, *(s for i in functions for s in self.tape.entries[i].references()[0])}
         found = [s for i in calls for s in self.tape.entries[i].slots if s in used]
-        if any(self.plan.slots[s].axis is None for s in found):
+        if any(self.plan.slots[s].whole for s in found):
             raise Refused("a number that a module computes belongs to the whole batch")
         return found
 

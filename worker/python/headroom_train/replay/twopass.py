@@ -43,7 +43,8 @@ class Pieces:
     def first(self) -> dict[int, torch.Tensor]:
         """Computes the results, by slot. Graphs are built and let go, so that a piece which fits here fits in the
         second pass, too."""
-        whole = {s: room_for(self.plan.slots[s]) for s in self.slots}
+        known = self.plan.slots
+        whole = {s: room_for(known[s]) for s in self.slots if known[s].axis is not None}
 
         def work(rows: Optional[Rows]) -> tuple[RandomState, dict[int, torch.Tensor]]:
             state = random_state()
@@ -61,8 +62,11 @@ class Pieces:
             self.drew = self.drew or not same_random_state(got[0], random_state())
             with torch.no_grad():
                 for s, value in got[1].items():
-                    axis: Any = self.plan.slots[s].axis
-                    axis.put(whole[s], rows.start, value)
+                    axis = known[s].axis
+                    if axis is not None:
+                        axis.put(whole[s], rows.start, value)
+                    elif not torch.equal(whole.setdefault(s, value.clone()), value):
+                        raise Refused("a number that a module computes belongs to the whole batch")
             self._seen[rows.start] = self._first_row(got[1])
 
         by_pieces(self.plan.batch, self._sizes.next, work, take)
@@ -96,7 +100,7 @@ class Pieces:
 
     def _first_row(self, values: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         """Some values of the first row of a piece, by slot."""
-        axes: dict[int, Any] = {s: self.plan.slots[s].axis for s in self.slots}
+        axes = {s: axis for s in self.slots if (axis := self.plan.slots[s].axis) is not None}
         with torch.no_grad():
             return {s: thinned(axis.some(values[s].detach(), 0, 1)).clone() for s, axis in axes.items()}
 
@@ -114,11 +118,20 @@ class Pieces:
         leaves = self.inputs.leaves(rows)
         with torch.enable_grad():
             env = run(self.tape, self.plan, self.entries, rows, leaves=leaves)
-            parts = {s: rows.of(g, self.plan.slots[s].axis) for s, g in wanted.items()}  # type: ignore[arg-type]
-            total: Any = sum(_product(env[s], g) for s, g in parts.items())
+            total: Any = sum(_product(env[s], g) for s, g in self._parts(rows, wanted).items())
         seen = self._first_row(env)
         env.clear()
+        if not isinstance(total, torch.Tensor):
+            return [None] * len(self.inputs.tensors), leaves, seen
         return self.inputs.differentiated(total, [*wanted], list(leaves.values())), leaves, seen
+
+    def _parts(self, rows: Rows, wanted: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """A piece's part of the results' gradients, by slot. What does not depend on the rows is computed by each
+        piece, and counts for the first."""
+        axes = {s: self.plan.slots[s].axis for s in wanted}
+        cut = {s: rows.of(wanted[s], axis) for s, axis in axes.items() if axis is not None}
+        fixed = [s for s, axis in axes.items() if axis is None and rows.start == 0]
+        return {**cut, **{s: wanted[s] for s in fixed}}
 
     def _smaller(self, rows: Rows, failed: BaseException) -> list[Rows]:
         """What a piece that has failed is cut into: the same piece where memory of the host can help."""

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..failure import is_out_of_memory
 from ..hooks.changes import Change
 from ..hooks.genuine import set_aside
+from ..memory import POOLS
 
 STEP = 2 << 20  # PyTorch makes segments in multiples of this
 SMALL = 1 << 20  # requests up to this size come from blocks of their own, two in a segment of 2 MiB
@@ -61,6 +62,7 @@ class Pool:
             self._statistics = Statistics(device)
             self._fill()
             self._statistics.hide(self.bytes)
+        POOLS[device] = self.bytes
 
     def _made(self, driver: Any, device: int) -> ctypes.c_void_p:
         area, size = ctypes.c_void_p(), ctypes.c_size_t(self.bytes)

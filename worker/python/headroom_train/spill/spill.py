@@ -134,9 +134,7 @@ class Spill:
         if used and (self._told is None or now - self._told >= SAID) and (factor is not None or self.pace.spilled >= 2):
             self._told = now
             slower = f" and takes {factor:.1f} times as long" if factor is not None else ""
-            self._say(
-                f"step {number} uses {used / 2**30:.1f} GiB of the host's memory{slower}: the GPU's is not enough"
-            )
+            self._say(f"step {number} uses {size(used)} of the host's memory{slower}: the GPU's is not enough")
 
     def figures(self) -> dict[str, Any]:
         """What is reported of the newest step, if any has used memory of the host."""
@@ -146,7 +144,12 @@ class Spill:
         """Called when the process ends."""
         if self.pace.spilled:
             lost = f", which took {self.pace.lost:.0f} s" if self.pace.lost >= 1 else ""
-            self._say(f"{self.pace.spilled} steps used up to {self._most / 2**30:.1f} GiB of the host's memory{lost}")
+            self._say(f"{self.pace.spilled} steps used up to {size(self._most)} of the host's memory{lost}")
+
+
+def size(bytes: int) -> str:
+    """A number of bytes, for a sentence."""
+    return f"{bytes / 2**30:.1f} GiB" if bytes >= 1 << 30 else f"{max(1, bytes >> 20)} MiB"
 
 
 def scarce() -> bool:

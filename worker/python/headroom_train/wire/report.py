@@ -15,7 +15,7 @@ import torch
 
 from ..account.account import Account
 from ..failure import OURS, Mixed, Refused, Survival, is_out_of_memory
-from ..memory import may_ask, unreserved
+from ..memory import may_ask, pooled, unreserved
 from ..replay.sizes import Sizes
 from .phases import Phases
 from .wire import Wire, notice
@@ -219,6 +219,7 @@ def evidence(failure: BaseException) -> dict[str, Any]:
         "free": _size(rf"of which {_SIZE} is free", text),
         "allocated": _size(rf"{_SIZE} is allocated by PyTorch", text),
     }
+    found["allocated"] -= pooled() if found["allocated"] > pooled() else 0
     found["reserved"] = found["allocated"] + _size(rf"{_SIZE} is reserved by PyTorch", text)
     allowed = _size(rf"{_SIZE} allowed", text)
     if allowed:  # the process may use less memory than the device has
