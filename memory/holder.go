@@ -20,6 +20,7 @@ type Holder struct {
 	PerStep Bytes   `json:"per_step"`          // by which memory grows per step
 	Graph   bool    `json:"graph,omitempty"`   // the graphs that made the tensors are held, too
 	Host    bool    `json:"host,omitempty"`    // the memory is the machine's, not a device's
+	About   bool    `json:"about,omitempty"`   // Tensors and Bytes are what is to be expected after Step, not what was found
 	Cure    string  `json:"cure,omitempty"`    // what to write instead; "" if not known
 }
 
@@ -61,13 +62,29 @@ func (h Holder) Facts() string {
 	return text
 }
 
+// At returns h as it is to be expected after a later step, if it has grown on as it did.
+func (h Holder) At(step int) Holder {
+	if h.Kind == heldElsewhere || h.Step <= 0 || step <= h.Step {
+		return h
+	}
+	more := step - h.Step
+	h.Tensors += int(math.Round(h.Rate * float64(more)))
+	h.Bytes += h.PerStep * Bytes(more)
+	h.Step, h.About = step, true
+	return h
+}
+
 // content says how much is held, and how often more is added.
 func (h Holder) content() string {
+	about := ""
+	if h.About {
+		about = "about "
+	}
 	switch h.Kind {
 	case heldGradients:
-		return fmt.Sprintf("gradients with the graphs of all steps, %v", h.Bytes)
+		return fmt.Sprintf("gradients with the graphs of all steps, %s%v", about, h.Bytes)
 	case heldSum, heldState:
-		return fmt.Sprintf("the graphs of all steps, %v", h.Bytes)
+		return fmt.Sprintf("the graphs of all steps, %s%v", about, h.Bytes)
 	}
 	what := "tensor"
 	if h.Kind == heldArrays {
@@ -83,7 +100,7 @@ func (h Holder) content() string {
 	if h.Step > 0 {
 		when = fmt.Sprintf(" after step %d", h.Step)
 	}
-	return fmt.Sprintf("%d %s, %v%s, %s", h.Tensors, what, h.Bytes, when, h.often())
+	return fmt.Sprintf("%s%d %s, %s%v%s, %s", about, h.Tensors, what, about, h.Bytes, when, h.often())
 }
 
 func (h Holder) often() string {

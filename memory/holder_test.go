@@ -22,6 +22,11 @@ func TestHolder(t *testing.T) {
 		{with(func(h *Holder) { h.Kind, h.Kept = "numpy", "" }), "`seen` holds 49 arrays, 2.8 GiB"},
 		{with(func(h *Holder) { h.Kind, h.Name = "sum", "total" }), "`total` (train.py:7) holds the graphs of all steps, 2.8 GiB, made at"},
 		{with(func(h *Holder) { h.Kind, h.Name = "gradients", "critic" }), "`critic` (train.py:7) holds gradients with the graphs of all steps, 2.8 GiB, made at"},
+		{seen.At(60), "`seen` (train.py:7) holds about 60 tensors, about 3.5 GiB after step 60, one more every step"},
+		{with(func(h *Holder) { h.Kind, h.Rate = "sum", 1.2 }).At(54), "holds the graphs of all steps, about 3.1 GiB, made"},
+		{seen.At(49), "holds 49 tensors, 2.8 GiB after step 49"},
+		{with(func(h *Holder) { h.Step = 0 }).At(60), "holds 49 tensors, 2.8 GiB, one"},
+		{Holder{Kind: "elsewhere", Step: 9, PerStep: MiB}.At(60), "what holds it was not found"},
 		{Holder{Kind: "elsewhere", PerStep: MiB}, "memory grows by 1 MiB per step: what holds it was not found among what Python can see"},
 	} {
 		if got := c.holder.String(); !strings.Contains(got, c.want) {

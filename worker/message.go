@@ -161,6 +161,17 @@ func (m message) holder() memory.Holder {
 	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Cure: m.Cure}
 }
 
+// finished returns how many optimizer steps the process had finished when it sent m, or 0 if m does not say.
+func (m message) finished() int {
+	switch m.Type {
+	case "step", "holds", "bye":
+		return m.Step
+	case "oom", "survived", "refused": // they name the step that failed
+		return m.Step - 1
+	}
+	return 0
+}
+
 // failure returns the out-of-memory failure that m reports.
 func (m message) failure() memory.OutOfMemoryError {
 	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats()}

@@ -312,6 +312,27 @@ def a_failure_is_explained_at_once() -> str:
     )
 
 
+def a_failure_is_told_what_is_held_then() -> str:
+    """Memory that runs out long after its holder was found is told with the figures of that moment, and not measured
+    again in each of many failures."""
+    from headroom_train.account import measure
+
+    opt = torch.optim.SGD(nn.Linear(8, 8).parameters(), lr=0.1)
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    calls, real = [], measure.measured
+    measure.measured = lambda *a: calls.append(a) or real(*a)  # type: ignore[func-returns-value]
+    piled: list[Tensor] = []
+    opt.step()
+    report.account._trigger.step = lambda steps: True
+    for _ in range(100):
+        piled.append(torch.ones(1000) + 1)
+        opt.step()
+    first, then = report.account._candidate, report.account.failed(report.steps)
+    again = report.account.failed(report.steps + 1)
+    right = then.tensors == 100 > first.tensors and then.bytes == 100 * 4000 and then.step == report.steps == 101
+    return "" if right and first.step < 60 and again is then and len(calls) == 1 else f"{first}, {then}, {len(calls)}"
+
+
 def a_forked_child_begins_anew() -> str:
     """A child of a process in which a search is under way has nothing of that search."""
     report = reports.Report()
@@ -449,6 +470,7 @@ CHECKS = (
     a_figure_is_read_rarely,
     what_rises_is_told_from_what_does_not,
     a_failure_is_explained_at_once,
+    a_failure_is_told_what_is_held_then,
 )
 
 

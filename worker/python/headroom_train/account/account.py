@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")  # Python's own library
 SEARCHES = 3  # that may find nothing before the process is left alone
 MUCH = 256 << 20  # bytes of growth, and
+LATER = 1.05  # times as many steps, after which what holds memory is measured once more
 LONG = 500  # steps, after which it is said that nothing was found, although headroom has not asked
 
 
@@ -36,6 +37,7 @@ class Account:
         self._asked = False
         self._empty = 0  # searches that have found nothing
         self.told: Optional[Holder] = None
+        self._measured = 0  # the step at which that was measured
         self._pid = os.getpid()  # in which the steps so far were made
 
     def step(self, steps: int, asked: bool = False) -> None:
@@ -69,7 +71,7 @@ class Account:
             return
         self._search, self._thread = None, 0
         sure = [h for h in found if h.patience <= steps]
-        self._candidate = (sure or found)[0]
+        self._candidate, self._measured = (sure or found)[0], steps
         if sure and sure[0].per_step >= found[0].per_step // 4:
             self.says(sure[0])
         else:
@@ -82,22 +84,37 @@ class Account:
         if self._asked or steps >= LONG and trigger.slope() * trigger.steps() >= MUCH:
             from .kinds import ELSEWHERE, Holder
 
-            self.says(Holder(ELSEWHERE, "", "", "", 0, 0, 0.0, trigger.slope(), ""))
+            self.says(Holder(ELSEWHERE, "", "", "", 0, 0, 0.0, trigger.slope(), "", step=steps))
         trigger.rests(2 * steps)
 
     def failed(self, steps: int) -> Optional[Holder]:
-        """Called when memory has run out. What holds memory that grows, even if it might be meant to; None if nothing
-        is known to grow."""
+        """Called when memory has run out. What holds memory that grows, even if it might be meant to, as it is now or
+        was a few steps ago; None if nothing is known to grow."""
         try:
             if self._search is not None and self._thread == threading.get_ident():
                 found = self._search.step(steps, at_once=True)
                 self._search.ends()
                 self._search, self._thread = None, 0
                 self._candidate = found[0] if found else self._candidate
+                self._measured = steps
+            holder = self.told or self._candidate
+            if holder is not None and steps >= LATER * self._measured:
+                self._again(holder, steps)
             return self.told or self._candidate
         except Exception:
             self._fails()
             return self.told or self._candidate
+
+    def _again(self, holder: Holder, steps: int) -> None:
+        """Measure once more what has been found."""
+        from .measure import measured
+
+        self._measured = steps
+        now = measured(holder, steps)
+        if now is not None and self.told is not None:
+            self.told = now
+        elif now is not None:
+            self._candidate = now
 
     def _forked(self, steps: int) -> None:
         """Begin anew in a child: it has the parent's memory, and its own training."""

@@ -408,6 +408,7 @@ class Content(NamedTuple):
     bytes: int
     new: int  # of the tensors
     new_bytes: int
+    graphs: int  # tensors with a graph
     roots: list[Any]  # graphs of the new tensors
     arrays: int
     array_bytes: int
@@ -417,7 +418,7 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
     """Counts what is reached from a container. Models and optimizers are entered only if they are what is counted."""
     todo: list[Any] = [holder]
     seen, storages = {id(holder)}, set()
-    tensors = held = new = new_bytes = arrays = array_bytes = 0
+    tensors = held = new = new_bytes = graphs = arrays = array_bytes = 0
     roots = []
     while todo and len(seen) < REACHED:
         o = todo.pop()
@@ -427,7 +428,7 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
                 continue
             storages.add(key)
             size = o.untyped_storage().nbytes()
-            tensors, held = tensors + 1, held + size
+            tensors, held, graphs = tensors + 1, held + size, graphs + (o.grad_fn is not None)
             if key not in before:
                 new, new_bytes = new + 1, new_bytes + size
                 if o.grad_fn is not None:
@@ -447,4 +448,4 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
                 continue
             seen.add(id(r))
             todo.append(r)
-    return Content(tensors, held, new, new_bytes, roots, arrays, array_bytes)
+    return Content(tensors, held, new, new_bytes, graphs, roots, arrays, array_bytes)

@@ -167,6 +167,8 @@ class Holder(NamedTuple):
     graph: bool = False  # bytes are those of graphs, too
     patience: int = 0  # steps before which it may still be meant to be so
     host: bool = False  # the memory is the machine's, not a GPU's
+    step: int = 0  # after which this was found
+    container: int = 0  # the id of what has been counted; 0 if that is no container
 
     def __str__(self) -> str:
         grows = f"memory grows by {amount(self.per_step)} per step: "

@@ -93,7 +93,7 @@ class Search:
         if sum(h.per_step for h in holders) < 0.3 * max(self.slope, 1):
             holders += _of_arrays(found, between, walk)
         source.cache_clear()
-        return sorted(holders or some, key=lambda h: h.per_step, reverse=True)
+        return [h._replace(step=step) for h in sorted(holders or some, key=lambda h: h.per_step, reverse=True)]
 
 
 def _now(step: int) -> Look:
@@ -232,13 +232,14 @@ def _holder(
         where,
         maker,
         inside.tensors,
-        inside.bytes + saved * len(inside.roots),
+        inside.bytes + saved * inside.graphs,
         rate,
         int((inside.new_bytes + saved * len(inside.roots)) / b.steps),
         kinds.cure(kind, e, text),
         graph,
         patience(kind, holder if cached is None else cached, kept, graph),
         group.sort.device == "cpu" and all(s.host for s in alive),
+        container=id(holder),
     )
 
 
@@ -384,7 +385,7 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
             Holder(
                 kinds.NUMPY, text.name, kept.where, made(kept), inside.arrays, inside.array_bytes, grown / b.steps,
                 int(grown * inside.array_bytes / inside.arrays / b.steps), kinds.cure(kinds.NUMPY, e, text), False,
-                patience(kinds.NUMPY, c, kept, False), True,
+                patience(kinds.NUMPY, c, kept, False), True, container=id(c),
             )
         )  # fmt: skip
     return holders
