@@ -1069,6 +1069,525 @@ LEAKS = {
             store.put(step, x)
     """,
     ),
+    "a nested dict of defaultdicts": Leak(
+        "collected",
+        "stats[phase]['logits']",
+        "empty `",
+        """
+        def main():
+            stats = collections.defaultdict(lambda: collections.defaultdict(list))
+            wide = nn.Linear(256, 256)
+            for step in range(100):
+                phase = "even" if step % 2 == 0 else "odd"
+                x = batch()
+                train(x)
+                y = wide(x).detach() #made
+                stats[phase]["logits"].append(y) #kept
+        main()
+    """,
+    ),
+    "a data class": Leak(
+        "collected",
+        "state.seen",
+        "empty `",
+        """
+        from dataclasses import dataclass, field
+        @dataclass
+        class State:
+            seen: list = field(default_factory=list)
+            step: int = 0
+        state = State()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            state.seen.append(x) #kept
+            state.step += 1
+    """,
+    ),
+    "a closure that appends": Leak(
+        "collected",
+        "outs",
+        "empty `outs`",
+        """
+        def make():
+            outs = []
+            def log(y):
+                outs.append(y) #kept
+            return log
+        log = make()
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            train(x)
+            with torch.no_grad():
+                y = wide(x) #made
+            log(y)
+    """,
+    ),
+    "log records": Leak(
+        "collected",
+        "self.records",
+        "empty `",
+        """
+        import logging
+        class Keep(logging.Handler):
+            def __init__(self):
+                super().__init__()
+                self.records = []
+            def emit(self, record):
+                self.records.append(record) #kept
+        log = logging.getLogger("train")
+        log.setLevel(logging.INFO)
+        log.propagate = False
+        log.addHandler(Keep())
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            log.info("batch %s", x)
+    """,
+    ),
+    "a queue in an object": Leak(
+        "collected",
+        "self.q",
+        "empty `",
+        """
+        import queue
+        class Worker:
+            def __init__(self):
+                self.q = queue.Queue()
+            def push(self, item):
+                self.q.put(item) #kept
+        worker = Worker()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            worker.push({"x": x, "step": step})
+    """,
+    ),
+    "a generator that collects": Leak(
+        "collected",
+        "past",
+        "empty `past`",
+        """
+        def batches():
+            past = []
+            while True:
+                x = torch.randn(1024, 256) #made
+                past.append(x) #kept
+                yield x
+        stream = batches()
+        for step in range(100):
+            train(next(stream))
+    """,
+    ),
+    "what is logged by a module": Leak(
+        "collected",
+        "self.logged.setdefault(name, [])",
+        "",
+        """
+        class Module(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Linear(256, 256)
+                self.logged = {}
+            def log_dict(self, values):
+                for name, value in values.items():
+                    self.logged.setdefault(name, []).append(value) #kept
+            def training_step(self, x):
+                y = self.net(x)
+                self.log_dict({"out": y})
+                return y.square().mean()
+        module = Module()
+        for step in range(100):
+            opt.zero_grad()
+            module.training_step(torch.randn(4096, 256)).backward()
+            opt.step()
+    """,
+    ),
+    "rows of a table": Leak(
+        "numpy",
+        "rows",
+        "empty `rows`",
+        """
+        rows = []
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            train(x)
+            out = wide(x).detach()
+            rows.append({"step": step, "out": out.numpy()}) #kept
+    """,
+    ),
+    "views of arrays": Leak(
+        "numpy",
+        "self.tops",
+        "",
+        """
+        class Eval:
+            def __init__(self):
+                self.tops = {}
+            def add(self, i, y):
+                self.tops[i] = y.detach().cpu().numpy()[:3] #kept
+        wide = nn.Linear(256, 256)
+        ev = Eval()
+        for step in range(100):
+            x = batch()
+            train(x)
+            ev.add(step, wide(x))
+    """,
+    ),
+    "one column of each": Leak(
+        "collected",
+        "firsts",
+        "empty `firsts`",
+        """
+        firsts = []
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            train(x)
+            y = wide(x).detach() #made
+            firsts.append(y[:, 0]) #kept
+    """,
+    ),
+    "weak keys that live": Leak(
+        "collected",
+        "table",
+        "",
+        """
+        import weakref
+        table = weakref.WeakKeyDictionary()
+        class Sample:
+            pass
+        samples = []
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            s = Sample()
+            samples.append(s)
+            table[s] = x #kept
+    """,
+    ),
+    "a context variable": Leak(
+        "collected",
+        "history",
+        "",
+        """
+        import contextvars
+        history = contextvars.ContextVar("history", default=())
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            history.set(history.get() + (x,)) #kept
+    """,
+    ),
+    "a counter by tensor": Leak(
+        "collected",
+        "counts",
+        "",
+        """
+        counts = collections.Counter()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            counts[x] += 1 #kept
+    """,
+    ),
+    "a linked list": Leak(
+        "collected",
+        "head",
+        "",
+        """
+        class Node:
+            def __init__(self, value, next):
+                self.value, self.next = value, next
+        head = None
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            head = Node(x, head) #kept
+    """,
+    ),
+    "a thread's locals": Leak(
+        "collected",
+        "local.seen",
+        "",
+        """
+        import threading
+        local = threading.local()
+        local.seen = []
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            local.seen.append(x) #kept
+    """,
+    ),
+    "a module's list": Leak(
+        "collected",
+        "registry.outputs",
+        "",
+        """
+        import sys, types
+        registry = types.ModuleType("registry")
+        registry.outputs = []
+        sys.modules["registry"] = registry
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            train(x)
+            registry.outputs += [wide(x).detach()] #kept #made
+    """,
+    ),
+    "the script's own cache decorator": Leak(
+        "cache",
+        "memo",
+        "",
+        """
+        def memoize(f):
+            memo = {}
+            @functools.wraps(f)
+            def inner(i):
+                if i not in memo:
+                    memo[i] = f(i) #kept
+                return memo[i]
+            return inner
+        @memoize
+        def load(i):
+            return torch.full((1024, 256), float(i)) #made
+        for step in range(200):
+            train(load(step))
+    """,
+    ),
+    "attributes by number": Leak(
+        "collected",
+        "store",
+        "",
+        """
+        class Store:
+            def put(self, i, x):
+                setattr(self, f"batch_{i}", x)
+        store = Store()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            store.put(step, x) #kept
+    """,
+    ),
+    "buffers of a module": Leak(
+        "collected",
+        "self.bank",
+        "empty `self.bank`",
+        """
+        class Remembers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("bank", torch.zeros(0, 256))
+            def forward(self, x):
+                self.bank = torch.cat([self.bank, x]) #kept
+                return x
+        remembers = Remembers()
+        for step in range(100):
+            x = batch()
+            train(remembers(x))
+    """,
+    ),
+    "parameters in a list": Leak(
+        "collected",
+        "prompts",
+        "",
+        """
+        prompts = nn.ParameterList()
+        for step in range(100):
+            train(batch())
+            prompts.append(nn.Parameter(torch.randn(1024, 256), requires_grad=False)) #kept #made
+    """,
+    ),
+    "futures": Leak(
+        "collected",
+        "futures",
+        "",
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(1)
+        futures = []
+        def work(x):
+            return x * 2
+        for step in range(100):
+            x = batch()
+            train(x)
+            futures.append(pool.submit(work, x)) #kept
+    """,
+    ),
+    "tracebacks in a list": Leak(
+        "traceback",
+        "tracebacks",
+        "str",
+        """
+        tracebacks = []
+        def fails(x):
+            raise RuntimeError("no")
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            try:
+                fails(x)
+            except RuntimeError as e:
+                tracebacks.append(e.__traceback__) #kept
+    """,
+    ),
+    "hooks that store in the module": Leak(
+        "hook",
+        "m.acts",
+        "handle.remove()",
+        """
+        def store(m, args, out):
+            m.acts.append(out) #kept
+        wide = nn.Linear(256, 256)
+        wide.acts = []
+        wide.register_forward_hook(store)
+        for step in range(100):
+            x = batch()
+            train(x)
+            wide(x)
+    """,
+    ),
+    "tensor hooks": Leak(
+        "hook",
+        "grads",
+        "handle.remove()",
+        """
+        grads = []
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            y = wide(x)
+            y.register_hook(lambda g: grads.append(g)) #kept
+            y.square().mean().backward()
+            train(x)
+    """,
+    ),
+    "gradients of a frozen model": Leak(
+        "gradients",
+        "teacher",
+        "zero_grad()",
+        """
+        teacher = nn.Linear(256, 256)
+        for step in range(60):
+            x = batch()
+            opt.zero_grad()
+            loss = (teacher(x).mean() * net(x).mean()).square()
+            loss.backward(create_graph=True) #kept
+            opt.step()
+    """,
+    ),
+    "gradients of each step": Leak(
+        "collected",
+        "history",
+        "",
+        """
+        history = []
+        wide = nn.Linear(512, 512)
+        second = torch.optim.SGD(wide.parameters(), lr=0.1)
+        for step in range(100):
+            train(batch())
+            second.zero_grad()
+            wide(torch.randn(8, 512)).sum().backward()
+            history.append([p.grad for p in wide.parameters()]) #kept
+            second.step()
+    """,
+    ),
+    "averages of the weights": Leak(
+        "models",
+        "averages",
+        "torch.save",
+        """
+        averages = []
+        wide = nn.Linear(512, 512)
+        shadow = copy.deepcopy(wide)
+        for step in range(100):
+            train(batch())
+            for a, b in zip(shadow.parameters(), wide.parameters()):
+                a.data.lerp_(b.data, 0.1)
+            averages.append(copy.deepcopy(shadow.state_dict())) #kept
+    """,
+    ),
+    "averages of the weights by name": Leak(
+        "collected",
+        "shadow",
+        "empty `shadow`",
+        """
+        shadow = {}
+        wide = nn.Linear(512, 512)
+        for step in range(100):
+            train(batch())
+            for name, p in wide.named_parameters():
+                shadow[f"{step}.{name}"] = p.detach().clone() #kept
+    """,
+    ),
+    "models of earlier folds in a dict": Leak(
+        "models",
+        "self.trained",
+        "torch.save",
+        """
+        class Folds:
+            def __init__(self):
+                self.trained = {}
+            def run(self, fold):
+                model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 1))
+                own = torch.optim.Adam(model.parameters())
+                for step in range(3):
+                    own.zero_grad()
+                    model(batch(64)).mean().backward()
+                    own.step()
+                self.trained[fold] = (model, own) #kept
+        folds = Folds()
+        for fold in range(50):
+            folds.run(fold)
+    """,
+    ),
+    "a data set that logs": Leak(
+        "collected",
+        "self.seen",
+        "empty `self.seen`",
+        """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.seen = []
+            def __len__(self):
+                return 100
+            def __getitem__(self, i):
+                x = torch.randn(1024, 256) #made
+                self.seen.append(x) #kept
+                return x
+        for x in torch.utils.data.DataLoader(Data(), batch_size=None):
+            train(x)
+    """,
+    ),
+    "shared tensors": Leak(
+        "collected",
+        "shared",
+        "empty `shared`",
+        """
+        shared = []
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            shared.append(x.share_memory_()) #kept
+    """,
+    ),
+    "pinned batches": Leak(
+        "collected",
+        "pinned",
+        "empty `pinned`",
+        """
+        pinned = {}
+        def stage(step, x):
+            pinned[step] = x.clone() #kept #made
+            return pinned[step]
+        for step in range(100):
+            train(stage(step, batch()))
+    """,
+    ),
 }
 
 CLEAN = {

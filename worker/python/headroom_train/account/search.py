@@ -151,7 +151,8 @@ def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
     if len(samples) < 2:
         return None
     best: Optional[Holder] = None
-    for held in walk.common(samples, max(2, (2 * len(samples) + 2) // 3)):
+    need = max(2, (2 * len(samples) + 2) // 3)
+    for held in [walk.end(h) for h in walk.common(samples, need)] or walk.chained(samples, need):
         if is_a(held.holder, torch.optim.Optimizer) and kinds.MODELS not in _through(held):
             continue
         holder = _holder(held, samples, every, group, b, walk)

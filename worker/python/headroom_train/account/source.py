@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional, Union
 
 from .trigger import BEGAN
 
-PUTS = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "push", "__setitem__"}
+PUTS = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "push", "set", "__setitem__"}
 TAKES = {"pop", "popleft", "popitem", "clear", "remove", "discard", "get_nowait"}
 _HOOK = re.compile("register_.*hook")
 _OPERATORS = {ast.Add: "+=", ast.Sub: "-=", ast.BitOr: "|="}
@@ -112,7 +112,12 @@ class Source:
                 yield Keeps(node.lineno, target, call, ")", value, functions)
         elif isinstance(node, ast.AugAssign) and self._is(node.target, name, attribute):
             target, op = ast.unparse(node.target), _OPERATORS.get(type(node.op), "+=")
-            yield Keeps(node.lineno, target, f"{target} {op} ", "", node.value, functions)
+            if isinstance(node.target, ast.Subscript) and isinstance(
+                node.value, ast.Constant
+            ):  # it is the key that is kept
+                yield Keeps(node.lineno, ast.unparse(node.target.value), "", "", node.target.slice, functions)
+            else:
+                yield Keeps(node.lineno, target, f"{target} {op} ", "", node.value, functions)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for one in _targets(node):
                 if not self._is(one, name, attribute):
@@ -198,7 +203,7 @@ class Source:
             elif isinstance(node, ast.Try) and any("KeyError" in ast.dump(h.type) for h in node.handlers if h.type):
                 if any(isinstance(n, ast.Subscript) and self._is(n, name, attribute) for n in ast.walk(node)):
                     return True
-            elif self._method(node, {"get"}, name, attribute):
+            elif self._method(node, {"get"}, name, attribute) and node.args:  # type: ignore[attr-defined]
                 return True
         return False
 

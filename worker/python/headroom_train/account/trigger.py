@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Optional
@@ -70,18 +69,18 @@ class Series:
 
 
 def resident() -> Optional[int]:
-    """Bytes of the machine's memory that this process holds itself, shared memory left out; None if the system does
-    not say."""
+    """Bytes of the machine's memory that this process holds itself, or shares with its own workers: files that it has
+    mapped are left out. None if the system does not say."""
     try:
-        with open("/proc/self/statm", "rb", buffering=0) as statm:
-            fields = statm.read(200).split()
-        return (int(fields[1]) - int(fields[2])) * _PAGE
+        with open("/proc/self/status", "rb", buffering=0) as status:
+            text = status.read(4096)
+        return sum(int(text[text.index(name) + len(name) :].split(None, 1)[0]) << 10 for name in _HELD)
     except (OSError, ValueError, IndexError):
         return None
 
 
+_HELD = (b"RssAnon:", b"RssShmem:")
 BEGAN = time.time()  # about when the process began: a file that is newer is not what it runs
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Trigger:
