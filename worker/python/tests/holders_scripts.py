@@ -1912,4 +1912,401 @@ CLEAN = {
             window = window[-20:]
             train(x)
     """,
+    "a memory bank": """
+        bank, at = torch.zeros(4096, 256), 0
+        key = copy.deepcopy(net)
+        for step in range(120):
+            x = batch(128)
+            train(x)
+            with torch.no_grad():
+                for a, b in zip(key.parameters(), net.parameters()):
+                    a.mul_(0.99).add_(b, alpha=0.01)
+                bank[at : at + 128] = F.normalize(x, dim=1)
+                at = (at + 128) % len(bank)
+    """,
+    "a memory bank in a list": """
+        bank = []
+        for step in range(200):
+            x = batch(2048)
+            train(x)
+            bank.append(x.detach())
+            if len(bank) > 70:
+                del bank[0]
+            negatives = torch.cat(bank[-4:])
+    """,
+    "a cache that drops the oldest": """
+        class LRU:
+            def __init__(self, size):
+                self.size, self.items = size, collections.OrderedDict()
+            def get(self, key):
+                if key in self.items:
+                    self.items.move_to_end(key)
+                    return self.items[key]
+                value = self.items[key] = batch(1024)
+                while len(self.items) > self.size:
+                    self.items.popitem(last=False)
+                return value
+        cache = LRU(60)
+        for step in range(200):
+            train(cache.get(step * 7 % 170))
+    """,
+    "weights averaged in place": """
+        average = torch.optim.swa_utils.AveragedModel(net)
+        for step in range(120):
+            train(batch())
+            if step > 20 and step % 4 == 0:
+                average.update_parameters(net)
+    """,
+    "figures of each step": """
+        history = {"loss": [], "accuracy": [], "lr": []}
+        for step in range(200):
+            x = batch()
+            loss = train(x)
+            history["loss"].append(loss.item())
+            history["accuracy"].append((net(x).argmax(1) == 0).float().mean().item())
+            history["lr"].append(opt.param_groups[0]["lr"])
+    """,
+    "a running mean of losses": """
+        class Average:
+            def __init__(self):
+                self.total, self.count = 0.0, 0
+            def update(self, value, n=1):
+                self.total, self.count = self.total + value * n, self.count + n
+        meter = Average()
+        for step in range(150):
+            meter.update(train(batch()).item(), 1024)
+    """,
+    "longer and longer sequences": """
+        gru = nn.GRU(64, 64, batch_first=True)
+        own = torch.optim.Adam(gru.parameters())
+        for step in range(100):
+            length = 16 + step // 5 * 8
+            own.zero_grad()
+            out, _ = gru(torch.randn(16, length, 64))
+            out.square().mean().backward()
+            own.step()
+    """,
+    "LBFGS": """
+        wide = nn.Linear(512, 512)
+        own = torch.optim.LBFGS(wide.parameters(), lr=0.01, history_size=20, max_iter=4)
+        x, y = torch.randn(64, 512), torch.randn(64, 512)
+        def closure():
+            own.zero_grad()
+            loss = F.mse_loss(wide(x), y)
+            loss.backward()
+            return loss
+        for step in range(60):
+            own.step(closure)
+    """,
+    "batches that are loaded ahead": """
+        class Ahead:
+            def __init__(self, source, size):
+                self.source, self.waiting, self.size = iter(source), collections.deque(), size
+            def __iter__(self):
+                while True:
+                    while len(self.waiting) < self.size:
+                        self.waiting.append(next(self.source))
+                    yield self.waiting.popleft()
+        def source():
+            while True:
+                yield batch()
+        for step, x in zip(range(120), Ahead(source(), 30)):
+            train(x)
+    """,
+    "folds of which the models are deleted": """
+        scores = []
+        for fold in range(8):
+            model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1))
+            own = torch.optim.Adam(model.parameters())
+            for step in range(15):
+                own.zero_grad()
+                loss = model(batch(128)).square().mean()
+                loss.backward()
+                own.step()
+            scores.append(loss.item())
+            del model, own
+    """,
+    "a data set that grows by a plan": """
+        pool = [torch.randn(256, 256) for _ in range(20)]
+        data = []
+        for epoch in range(5):
+            if len(data) < 60:
+                data.extend(torch.randn(256, 256) for _ in range(20))
+            for x in data:
+                train(x)
+    """,
+    "active learning": """
+        unlabelled = [torch.randn(256, 256) for _ in range(80)]
+        labelled = []
+        for cycle in range(12):
+            labelled.extend(unlabelled.pop() for _ in range(5))
+            for x in labelled[-10:]:
+                train(x)
+    """,
+    "layers that are unfrozen one by one": """
+        layers = nn.Sequential(*[nn.Linear(512, 512) for _ in range(12)])
+        for p in layers.parameters():
+            p.requires_grad_(False)
+        x = torch.randn(64, 512)
+        for step in range(120):
+            if step % 10 == 0:
+                for p in layers[-1 - step // 10].parameters():
+                    p.requires_grad_(True)
+                own = torch.optim.Adam(p for p in layers.parameters() if p.requires_grad)
+            own.zero_grad()
+            layers(x).square().mean().backward()
+            own.step()
+    """,
+    "parameters that join the optimizer": """
+        layers = nn.Sequential(*[nn.Linear(512, 512) for _ in range(12)])
+        own = torch.optim.Adam(layers[-1].parameters())
+        x = torch.randn(64, 512)
+        for step in range(120):
+            if step % 10 == 9 and step < 110:
+                own.add_param_group({"params": [*layers[-2 - step // 10].parameters()]})
+            own.zero_grad()
+            layers(x).square().mean().backward()
+            own.step()
+    """,
+    "a generator that grows by its plan": """
+        blocks = nn.ModuleList([nn.Linear(256, 256)])
+        own = torch.optim.Adam(blocks.parameters())
+        def forward(x):
+            for block in blocks:
+                x = torch.relu(block(x))
+            return x
+        for step in range(120):
+            if step % 15 == 14 and len(blocks) < 6:
+                blocks.append(nn.Linear(256, 256))
+                own = torch.optim.Adam(blocks.parameters())
+            own.zero_grad()
+            forward(torch.randn(64 * 2 ** (step // 30), 256)).square().mean().backward()
+            own.step()
+    """,
+    "images for a log": """
+        shown = []
+        for step in range(150):
+            x = torch.randn(8, 3, 64, 64)
+            train(x.flatten(1)[:, :256])
+            if step % 25 == 0:
+                shown.append(x[:4].detach().cpu().clone())
+    """,
+    "the mean of the newest checkpoints": """
+        newest = collections.deque(maxlen=5)
+        wide = nn.Linear(512, 512)
+        own = torch.optim.SGD(wide.parameters(), lr=0.01)
+        for step in range(120):
+            own.zero_grad()
+            wide(torch.randn(64, 512)).square().mean().backward()
+            own.step()
+            if step % 5 == 0:
+                newest.append({k: v.clone() for k, v in wide.state_dict().items()})
+                mean = {k: sum(one[k] for one in newest) / len(newest) for k in newest[0]}
+    """,
+    "a teacher and a student": """
+        teacher = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 4)).eval()
+        for step in range(120):
+            x = batch()
+            with torch.no_grad():
+                target = teacher(x).softmax(1)
+            opt.zero_grad()
+            F.kl_div(net(x).log_softmax(1), target, reduction="batchmean").backward()
+            opt.step()
+    """,
+    "a beam search every few steps": """
+        def search(length, width=8):
+            beams = [(0.0, [torch.zeros(256)])]
+            with torch.no_grad():
+                for _ in range(length):
+                    new = []
+                    for score, path in beams:
+                        y = net(path[-1])
+                        for k in range(2):
+                            new.append((score + y[k].item(), path + [torch.randn(256)]))
+                    beams = sorted(new, key=lambda b: b[0], reverse=True)[:width]
+            return beams[0][0]
+        for step in range(100):
+            train(batch())
+            if step % 10 == 9:
+                search(30)
+    """,
+    "rollouts of a fixed length": """
+        policy = nn.Linear(256, 4)
+        own = torch.optim.Adam(policy.parameters())
+        for update in range(60):
+            states, logs, rewards = [], [], []
+            for t in range(16):
+                s = torch.randn(64, 256)
+                d = torch.distributions.Categorical(logits=policy(s))
+                a = d.sample()
+                states.append(s)
+                logs.append(d.log_prob(a))
+                rewards.append(torch.randn(64))
+            own.zero_grad()
+            (-torch.stack(logs) * torch.stack(rewards)).mean().backward()
+            own.step()
+    """,
+    "rollouts in an object": """
+        class Rollouts:
+            def __init__(self):
+                self.states, self.values = [], []
+            def add(self, s, v):
+                self.states.append(s)
+                self.values.append(v)
+            def after_update(self):
+                self.states, self.values = self.states[-1:], self.values[-1:]
+        rollouts = Rollouts()
+        value = nn.Linear(256, 1)
+        for update in range(8):
+            for t in range(20):
+                s = batch()
+                rollouts.add(s, value(s).detach())
+                train(s)
+            rollouts.after_update()
+    """,
+    "losses by sample": """
+        losses = {}
+        for step in range(200):
+            ids = torch.randint(0, 5000, (512,))
+            x = torch.randn(512, 256)
+            opt.zero_grad()
+            each = net(x).square().mean(1)
+            each.mean().backward()
+            opt.step()
+            for i, loss in zip(ids.tolist(), each.tolist()):
+                losses[i] = loss
+    """,
+    "features by sample": """
+        features = {}
+        with torch.no_grad():
+            pass
+        for epoch in range(4):
+            for i in range(50):
+                if i not in features:
+                    features[i] = torch.randn(1024, 256)
+                train(features[i])
+    """,
+    "truncated backpropagation": """
+        lstm = nn.LSTM(128, 128)
+        own = torch.optim.SGD(lstm.parameters(), lr=0.1)
+        state = None
+        for step in range(120):
+            own.zero_grad()
+            out, state = lstm(torch.randn(16, 64, 128), state)
+            out.square().mean().backward()
+            own.step()
+            state = tuple(s.detach() for s in state)
+    """,
+    "gradients accumulated over steps": """
+        for step in range(200):
+            x = batch()
+            (net(x).square().mean() / 8).backward()
+            opt.step() if step % 8 == 7 else None
+            opt.zero_grad() if step % 8 == 7 else None
+    """,
+    "results of an evaluation that are joined": """
+        def evaluate(n):
+            outs, targets = [], []
+            net.eval()
+            with torch.no_grad():
+                for i in range(n):
+                    x = batch()
+                    outs.append(net(x).cpu())
+                    targets.append(x[:, :4].cpu())
+            net.train()
+            return F.mse_loss(torch.cat(outs), torch.cat(targets)).item()
+        best = 1e9
+        for epoch in range(4):
+            for step in range(30):
+                train(batch())
+            best = min(best, evaluate(25))
+    """,
+    "confusion matrices": """
+        matrix = torch.zeros(4, 4)
+        for step in range(150):
+            x = batch()
+            train(x)
+            with torch.no_grad():
+                p = net(x).argmax(1)
+            matrix += torch.bincount(p * 4 + torch.randint(0, 4, p.shape), minlength=16).view(4, 4)
+    """,
+    "hooks that are removed": """
+        for step in range(120):
+            acts = []
+            handle = net[0].register_forward_hook(lambda m, a, out: acts.append(out.detach()))
+            train(batch(2048))
+            handle.remove()
+    """,
+    "an exception that is printed": """
+        errors = []
+        for step in range(120):
+            x = batch()
+            try:
+                train(x)
+                raise ValueError(f"step {step}")
+            except ValueError as e:
+                errors.append(str(e))
+    """,
+    "a pool of images of a GAN": """
+        import random
+        random.seed(0)
+        class Pool:
+            def __init__(self, size):
+                self.size, self.images = size, []
+            def query(self, image):
+                if len(self.images) < self.size:
+                    self.images.append(image)
+                    return image
+                if random.random() > 0.5:
+                    i = random.randrange(self.size)
+                    old, self.images[i] = self.images[i], image
+                    return old
+                return image
+        pool = Pool(50)
+        for step in range(160):
+            train(pool.query(batch()))
+    """,
+    "prioritised replay": """
+        import heapq
+        heap, count = [], 0
+        for step in range(200):
+            x = batch()
+            train(x)
+            count += 1
+            entry = (float(x[0, 0]), count, x)
+            if len(heap) < 60:
+                heapq.heappush(heap, entry)
+            else:
+                heapq.heappushpop(heap, entry)
+    """,
+    "a compiled model that sees more and more shapes": """
+        compiled = torch.compile(net, backend="eager")
+        for step in range(60):
+            opt.zero_grad()
+            compiled(batch(64 + 8 * step)).square().mean().backward()
+            opt.step()
+    """,
+    "a scheduler, a scaler and clipping": """
+        own = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        plan = torch.optim.lr_scheduler.CosineAnnealingLR(own, 100)
+        norms = []
+        for step in range(120):
+            own.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = net(batch()).float().square().mean()
+            loss.backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0).item())
+            own.step()
+            plan.step()
+    """,
+    "predictions of an epoch in arrays": """
+        for epoch in range(4):
+            preds = []
+            for step in range(40):
+                x = batch()
+                train(x)
+                with torch.no_grad():
+                    preds.append(nn.functional.pad(net(x), (0, 252)).numpy())
+            np.concatenate(preds).mean()
+    """,
 }

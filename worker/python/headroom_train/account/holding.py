@@ -154,7 +154,8 @@ class Walk:
     def _ends(self, kind: type) -> list[Any]:
         """The objects of one type that hold another of it, and that no other holds; none if there are many."""
         every = [o for o in gc.get_objects() if type(o) is kind]
-        holds, inner = [], set()
+        holds: list[Any] = []
+        inner: set[int] = set()
         self._hidden |= {id(every), id(holds)}
         for o in every:
             below = [r for r in _referents(o)]
@@ -211,6 +212,14 @@ class Walk:
         for r in some:
             found |= {id(o) for o in _referents(r)}
         return [o for o in objects if id(o) in found]
+
+    def of_optimizer(self, holder: Any) -> bool:
+        """Whether something is an optimizer, or the state that one keeps."""
+        if is_a(holder, torch.optim.Optimizer):
+            return True
+        return is_a(holder, dict) and any(
+            is_a(o, torch.optim.Optimizer) and vars(o).get("state") is holder for o in gc.get_objects()
+        )
 
     def cached(self, holder: Any) -> Any:
         """The function whose results ``functools.lru_cache`` has put into a dict; None if the dict is another."""

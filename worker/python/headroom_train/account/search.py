@@ -14,7 +14,7 @@ from .holding import HOOKS, LRU, Held, Name, Walk, content, unseen
 from .kinds import Evidence, Holder, Text
 from .look import Census, Key, Look, Sort, census, frames, is_a, key_of, look, size_of, sort_of
 from .notes import Notes, compiles
-from .place import Kept, made, patience, place, statement
+from .place import MANAGED, Kept, made, patience, place, statement
 from .source import source
 
 APART = 12  # steps between two looks
@@ -153,7 +153,7 @@ def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
     best: Optional[Holder] = None
     need = max(2, (2 * len(samples) + 2) // 3)
     for held in [walk.end(h) for h in walk.common(samples, need)] or walk.chained(samples, need):
-        if is_a(held.holder, torch.optim.Optimizer) and kinds.MODELS not in _through(held):
+        if walk.of_optimizer(held.holder) and kinds.MODELS not in _through(held):
             continue
         holder = _holder(held, samples, every, group, b, walk)
         if holder is not None and (best is None or bool(holder.kept) > bool(best.kept)):
@@ -238,7 +238,7 @@ def _holder(
         int((inside.new_bytes + saved * len(inside.roots)) / b.steps),
         kinds.cure(kind, e, text),
         graph,
-        patience(kind, holder if cached is None else cached, kept, graph),
+        patience(kind, holder if cached is None else cached, kept, graph) if text.name else MANAGED,
         group.sort.device == "cpu" and all(s.host for s in alive),
         container=id(holder),
     )
