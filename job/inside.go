@@ -70,6 +70,7 @@ func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 	o.Mixed, o.Training = seen.Mixed, seen.Training
 	if seen.Holder != nil && i.Joined != nil && o.Kind.Memory() {
 		h := i.Joined(*seen.Holder)
+		h.Ends = 0
 		seen.Holder = &h
 		i.Journal.Note(runs.Entry{Kind: runs.KindWorker, Holder: &h}.Told()) // as of the failure, for the report
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"time"
 )
 
 // Holder is what holds memory to which the steps of a training add, as the process itself found
@@ -20,6 +21,8 @@ type Holder struct {
 	PerStep Bytes   `json:"per_step"`          // by which memory grows per step
 	Graph   bool    `json:"graph,omitempty"`   // the graphs that made the tensors are held, too
 	Host    bool    `json:"host,omitempty"`    // the memory is the machine's, not a device's
+	Ends    int     `json:"ends,omitempty"`    // the step near which the machine's memory ends at this rate; 0 if not known
+	Seconds float64 `json:"seconds,omitempty"` // from Step until then
 	About   bool    `json:"about,omitempty"`   // Tensors and Bytes are what is to be expected after Step, not what was found
 	Cure    string  `json:"cure,omitempty"`    // what to write instead; "" if not known
 }
@@ -33,9 +36,12 @@ const (
 	heldElsewhere = "elsewhere"
 )
 
-// String says what grows, what holds it, since which line, and what to write instead.
+// String says what grows, what holds it, since which line, when memory ends, and what to write instead.
 func (h Holder) String() string {
 	text := h.Facts()
+	if left := time.Duration(h.Seconds * float64(time.Second)); h.Ends > h.Step && left <= ForecastMost {
+		text += fmt.Sprintf("; at that rate memory runs out in about %s, near step %d", InAbout(left), h.Ends)
+	}
 	if h.Cure != "" {
 		text += "; " + h.Cure
 	}
@@ -62,6 +68,21 @@ func (h Holder) Facts() string {
 	return text
 }
 
+// ForecastMost is the longest time until memory runs out for which that is said. Most runs end sooner.
+const ForecastMost = 24 * time.Hour
+
+// InAbout returns a duration as people would say it, such as "6 h 20 min".
+func InAbout(d time.Duration) string {
+	switch hours, minutes := int(d.Hours()), int(d.Minutes()); {
+	case minutes < 1:
+		return "a minute"
+	case hours < 1:
+		return fmt.Sprintf("%d min", minutes)
+	default:
+		return fmt.Sprintf("%d h %d min", hours, minutes%60/10*10)
+	}
+}
+
 // At returns h as it is to be expected after a later step, if it has grown on as it did.
 func (h Holder) At(step int) Holder {
 	if h.Kind == heldElsewhere || h.Step <= 0 || step <= h.Step {
@@ -70,7 +91,7 @@ func (h Holder) At(step int) Holder {
 	more := step - h.Step
 	h.Tensors += int(math.Round(h.Rate * float64(more)))
 	h.Bytes += h.PerStep * Bytes(more)
-	h.Step, h.About = step, true
+	h.Step, h.About, h.Ends = step, true, 0
 	return h
 }
 

@@ -39,6 +39,7 @@ type talk struct {
 	last    runs.ProcessStep  // the newest step that the process reported
 	made    int               // optimizer steps that the process has finished, as far as it has said so
 	newest  *runs.ProcessStep // the newest step, or nil if it has been recorded
+	ends    time.Time         // when the machine's memory runs out, as the process has said; zero if it has not
 	out     time.Time         // when memory runs out; zero if it does not; guarded by attempt.mu
 	grown   string            // what grows, and how fast
 	holder  *memory.Holder    // what holds memory that grows; nil if that is not known
@@ -275,12 +276,12 @@ func (t *talk) grows(m message, now time.Time) {
 	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
 	t.attempt.mu.Lock()
-	t.out, t.grown = time.Time{}, ""
+	t.out, t.grown = t.ends, ""
 	if ok {
 		t.out, t.grown = now.Add(f.left), fmt.Sprintf("memory held between steps grows by %v per step", f.perStep)
-		if t.holder != nil {
-			t.grown = t.holder.Facts()
-		}
+	}
+	if t.holder != nil && !t.out.IsZero() {
+		t.grown = t.holder.Facts()
 	}
 	t.attempt.mu.Unlock()
 	if !ok {
@@ -362,6 +363,9 @@ func (t *talk) note(m message) {
 func (t *talk) holds(m message) {
 	h := m.holder()
 	t.holder = &h
+	if h.Ends > h.Step {
+		t.ends = time.Now().Add(time.Duration(h.Seconds * float64(time.Second)))
+	}
 	kind, key := runs.KindWorker, "holds\n"+h.Kind+h.Name+h.Kept
 	if m.Level == "warning" {
 		kind = runs.KindWarning

@@ -35,6 +35,7 @@ class Account:
         self._due = 0  # the step from which it is not any more
         self._thread = 0
         self._asked = False
+        self._pace = 0.0  # seconds that a step took before a search began
         self._empty = 0  # searches that have found nothing
         self.told: Optional[Holder] = None
         self._measured = 0  # the step at which that was measured
@@ -58,6 +59,7 @@ class Account:
             if (grows and steps >= self._due or asked) and self._empty < SEARCHES:
                 from .search import Search
 
+                self._pace = trigger.pace(steps)
                 self._thread, self._search = threading.get_ident(), Search(steps, self._foreign)
             return
         self._search.slope = trigger.slope()
@@ -73,10 +75,19 @@ class Account:
         sure = [h for h in found if h.patience <= steps]
         self._candidate, self._measured = (sure or found)[0], steps
         if sure and sure[0].per_step >= found[0].per_step // 4:
-            self.says(sure[0])
+            self.says(self._forecast(sure[0], trigger, steps))
         else:
             self._due = self._candidate.patience - 24
             trigger.rests(steps)
+
+    def _forecast(self, holder: Holder, trigger: Trigger, steps: int) -> Holder:
+        """Add when memory ends. headroom itself follows the memory of GPUs."""
+        if not holder.host:
+            return holder
+        from .ends import forecast, left
+
+        more, seconds = forecast(left(), max(holder.per_step, trigger.slope()), self._pace)
+        return holder._replace(ends=steps + more if more else 0, seconds=seconds)
 
     def _nothing(self, trigger: Trigger, steps: int) -> None:
         """What follows a search that has found nothing."""

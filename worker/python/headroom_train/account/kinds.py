@@ -168,6 +168,8 @@ class Holder(NamedTuple):
     patience: int = 0  # steps before which it may still be meant to be so
     host: bool = False  # the memory is the machine's, not a GPU's
     step: int = 0  # after which this was found
+    ends: int = 0  # the step near which the machine's memory ends at this rate; 0 if that is not known
+    seconds: float = 0.0  # until then
     container: int = 0  # the id of what has been counted; 0 if that is no container
 
     def __str__(self) -> str:

@@ -34,4 +34,4 @@ def _measured(h: Holder, step: int) -> Optional[Holder]:
     size = inside.array_bytes if h.kind == kinds.NUMPY else inside.bytes
     if h.graph:  # what a graph has saved does not change
         size = h.bytes * number // max(1, h.tensors)
-    return h._replace(tensors=number, bytes=size, step=step)
+    return h._replace(tensors=number, bytes=size, step=step, ends=0)

@@ -91,11 +91,14 @@ class Trigger:
         self._next = 0.0
         self._begin = WARM  # the newest step that is left out
         self._judge = LEAST  # figures before the next judgement
+        self._first = (0, 0.0)  # the first step that was followed, and when it ended
 
     def step(self, steps: int) -> bool:
         """Called after an optimizer's step. Whether memory keeps growing."""
         if steps <= self._begin or time.monotonic() < self._next:
             return False
+        if not self._first[0]:
+            self._first = (steps, time.monotonic())
         began = time.thread_time()  # a thread that is not running meanwhile, on a busy machine, costs nothing
         host = resident()
         if host is not None:
@@ -114,6 +117,11 @@ class Trigger:
         """Bytes per step by which memory grows."""
         return max(self.device.per_step(), self.host.per_step())
 
+    def pace(self, steps: int) -> float:
+        """Seconds that a step takes."""
+        first, at = self._first
+        return (time.monotonic() - at) / (steps - first) if steps > first > 0 else 0.0
+
     def steps(self) -> int:
         """Steps over which growth is followed."""
         longest = self.device.steps or self.host.steps
@@ -122,4 +130,4 @@ class Trigger:
     def rests(self, until: int) -> None:
         """Forget what was seen so far, and begin again after the step ``until``."""
         self.host, self.device = Series(), Series()
-        self._begin, self._judge = until, LEAST
+        self._begin, self._judge, self._first = until, LEAST, (0, 0.0)
