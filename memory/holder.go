@@ -15,7 +15,7 @@ type Holder struct {
 	Kept    string  `json:"kept,omitempty"`    // the line that keeps, as FILE:LINE; "" if not known
 	Made    string  `json:"made,omitempty"`    // the line that makes what is kept
 	Step    int     `json:"step,omitempty"`    // after which it was found, as the process counts them; 0 if not known
-	Tensors int     `json:"tensors,omitempty"` // that were held when it was found, or arrays
+	Tensors int     `json:"tensors,omitempty"` // that were held when it was found, or arrays, or workers
 	Bytes   Bytes   `json:"bytes"`             // that they take, with their graphs
 	Rate    float64 `json:"rate,omitempty"`    // tensors that are added per step
 	PerStep Bytes   `json:"per_step"`          // by which memory grows per step
@@ -33,6 +33,7 @@ const (
 	heldState     = "hidden-state"
 	heldGradients = "gradients"
 	heldArrays    = "numpy"
+	heldWorkers   = "workers"
 	heldElsewhere = "elsewhere"
 )
 
@@ -106,6 +107,11 @@ func (h Holder) content() string {
 		return fmt.Sprintf("gradients with the graphs of all steps, %s%v", about, h.Bytes)
 	case heldSum, heldState:
 		return fmt.Sprintf("the graphs of all steps, %s%v", about, h.Bytes)
+	case heldWorkers:
+		if h.Tensors == 1 {
+			return fmt.Sprintf("what a loader worker has loaded, %s%v", about, h.Bytes)
+		}
+		return fmt.Sprintf("what %d loader workers have loaded, %s%v", h.Tensors, about, h.Bytes)
 	}
 	what := "tensor"
 	if h.Kind == heldArrays {

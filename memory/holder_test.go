@@ -29,6 +29,8 @@ func TestHolder(t *testing.T) {
 		{with(func(h *Holder) { h.Kind, h.Rate = "sum", 1.2 }).At(54), "holds the graphs of all steps, about 3.1 GiB, made"},
 		{seen.At(49), "holds 49 tensors, 2.8 GiB after step 49"},
 		{with(func(h *Holder) { h.Step = 0 }).At(60), "holds 49 tensors, 2.8 GiB, one"},
+		{with(func(h *Holder) { h.Kind, h.Made, h.Tensors, h.Rate = "workers", "", 4, 0 }), "`seen` (train.py:7) holds what 4 loader workers have loaded, 2.8 GiB; write"},
+		{with(func(h *Holder) { h.Kind, h.Made, h.Tensors, h.Rate = "workers", "", 1, 0 }).At(50), "holds what a loader worker has loaded, about 2.9 GiB; write"},
 		{Holder{Kind: "elsewhere", Step: 9, PerStep: MiB}.At(60), "what holds it was not found"},
 		{Holder{Kind: "elsewhere", PerStep: MiB}, "memory grows by 1 MiB per step: what holds it was not found among what Python can see"},
 	} {

@@ -347,7 +347,7 @@ def the_end_is_foreseen() -> str:
     net(torch.ones(4, 8)).sum().backward()
     opt.step()
     begun, first = ends.left(), report.steps
-    held = sum(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmData:"))
+    held = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
     resource.setrlimit(resource.RLIMIT_DATA, (held + (600 << 20), resource.RLIM_INFINITY))
     limited = ends.left()
     told = None

@@ -1588,6 +1588,44 @@ LEAKS = {
             train(stage(step, batch()))
     """,
     ),
+    "a cache in each loader worker": Leak(
+        "workers",
+        "self.cache",
+        "each worker has one of its own",
+        """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.cache = {}
+            def __len__(self):
+                return 10**6
+            def load(self, i):
+                self.cache[i] = torch.full((2048, 256), float(i)) #kept
+            def __getitem__(self, i):
+                self.load(i)
+                return self.cache[i][:8]
+        loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2)
+        for step, x in zip(range(100), loader):
+            train(x.flatten(0, 1))
+    """,
+    ),
+    "a list in the workers of a subset": Leak(
+        "workers",
+        "self.seen",
+        "each worker has one of its own",
+        """
+        class Data(torch.utils.data.Dataset):
+            seen = []
+            def __len__(self):
+                return 600
+            def __getitem__(self, i):
+                x = torch.full((2048, 256), float(i))
+                self.seen.append(x) #kept
+                return x[:8]
+        data = torch.utils.data.Subset(Data(), range(500))
+        for x in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
+            train(x.flatten(0, 1))
+    """,
+    ),
 }
 
 CLEAN = {
@@ -2308,5 +2346,44 @@ CLEAN = {
                 with torch.no_grad():
                     preds.append(nn.functional.pad(net(x), (0, 252)).numpy())
             np.concatenate(preds).mean()
+    """,
+    "loader workers that keep the newest samples": """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.newest = {}
+            def __len__(self):
+                return 500
+            def __getitem__(self, i):
+                self.newest[i % 20] = torch.full((2048, 256), float(i))
+                return self.newest[i % 20][:8]
+        for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
+            train(x.flatten(0, 1))
+    """,
+    "loader workers with a cache of all samples": """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.cache = {}
+            def __len__(self):
+                return 240
+            def __getitem__(self, i):
+                if i not in self.cache:
+                    self.cache[i] = torch.full((512, 256), float(i))
+                return self.cache[i][:8]
+        loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1, persistent_workers=True)
+        for epoch in range(3):
+            for x in loader:
+                train(x.flatten(0, 1))
+    """,
+    "objects that loader workers only read": """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.names = [f"sample {i}" for i in range(500_000)]
+            def __len__(self):
+                return 500
+            def __getitem__(self, i):
+                total = sum(len(name) for name in self.names[i * 1000 : (i + 1) * 1000])
+                return torch.full((64, 256), float(total))
+        for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1):
+            train(x.flatten(0, 1))
     """,
 }

@@ -10,7 +10,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Callable, Optional
 
-from .trigger import Trigger
+from .trigger import Series, Trigger
 
 if TYPE_CHECKING:
     from .kinds import Holder
@@ -33,6 +33,7 @@ class Account:
         self._search: Optional[Search] = None
         self._candidate: Optional[Holder] = None  # what was found, but may still be meant to grow
         self._due = 0  # the step from which it is not any more
+        self._loads = 0  # the step from which what loader workers hold counts
         self._thread = 0
         self._asked = False
         self._pace = 0.0  # seconds that a step took before a search began
@@ -55,6 +56,9 @@ class Account:
     def _step(self, trigger: Trigger, steps: int, asked: bool) -> None:
         grows = trigger.step(steps)
         self._asked = self._asked or asked
+        if trigger.loads and self._search is None and steps >= self._loads:
+            self._loaders(trigger, steps)
+            return
         if self._search is None:
             if (grows and steps >= self._due or asked) and self._empty < SEARCHES:
                 from .search import Search
@@ -79,6 +83,19 @@ class Account:
         else:
             self._due = self._candidate.patience - 24
             trigger.rests(steps)
+
+    def _loaders(self, trigger: Trigger, steps: int) -> None:
+        """What follows when a loader's workers hold more and more."""
+        from .loaders import of_workers
+
+        found = of_workers(steps, trigger.workers.per_step(), self._foreign)
+        trigger.workers, trigger.loads = Series(), False
+        if found is None:
+            self._loads = 2 * steps
+            return
+        self._candidate, self._measured, self._loads = found, steps, found.patience
+        if found.patience <= steps:
+            self.says(self._forecast(found, trigger, steps))
 
     def _forecast(self, holder: Holder, trigger: Trigger, steps: int) -> Holder:
         """Add when memory ends. headroom itself follows the memory of GPUs."""

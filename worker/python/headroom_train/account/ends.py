@@ -11,8 +11,8 @@ _LIMITS = (("RLIMIT_DATA", "VmData"), ("RLIMIT_AS", "VmSize"))
 
 
 def left(free: Callable[[], int] = host_memory) -> Optional[int]:
-    """Bytes that this process can still take of the machine's memory, within its limits and those of its control groups;
-    None if the system does not say."""
+    """Bytes that this process can still take of the machine's memory, within its limits and those of its control
+    groups; None if the system does not say."""
     try:
         import resource
 
@@ -29,8 +29,8 @@ def left(free: Callable[[], int] = host_memory) -> Optional[int]:
 
 
 def forecast(room: Optional[int], per_step: int, pace: float) -> tuple[int, float]:
-    """In how many steps, and in how many seconds, memory ends if each step takes ``per_step`` bytes of the ``room``, and
-    ``pace`` seconds; 0 and 0 if that is not known."""
+    """In how many steps, and in how many seconds, memory ends if each step takes ``per_step`` bytes of the ``room``,
+    and ``pace`` seconds; 0 and 0 if that is not known."""
     if room is None or per_step <= 0:
         return 0, 0.0
     steps = max(1, room // per_step)

@@ -128,6 +128,27 @@ class Source:
                 elif self._within(node.value, name, attribute):
                     yield Keeps(node.lineno, text, f"{text} = ", "", node.value, functions)
 
+    def added(self, name: str) -> Optional[tuple[str, Keeps]]:
+        """The attribute to which a class adds something in a method that is not its first, and never takes anything
+        out; None if there is none."""
+        own = next((n for n in self._around if isinstance(n, ast.ClassDef) and n.name == name), None)
+        for method in own.body if own is not None else ():
+            if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
+                continue
+            inside = [*ast.walk(method)]
+            for attribute in dict.fromkeys(
+                n.attr for n in inside if isinstance(n, ast.Attribute) and _name(n.value) == "self"
+            ):
+                for node in inside:
+                    for keeps in self._put(node, attribute, True):
+                        if (
+                            keeps.value is not None
+                            and not self.takes(attribute, True)
+                            and not self.bounded(attribute, True)
+                        ):
+                            return attribute, keeps
+        return None
+
     def passed(self, name: str, attribute: bool, within: Optional[tuple[int, str]] = None) -> Optional[int]:
         """The line of a loop at which the container is given to a function, if nothing puts anything in directly."""
         for node in self._scope(within):
