@@ -88,7 +88,8 @@ class Account:
         """What follows when a loader's workers hold more and more."""
         from .loaders import of_workers
 
-        found = of_workers(steps, trigger.workers.per_step(), self._foreign)
+        held = trigger.workers.held
+        found = of_workers(steps, held[-1] - held[0], trigger.workers.per_step(), self._foreign)
         trigger.workers, trigger.loads = Series(), False
         if found is None:
             self._loads = 2 * steps

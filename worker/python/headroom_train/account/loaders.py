@@ -14,28 +14,26 @@ from .kinds import Evidence, Holder, Text
 from .look import is_a
 from .place import SURE
 from .source import source
-from .trigger import resident
 
 
-def of_workers(step: int, slope: int, foreign: Callable[[str], bool]) -> Optional[Holder]:
+def of_workers(step: int, grown: int, slope: int, foreign: Callable[[str], bool]) -> Optional[Holder]:
     """The attribute of a data set of the script's in which its workers keep what they load; None if its class plainly
-    keeps nothing, or empties what it keeps."""
+    keeps nothing, or empties what it keeps. They have grown by ``grown`` bytes, ``slope`` in each step."""
     from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
     with torch._C.DisableTorchFunction():
         loading = [o for o in gc.get_objects() if is_a(o, _MultiProcessingDataLoaderIter)]
     for one in loading:
-        pids = [w.pid for w in one._workers]
+        workers = len(one._workers)
         found = _kept(one._dataset, foreign)
-        if found is None or not pids:
+        if found is None or not workers:
             continue
         name, where, looked_up = found
-        held = sum(resident(pid, (b"RssAnon:",)) or 0 for pid in pids)
         cure = kinds.cure(kinds.WORKERS, Evidence(), Text(name))
         whole = len(one._index_sampler) if looked_up and hasattr(one._index_sampler, "__len__") else 0
         patience = max(SURE, whole) if looked_up else 0  # a cache may be meant to hold all samples
         return Holder(
-            kinds.WORKERS, name, where, "", len(pids), held, 0.0, slope, cure, patience=patience, host=True, step=step
+            kinds.WORKERS, name, where, "", workers, grown, 0.0, slope, cure, patience=patience, host=True, step=step
         )
     return None
 
