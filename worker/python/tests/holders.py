@@ -535,7 +535,7 @@ def main() -> int:
     names = sys.argv[1:] or [*LEAKS, *CLEAN]
     torch.set_num_threads(1)
     failed = 0 if sys.argv[1:] else checked(CHECKS, 2)
-    for name, got in forked(ran, names, 2, seconds=180):
+    for name, got in forked(ran, names, 2, seconds=900):
         said, steps, _ = (got.why, 0, 0) if isinstance(got, Died) else got
         failed += bool(said)
         print(f"{'FAILED' if said else 'ok':6} {name} ({steps} steps){': ' if said else ''}{said}", flush=True)

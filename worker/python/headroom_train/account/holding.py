@@ -37,7 +37,7 @@ LEVELS = 12  # from a tensor up to what holds it: a weight of a model in a list 
 NAMING = 6  # from a container up to what has a name
 NEAR = 4  # levels between a tensor and what is chained together
 WIDTH = 64  # the most objects that one question is about
-SECONDS = 4.0  # after which no further level is asked about
+SECONDS = 4.0  # of this thread's own time, after which no further level is asked about
 REACHED = 20_000  # the most objects that are counted below a container
 
 LRU = type(lru_cache(lambda: None))
@@ -74,14 +74,14 @@ class Walk:
         self._foreign = foreign
         self._hidden = {id(h) for h in hidden} | {id(self.__dict__), id(self)}
         self._running = {id(f) for f in frames()}
-        self._until = time.monotonic() + SECONDS
+        self._until = time.thread_time() + SECONDS
 
     def hides(self, *ours: Any) -> None:
         """Leave out objects that are not the script's."""
         self._hidden |= {id(o) for o in ours}
 
     def _referrers(self, objects: list[Any]) -> list[Any]:
-        if time.monotonic() > self._until or not objects:
+        if time.thread_time() > self._until or not objects:
             return []
         found = gc.get_referrers(*objects[:WIDTH])
         self._hidden.add(id(objects))
