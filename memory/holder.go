@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"time"
 )
 
 // Holder is what holds memory to which the steps of a training add, as the process itself found
@@ -40,8 +39,8 @@ const (
 // String says what grows, what holds it, since which line, when memory ends, and what to write instead.
 func (h Holder) String() string {
 	text := h.Facts()
-	if left := time.Duration(h.Seconds * float64(time.Second)); h.Ends > h.Step && left <= ForecastMost {
-		text += fmt.Sprintf("; at that rate memory runs out in about %s, near step %d", InAbout(left), h.Ends)
+	if h.Ends > h.Step && h.Seconds <= ForecastMost {
+		text += fmt.Sprintf("; at that rate memory runs out in about %s, near step %d", InAbout(h.Seconds), h.Ends)
 	}
 	if h.Cure != "" {
 		text += "; " + h.Cure
@@ -69,18 +68,19 @@ func (h Holder) Facts() string {
 	return text
 }
 
-// ForecastMost is the longest time until memory runs out for which that is said. Most runs end sooner.
-const ForecastMost = 24 * time.Hour
+// ForecastMost is the longest time until memory runs out for which that is said, in seconds: a day. Most runs
+// end sooner.
+const ForecastMost = 24 * 3600
 
-// InAbout returns a duration as people would say it, such as "6 h 20 min".
-func InAbout(d time.Duration) string {
-	switch hours, minutes := int(d.Hours()), int(d.Minutes()); {
+// InAbout returns a number of seconds as people would say it, such as "6 h 20 min".
+func InAbout(seconds float64) string {
+	switch minutes := int(seconds / 60); {
 	case minutes < 1:
 		return "a minute"
-	case hours < 1:
+	case minutes < 60:
 		return fmt.Sprintf("%d min", minutes)
 	default:
-		return fmt.Sprintf("%d h %d min", hours, minutes%60/10*10)
+		return fmt.Sprintf("%d h %d min", minutes/60, minutes%60/10*10)
 	}
 }
 

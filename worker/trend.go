@@ -64,7 +64,7 @@ type forecast struct {
 }
 
 func (f forecast) String() string {
-	return fmt.Sprintf("memory held between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, memory.InAbout(f.left), f.step)
+	return fmt.Sprintf("memory held between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, memory.InAbout(f.left.Seconds()), f.step)
 }
 
 // forecast returns when the memory that s describes runs out. ok is false while
@@ -92,7 +92,7 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	perStep := slope * trendParts / float64(steps)
 	left := float64(max(0, s.Available()-max(s.Peak, last.held))) / perStep
 	took := last.at.Sub(first.at) / time.Duration(steps)
-	if left*took.Seconds() > memory.ForecastMost.Seconds() {
+	if left*took.Seconds() > memory.ForecastMost {
 		return f, false
 	}
 	return forecast{memory.Bytes(perStep), last.step + int(left), time.Duration(left * float64(took))}, true
