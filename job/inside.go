@@ -1,8 +1,10 @@
 package job
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"headroom/memory"
@@ -66,6 +68,12 @@ func (i *inside) RunsOut() (at time.Time, why string) {
 // failed and the worker was never attached, ended records why.
 func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 	o.Mixed, o.Training = seen.Mixed, seen.Training
+	if seen.Holder != nil && i.Joined != nil && o.Kind.Memory() {
+		h := i.Joined(*seen.Holder)
+		h.Ends = 0
+		seen.Holder = &h
+		i.Journal.Note(runs.Entry{Kind: runs.KindWorker, Holder: &h}.Told()) // as of the failure, for the report
+	}
 	switch {
 	case seen.OOM != nil:
 		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every, Holder: seen.Holder}, seen.Where)
@@ -96,6 +104,15 @@ func grown(o exits.Outcome, h *memory.Holder) exits.Outcome {
 		return o
 	}
 	return o.Grown(*h)
+}
+
+// joined returns a [worker.Options.Joined] for a command. Its script is read once, at the first call.
+func joined(line command.Line, version string) func(memory.Holder) memory.Holder {
+	read := sync.OnceValue(func() []worker.Finding { return Read(context.Background(), line, version).Findings })
+	return func(h memory.Holder) memory.Holder {
+		h, _ = worker.Joined(h, read(), line.Dir)
+		return h
+	}
 }
 
 // helps returns what would help against a failure that the worker has seen, or "" if it is not

@@ -14,12 +14,15 @@ type Holder struct {
 	Kept    string  `json:"kept,omitempty"`    // the line that keeps, as FILE:LINE; "" if not known
 	Made    string  `json:"made,omitempty"`    // the line that makes what is kept
 	Step    int     `json:"step,omitempty"`    // after which it was found, as the process counts them; 0 if not known
-	Tensors int     `json:"tensors,omitempty"` // that were held when it was found, or arrays
+	Tensors int     `json:"tensors,omitempty"` // that were held when it was found, or arrays, or workers
 	Bytes   Bytes   `json:"bytes"`             // that they take, with their graphs
 	Rate    float64 `json:"rate,omitempty"`    // tensors that are added per step
 	PerStep Bytes   `json:"per_step"`          // by which memory grows per step
 	Graph   bool    `json:"graph,omitempty"`   // the graphs that made the tensors are held, too
 	Host    bool    `json:"host,omitempty"`    // the memory is the machine's, not a device's
+	Ends    int     `json:"ends,omitempty"`    // the step near which the machine's memory ends at this rate; 0 if not known
+	Seconds float64 `json:"seconds,omitempty"` // from Step until then
+	About   bool    `json:"about,omitempty"`   // Tensors and Bytes are what is to be expected after Step, not what was found
 	Cure    string  `json:"cure,omitempty"`    // what to write instead; "" if not known
 }
 
@@ -29,12 +32,16 @@ const (
 	heldState     = "hidden-state"
 	heldGradients = "gradients"
 	heldArrays    = "numpy"
+	heldWorkers   = "workers"
 	heldElsewhere = "elsewhere"
 )
 
-// String says what grows, what holds it, since which line, and what to write instead.
+// String says what grows, what holds it, since which line, when memory ends, and what to write instead.
 func (h Holder) String() string {
 	text := h.Facts()
+	if h.Ends > h.Step && h.Seconds <= ForecastMost {
+		text += fmt.Sprintf("; at that rate memory runs out in about %s, near step %d", InAbout(h.Seconds), h.Ends)
+	}
 	if h.Cure != "" {
 		text += "; " + h.Cure
 	}
@@ -61,13 +68,50 @@ func (h Holder) Facts() string {
 	return text
 }
 
+// ForecastMost is the longest time until memory runs out for which that is said, in seconds: a day. Most runs
+// end sooner.
+const ForecastMost = 24 * 3600
+
+// InAbout returns a number of seconds as people would say it, such as "6 h 20 min".
+func InAbout(seconds float64) string {
+	switch minutes := int(seconds / 60); {
+	case minutes < 1:
+		return "a minute"
+	case minutes < 60:
+		return fmt.Sprintf("%d min", minutes)
+	default:
+		return fmt.Sprintf("%d h %d min", minutes/60, minutes%60/10*10)
+	}
+}
+
+// At returns h as it is to be expected after a later step, if it has grown on as it did.
+func (h Holder) At(step int) Holder {
+	if h.Kind == heldElsewhere || h.Step <= 0 || step <= h.Step {
+		return h
+	}
+	more := step - h.Step
+	h.Tensors += int(math.Round(h.Rate * float64(more)))
+	h.Bytes += h.PerStep * Bytes(more)
+	h.Step, h.About, h.Ends = step, true, 0
+	return h
+}
+
 // content says how much is held, and how often more is added.
 func (h Holder) content() string {
+	about := ""
+	if h.About {
+		about = "about "
+	}
 	switch h.Kind {
 	case heldGradients:
-		return fmt.Sprintf("gradients with the graphs of all steps, %v", h.Bytes)
+		return fmt.Sprintf("gradients with the graphs of all steps, %s%v", about, h.Bytes)
 	case heldSum, heldState:
-		return fmt.Sprintf("the graphs of all steps, %v", h.Bytes)
+		return fmt.Sprintf("the graphs of all steps, %s%v", about, h.Bytes)
+	case heldWorkers:
+		if h.Tensors == 1 {
+			return fmt.Sprintf("what a loader worker has loaded, %s%v", about, h.Bytes)
+		}
+		return fmt.Sprintf("what %d loader workers have loaded, %s%v", h.Tensors, about, h.Bytes)
 	}
 	what := "tensor"
 	if h.Kind == heldArrays {
@@ -83,7 +127,7 @@ func (h Holder) content() string {
 	if h.Step > 0 {
 		when = fmt.Sprintf(" after step %d", h.Step)
 	}
-	return fmt.Sprintf("%d %s, %v%s, %s", h.Tensors, what, h.Bytes, when, h.often())
+	return fmt.Sprintf("%s%d %s, %s%v%s, %s", about, h.Tensors, what, about, h.Bytes, when, h.often())
 }
 
 func (h Holder) often() string {

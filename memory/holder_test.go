@@ -22,6 +22,16 @@ func TestHolder(t *testing.T) {
 		{with(func(h *Holder) { h.Kind, h.Kept = "numpy", "" }), "`seen` holds 49 arrays, 2.8 GiB"},
 		{with(func(h *Holder) { h.Kind, h.Name = "sum", "total" }), "`total` (train.py:7) holds the graphs of all steps, 2.8 GiB, made at"},
 		{with(func(h *Holder) { h.Kind, h.Name = "gradients", "critic" }), "`critic` (train.py:7) holds gradients with the graphs of all steps, 2.8 GiB, made at"},
+		{with(func(h *Holder) { h.Ends, h.Seconds = 294, 3.5*3600 }), "made at train.py:12; at that rate memory runs out in about 3 h 30 min, near step 294; write"},
+		{with(func(h *Holder) { h.Ends, h.Seconds = 294, 25*3600 }), "made at train.py:12; write"},
+		{with(func(h *Holder) { h.Ends = 294 }).At(60), "made at train.py:12; write"},
+		{seen.At(60), "`seen` (train.py:7) holds about 60 tensors, about 3.5 GiB after step 60, one more every step"},
+		{with(func(h *Holder) { h.Kind, h.Rate = "sum", 1.2 }).At(54), "holds the graphs of all steps, about 3.1 GiB, made"},
+		{seen.At(49), "holds 49 tensors, 2.8 GiB after step 49"},
+		{with(func(h *Holder) { h.Step = 0 }).At(60), "holds 49 tensors, 2.8 GiB, one"},
+		{with(func(h *Holder) { h.Kind, h.Made, h.Tensors, h.Rate = "workers", "", 4, 0 }), "`seen` (train.py:7) holds what 4 loader workers have loaded, 2.8 GiB; write"},
+		{with(func(h *Holder) { h.Kind, h.Made, h.Tensors, h.Rate = "workers", "", 1, 0 }).At(50), "holds what a loader worker has loaded, about 2.9 GiB; write"},
+		{Holder{Kind: "elsewhere", Step: 9, PerStep: MiB}.At(60), "what holds it was not found"},
 		{Holder{Kind: "elsewhere", PerStep: MiB}, "memory grows by 1 MiB per step: what holds it was not found among what Python can see"},
 	} {
 		if got := c.holder.String(); !strings.Contains(got, c.want) {

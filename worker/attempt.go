@@ -37,6 +37,9 @@ type Options struct {
 	// Spill is how much of the host's memory a process may use for what does not fit on its
 	// GPU; 0 is none, and nil leaves it to the process.
 	Spill *memory.Bytes
+	// Joined completes what holds memory that grows with what is read in the script. It may take
+	// seconds, and may be called by several goroutines. It may be nil.
+	Joined func(memory.Holder) memory.Holder
 
 	temp string // folder for temporary files; "" is the system's
 }
@@ -49,7 +52,7 @@ type Attempt struct {
 	listener *net.UnixListener
 	ctx      context.Context
 	cancel   context.CancelFunc
-	all      sync.WaitGroup // goroutines for connections, accept and sweep
+	all      sync.WaitGroup // goroutines for connections, accept, sweep, and scripts that are read
 
 	mu      sync.Mutex // guards what follows
 	ended   Ended
@@ -87,7 +90,7 @@ type Ended struct {
 	Boundary []memory.Bytes
 	Every    int
 	// Holder is what holds memory that grows: in the process in which OOM happened, or, if that is
-	// nil, in any process. It is nil if nothing is known to grow.
+	// nil, in any process, as of that process's newest step. It is nil if nothing is known to grow.
 	Holder *memory.Holder
 	// Training lists the processes that had taken optimizer steps and went on running at the
 	// end of the attempt.

@@ -183,24 +183,31 @@ func TestGrowthIsTold(t *testing.T) {
 func TestHolderIsTold(t *testing.T) {
 	b := &books{}
 	l := begun(t, b, Armed)
+	l.o.Joined = func(h memory.Holder) memory.Holder { h.Cure += " at once"; return h }
 	c := dial(t, l)
 	c.send(helloLine(0, 1))
 	c.hears()
-	holds := `{"type":"holds","step":40,"level":"%s","kind":"collected","name":"seen","kept":"train.py:7","made":"train.py:12","tensors":40,"bytes":4294967296,"rate":1.0,"per_step":104857600,"graph":false,"host":true,"patience":0,"cure":"empty it"}`
-	c.send(fmt.Sprintf(holds, "warning"))
-	c.send(fmt.Sprintf(holds, "info"))
-	c.send(fmt.Sprintf(`{"type":"oom","rows":16,"requested":%d,"phase":"backward"}`, 3*gib))
-	c.send(`{"type":"survived","way":"pieces","rows":16,"pieces":2}`)
-	c.send(`{"type":"bye"}`)
+	holds := `{"type":"holds","step":40,"level":"%s","kind":"collected","name":"seen","kept":"train.py:7","made":"train.py:12","tensors":40,"bytes":4294967296,"rate":1.0,"per_step":104857600,"graph":false,"host":true,"patience":0,"ends":%d,"seconds":3600,"cure":"empty it"}`
+	c.send(fmt.Sprintf(holds, "warning", 290))
+	c.send(`{"type":"step","step":41,"rows":16,"pieces":1}`)
+	c.read()
+	if at, why := l.RunsOut(); time.Until(at) > time.Hour || time.Until(at) < 59*time.Minute || !strings.HasPrefix(why, "memory grows by 100 MiB per step: `seen`") {
+		t.Errorf("runs out at %v: %q", at, why)
+	}
+	c.send(fmt.Sprintf(holds, "info", 0))
+	c.send(fmt.Sprintf(`{"type":"oom","step":51,"rows":16,"requested":%d,"phase":"backward"}`, 3*gib))
+	c.send(`{"type":"survived","step":51,"way":"pieces","rows":16,"pieces":2}`)
+	c.send(`{"type":"bye","step":60}`)
 	seen := ended(t, l)
 	want := "memory grows by 100 MiB per step: `seen` (train.py:7) holds 40 tensors, 4 GiB after step 40, one more every step, made at train.py:12"
-	if told := b.texts(runs.KindWarning); !slices.Equal(told, []string{want + "; empty it"}) {
+	if told := b.texts(runs.KindWarning); !slices.Equal(told, []string{want + "; at that rate memory runs out in about 1 h 0 min, near step 290; empty it at once"}) {
 		t.Errorf("%q", told)
 	}
-	if told := b.texts(runs.KindSurvived); len(told) != 1 || !strings.HasSuffix(told[0], "16 rows in 2 pieces; "+want) {
+	then := strings.Replace(want, "40 tensors, 4 GiB after step 40", "about 50 tensors, about 5 GiB after step 50", 1)
+	if told := b.texts(runs.KindSurvived); len(told) != 1 || !strings.HasSuffix(told[0], "16 rows in 2 pieces; "+then) {
 		t.Errorf("%q", told)
 	}
-	if seen.Holder == nil || seen.Holder.Name != "seen" || !seen.Holder.Host {
+	if seen.Holder == nil || seen.Holder.Name != "seen" || !seen.Holder.Host || seen.Holder.Tensors != 60 || seen.Holder.Step != 60 {
 		t.Errorf("%+v", seen.Holder)
 	}
 }

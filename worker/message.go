@@ -72,7 +72,7 @@ type message struct {
 	Text  string `json:"text"`
 	Level string `json:"level"`
 
-	// holds; the fields of [memory.Holder]
+	// holds; the fields of [memory.Holder], Seconds among them
 	Kind    string       `json:"kind"`
 	Name    string       `json:"name"`
 	Kept    string       `json:"kept"`
@@ -83,6 +83,7 @@ type message struct {
 	PerStep memory.Bytes `json:"per_step"`
 	Graph   bool         `json:"graph"`
 	Host    bool         `json:"host"`
+	Ends    int          `json:"ends"`
 	Cure    string       `json:"cure"`
 
 	// hello, survived, refused
@@ -118,7 +119,7 @@ func parse(line []byte) (message, error) {
 	if err := json.Unmarshal(line, &m); err != nil || m.Type == "" {
 		return m, errLine
 	}
-	for _, n := range []*int{&m.Step, &m.Rows, &m.Micro, &m.Pieces, &m.PID, &m.Rank, &m.World, &m.Tensors} {
+	for _, n := range []*int{&m.Step, &m.Rows, &m.Micro, &m.Pieces, &m.PID, &m.Rank, &m.World, &m.Tensors, &m.Ends} {
 		if *n < 0 || *n > rowsMost {
 			*n = 0
 		}
@@ -158,7 +159,18 @@ func parse(line []byte) (message, error) {
 
 // holder returns what holds memory that grows, which m reports.
 func (m message) holder() memory.Holder {
-	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Cure: m.Cure}
+	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Ends: m.Ends, Seconds: m.Seconds, Cure: m.Cure}
+}
+
+// finished returns how many optimizer steps the process had finished when it sent m, or 0 if m does not say.
+func (m message) finished() int {
+	switch m.Type {
+	case "step", "holds", "bye":
+		return m.Step
+	case "oom", "survived", "refused": // they name the step that failed
+		return m.Step - 1
+	}
+	return 0
 }
 
 // failure returns the out-of-memory failure that m reports.

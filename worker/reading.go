@@ -17,8 +17,9 @@ type Finding struct {
 	Rule    string `json:"rule"`
 	File    string `json:"file"` // absolute, or relative to the folder in which the command runs
 	Line    int    `json:"line"`
-	Why     string `json:"why"`     // what happens there
-	Instead string `json:"instead"` // what to write
+	Name    string `json:"name,omitempty"` // the variable that keeps tensors, as the script writes it; "" if the rule is about none
+	Why     string `json:"why"`            // what happens there
+	Instead string `json:"instead"`        // what to write
 }
 
 // Script is a Python program to be read.

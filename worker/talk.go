@@ -37,7 +37,9 @@ type talk struct {
 	trend   trend
 	pace    pace
 	last    runs.ProcessStep  // the newest step that the process reported
+	made    int               // optimizer steps that the process has finished, as far as it has said so
 	newest  *runs.ProcessStep // the newest step, or nil if it has been recorded
+	ends    time.Time         // when the machine's memory runs out, as the process has said; zero if it has not
 	out     time.Time         // when memory runs out; zero if it does not; guarded by attempt.mu
 	grown   string            // what grows, and how fast
 	holder  *memory.Holder    // what holds memory that grows; nil if that is not known
@@ -122,7 +124,8 @@ func (t *talk) end() {
 		last = &t.pending[len(t.pending)-1]
 	}
 	if t.holder != nil && (last != nil || t.attempt.ended.Holder == nil) {
-		t.attempt.ended.Holder = t.holder
+		h := t.holder.At(t.made)
+		t.attempt.ended.Holder = &h
 	}
 	if last != nil {
 		t.attempt.ended.OOM, t.attempt.ended.Where, t.attempt.ended.Why = &last.failure, last.Where, last.Why
@@ -136,6 +139,7 @@ func (t *talk) take(m message) error {
 	if !t.met && m.Type != "hello" && m.Type != "bye" {
 		return nil // the process has not said hello yet
 	}
+	t.made = max(t.made, m.finished())
 	switch m.Type {
 	case "hello":
 		return t.hello(m)
@@ -272,12 +276,12 @@ func (t *talk) grows(m message, now time.Time) {
 	t.trend.add(point{m.Step, now, m.Allocated})
 	f, ok := t.trend.forecast(m.stats())
 	t.attempt.mu.Lock()
-	t.out, t.grown = time.Time{}, ""
+	t.out, t.grown = t.ends, ""
 	if ok {
 		t.out, t.grown = now.Add(f.left), fmt.Sprintf("memory held between steps grows by %v per step", f.perStep)
-		if t.holder != nil {
-			t.grown = t.holder.Facts()
-		}
+	}
+	if t.holder != nil && !t.out.IsZero() {
+		t.grown = t.holder.Facts()
 	}
 	t.attempt.mu.Unlock()
 	if !ok {
@@ -325,7 +329,10 @@ func (t *talk) judged(m message) told {
 	f := told{message: m, failure: m.failure(), when: time.Now()}
 	evidence := t.seen.Of(measurable(f.failure), ran(m.Rows, 1), 1)
 	evidence.Boundary, evidence.Every = t.trend.newest(memory.LeakWindow)
-	evidence.Holder = t.holder
+	if t.holder != nil {
+		h := t.holder.At(t.made)
+		evidence.Holder = &h
+	}
 	f.verdict = memory.Diagnose(evidence)
 	return f
 }
@@ -351,16 +358,26 @@ func (t *talk) note(m message) {
 	t.noted("", runs.Entry{Kind: kind, Text: m.Text})
 }
 
-// holds records what holds memory that grows. The user is told at once, unless the process found it
-// only when memory had run out: then it is part of what is said about that.
+// holds records what holds memory that grows. The user is told as soon as the script has been read, unless
+// the process found it only when memory had run out: then it is part of what is said about that.
 func (t *talk) holds(m message) {
 	h := m.holder()
-	kind := runs.KindWorker
+	t.holder = &h
+	if h.Ends > h.Step {
+		t.ends = time.Now().Add(time.Duration(h.Seconds * float64(time.Second)))
+	}
+	kind, key := runs.KindWorker, "holds\n"+h.Kind+h.Name+h.Kept
 	if m.Level == "warning" {
 		kind = runs.KindWarning
 	}
-	t.noted("holds\n"+h.Kind+h.Name+h.Kept, runs.Entry{Kind: kind, Holder: &h}.Told())
-	t.holder = &h
+	if t.attempt.o.Joined == nil {
+		t.noted(key, runs.Entry{Kind: kind, Holder: &h}.Told())
+		return
+	}
+	t.attempt.all.Go(func() {
+		joined := t.attempt.o.Joined(h)
+		t.noted(key, runs.Entry{Kind: kind, Holder: &joined}.Told())
+	})
 }
 
 func (t *talk) once(key, text string) {

@@ -18,9 +18,6 @@ const (
 	// trendWarm is the number of steps at the beginning that are left out, because
 	// optimizer state and workspaces are allocated in them.
 	trendWarm = 10
-	// forecastMost is the longest time until memory runs out for which a forecast is
-	// reported. Most runs end sooner.
-	forecastMost = 24 * time.Hour
 )
 
 // trend follows how much memory one process has allocated at the end of each
@@ -67,12 +64,12 @@ type forecast struct {
 }
 
 func (f forecast) String() string {
-	return fmt.Sprintf("memory held between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, inAbout(f.left), f.step)
+	return fmt.Sprintf("memory held between steps grows by %v per step; at that rate memory runs out in about %s, near step %d", f.perStep, memory.InAbout(f.left.Seconds()), f.step)
 }
 
 // forecast returns when the memory that s describes runs out. ok is false while
 // the allocated memory does not rise steadily, rises too little to matter, or
-// rises so slowly that memory would last for longer than forecastMost.
+// rises so slowly that memory would last for longer than [memory.ForecastMost].
 func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	size := len(t.points) / trendParts
 	if size < 2 || s.Capacity <= 0 {
@@ -95,7 +92,7 @@ func (t *trend) forecast(s memory.Stats) (f forecast, ok bool) {
 	perStep := slope * trendParts / float64(steps)
 	left := float64(max(0, s.Available()-max(s.Peak, last.held))) / perStep
 	took := last.at.Sub(first.at) / time.Duration(steps)
-	if left*took.Seconds() > forecastMost.Seconds() {
+	if left*took.Seconds() > memory.ForecastMost {
 		return f, false
 	}
 	return forecast{memory.Bytes(perStep), last.step + int(left), time.Duration(left * float64(took))}, true
@@ -128,16 +125,4 @@ func (t *trend) news(f forecast) (tell, first bool) {
 	}
 	t.told = max(f.left, 1) // f.left may be 0, but 0 means that none was reported
 	return true, first
-}
-
-// inAbout returns a duration as people would say it, such as "6 h 20 min".
-func inAbout(d time.Duration) string {
-	switch hours, minutes := int(d.Hours()), int(d.Minutes()); {
-	case minutes < 1:
-		return "a minute"
-	case hours < 1:
-		return fmt.Sprintf("%d min", minutes)
-	default:
-		return fmt.Sprintf("%d h %d min", hours, minutes%60/10*10)
-	}
 }

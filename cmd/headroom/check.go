@@ -84,7 +84,7 @@ func (a checked) safe() bool {
 
 func (a checked) String() string {
 	var b strings.Builder
-	findings(&b, a.Findings)
+	findings(&b, a.Findings, nil, "")
 	if len(a.Found) == 0 {
 		fmt.Fprintf(&b, "Nothing could be checked: %s.", cmp.Or(a.Why, "the optimizer took its step before backward was called on the loss of a module that it trains"))
 		return b.String()

@@ -51,13 +51,15 @@ func explainAction(u *ui.UI, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	seen := lastGrown(w.Line)
 	if c.Bool("json") {
 		return u.AnswerJSON(struct {
 			wrap.Explanation
 			job.Reading
-		}{e.Explanation, reading})
+			Grown *grown `json:"grown,omitempty"`
+		}{e.Explanation, reading, seen})
 	}
-	return u.Answer(e.full(reading.Findings))
+	return u.Answer(e.full(reading.Findings, seen, w.Line.Dir))
 }
 
 // explanation puts a [wrap.Explanation] into words for people.
@@ -73,8 +75,8 @@ func explained(w *wrapped, now time.Time) explanation {
 	return explanation{e, w.request.Spill}
 }
 
-// full returns the whole explanation as text, with what was found in the script.
-func (e explanation) full(found []worker.Finding) string {
+// full returns the whole explanation as text, with what was found in the script, which runs in dir, and in a run of it.
+func (e explanation) full(found []worker.Finding, seen *grown, dir string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "command: %v\n", command.Line{Args: e.Command})
 	e.runs(&b)
@@ -103,7 +105,7 @@ func (e explanation) full(found []worker.Finding) string {
 	e.smaller(&b)
 	e.saved(&b)
 	e.tonight(&b, "  ", true)
-	findings(&b, found)
+	findings(&b, found, seen, dir)
 	return strings.TrimRight(ui.PrintableLines(b.String()), "\n")
 }
 

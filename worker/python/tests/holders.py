@@ -312,6 +312,82 @@ def a_failure_is_explained_at_once() -> str:
     )
 
 
+def a_failure_is_told_what_is_held_then() -> str:
+    """Memory that runs out long after its holder was found is told with the figures of that moment, and not measured
+    again in each of many failures."""
+    from headroom_train.account import measure
+
+    opt = torch.optim.SGD(nn.Linear(8, 8).parameters(), lr=0.1)
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    calls, real = [], measure.measured
+    measure.measured = lambda *a: calls.append(a) or real(*a)  # type: ignore[func-returns-value]
+    piled: list[Tensor] = []
+    opt.step()
+    report.account._trigger.step = lambda steps: True
+    for _ in range(100):
+        piled.append(torch.ones(1000) + 1)
+        opt.step()
+    first, then = report.account._candidate, report.account.failed(report.steps)
+    again = report.account.failed(report.steps + 1)
+    right = then.tensors == 100 > first.tensors and then.bytes == 100 * 4000 and then.step == report.steps == 101
+    return "" if right and first.step < 60 and again is then and len(calls) == 1 else f"{first}, {then}, {len(calls)}"
+
+
+def the_end_is_foreseen() -> str:
+    """The step at which memory ends under a limit of the process is told long before, and is about the one at which
+    it does."""
+    import resource
+
+    from headroom_train.account import ends
+
+    net = nn.Linear(8, 8)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    piled: list[Tensor] = []
+    net(torch.ones(4, 8)).sum().backward()
+    opt.step()
+    begun, first = ends.left(), report.steps
+    held = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (held + (600 << 20), resource.RLIM_INFINITY))
+    limited = ends.left()
+    told = None
+    try:
+        while report.steps < first + 2000:
+            piled.append(torch.ones(1 << 19))  # 2 MiB
+            opt.step()
+            told = (
+                told
+                or report.account._candidate
+                and report.account._forecast(
+                    report.account._candidate, report.account._trigger or trigger.Trigger(), report.steps
+                )
+            )
+    except (RuntimeError, MemoryError):
+        pass
+    failed = report.steps
+    piled.clear()
+    if told is None or begun is None or limited is None:
+        return f"{told}, {begun}, {limited}"
+    right = (
+        limited <= 600 << 20 < begun and told.step < 0.5 * failed and 0.8 < (told.ends - first) / (failed - first) < 1.2
+    )
+    return "" if right and told.seconds > 0 else f"{limited} of {begun}, {told}: failed after {failed}"
+
+
+def what_is_left_divided_by_what_a_step_takes() -> str:
+    from headroom_train.account import ends
+
+    for given, want in (
+        ((1000, 10, 0.5), (100, 50.0)),
+        ((5, 10, 0.5), (1, 0.5)),
+        ((None, 10, 0.5), (0, 0.0)),
+        ((1000, 0, 0.5), (0, 0.0)),
+    ):
+        if ends.forecast(*given) != want:
+            return f"{given}: {ends.forecast(*given)}"
+    return "" if ends.left(lambda: 1) == 1 else "more is left than the machine has"
+
+
 def a_forked_child_begins_anew() -> str:
     """A child of a process in which a search is under way has nothing of that search."""
     report = reports.Report()
@@ -449,6 +525,9 @@ CHECKS = (
     a_figure_is_read_rarely,
     what_rises_is_told_from_what_does_not,
     a_failure_is_explained_at_once,
+    a_failure_is_told_what_is_held_then,
+    the_end_is_foreseen,
+    what_is_left_divided_by_what_a_step_takes,
 )
 
 
@@ -456,7 +535,7 @@ def main() -> int:
     names = sys.argv[1:] or [*LEAKS, *CLEAN]
     torch.set_num_threads(1)
     failed = 0 if sys.argv[1:] else checked(CHECKS, 2)
-    for name, got in forked(ran, names, 2, seconds=180):
+    for name, got in forked(ran, names, 2, seconds=900):
         said, steps, _ = (got.why, 0, 0) if isinstance(got, Died) else got
         failed += bool(said)
         print(f"{'FAILED' if said else 'ok':6} {name} ({steps} steps){': ' if said else ''}{said}", flush=True)

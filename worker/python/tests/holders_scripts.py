@@ -1069,6 +1069,563 @@ LEAKS = {
             store.put(step, x)
     """,
     ),
+    "a nested dict of defaultdicts": Leak(
+        "collected",
+        "stats[phase]['logits']",
+        "empty `",
+        """
+        def main():
+            stats = collections.defaultdict(lambda: collections.defaultdict(list))
+            wide = nn.Linear(256, 256)
+            for step in range(100):
+                phase = "even" if step % 2 == 0 else "odd"
+                x = batch()
+                train(x)
+                y = wide(x).detach() #made
+                stats[phase]["logits"].append(y) #kept
+        main()
+    """,
+    ),
+    "a data class": Leak(
+        "collected",
+        "state.seen",
+        "empty `",
+        """
+        from dataclasses import dataclass, field
+        @dataclass
+        class State:
+            seen: list = field(default_factory=list)
+            step: int = 0
+        state = State()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            state.seen.append(x) #kept
+            state.step += 1
+    """,
+    ),
+    "a closure that appends": Leak(
+        "collected",
+        "outs",
+        "empty `outs`",
+        """
+        def make():
+            outs = []
+            def log(y):
+                outs.append(y) #kept
+            return log
+        log = make()
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            train(x)
+            with torch.no_grad():
+                y = wide(x) #made
+            log(y)
+    """,
+    ),
+    "log records": Leak(
+        "collected",
+        "self.records",
+        "empty `",
+        """
+        import logging
+        class Keep(logging.Handler):
+            def __init__(self):
+                super().__init__()
+                self.records = []
+            def emit(self, record):
+                self.records.append(record) #kept
+        log = logging.getLogger("train")
+        log.setLevel(logging.INFO)
+        log.propagate = False
+        log.addHandler(Keep())
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            log.info("batch %s", x)
+    """,
+    ),
+    "a queue in an object": Leak(
+        "collected",
+        "self.q",
+        "empty `",
+        """
+        import queue
+        class Worker:
+            def __init__(self):
+                self.q = queue.Queue()
+            def push(self, item):
+                self.q.put(item) #kept
+        worker = Worker()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            worker.push({"x": x, "step": step})
+    """,
+    ),
+    "a generator that collects": Leak(
+        "collected",
+        "past",
+        "empty `past`",
+        """
+        def batches():
+            past = []
+            while True:
+                x = torch.randn(1024, 256) #made
+                past.append(x) #kept
+                yield x
+        stream = batches()
+        for step in range(100):
+            train(next(stream))
+    """,
+    ),
+    "what is logged by a module": Leak(
+        "collected",
+        "self.logged.setdefault(name, [])",
+        "",
+        """
+        class Module(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Linear(256, 256)
+                self.logged = {}
+            def log_dict(self, values):
+                for name, value in values.items():
+                    self.logged.setdefault(name, []).append(value) #kept
+            def training_step(self, x):
+                y = self.net(x)
+                self.log_dict({"out": y})
+                return y.square().mean()
+        module = Module()
+        for step in range(100):
+            opt.zero_grad()
+            module.training_step(torch.randn(4096, 256)).backward()
+            opt.step()
+    """,
+    ),
+    "rows of a table": Leak(
+        "numpy",
+        "rows",
+        "empty `rows`",
+        """
+        rows = []
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            train(x)
+            out = wide(x).detach()
+            rows.append({"step": step, "out": out.numpy()}) #kept
+    """,
+    ),
+    "views of arrays": Leak(
+        "numpy",
+        "self.tops",
+        "",
+        """
+        class Eval:
+            def __init__(self):
+                self.tops = {}
+            def add(self, i, y):
+                self.tops[i] = y.detach().cpu().numpy()[:3] #kept
+        wide = nn.Linear(256, 256)
+        ev = Eval()
+        for step in range(100):
+            x = batch()
+            train(x)
+            ev.add(step, wide(x))
+    """,
+    ),
+    "one column of each": Leak(
+        "collected",
+        "firsts",
+        "empty `firsts`",
+        """
+        firsts = []
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            train(x)
+            y = wide(x).detach() #made
+            firsts.append(y[:, 0]) #kept
+    """,
+    ),
+    "weak keys that live": Leak(
+        "collected",
+        "table",
+        "",
+        """
+        import weakref
+        table = weakref.WeakKeyDictionary()
+        class Sample:
+            pass
+        samples = []
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            s = Sample()
+            samples.append(s)
+            table[s] = x #kept
+    """,
+    ),
+    "a context variable": Leak(
+        "collected",
+        "history",
+        "",
+        """
+        import contextvars
+        history = contextvars.ContextVar("history", default=())
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            history.set(history.get() + (x,)) #kept
+    """,
+    ),
+    "a counter by tensor": Leak(
+        "collected",
+        "counts",
+        "",
+        """
+        counts = collections.Counter()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            counts[x] += 1 #kept
+    """,
+    ),
+    "a linked list": Leak(
+        "collected",
+        "head",
+        "",
+        """
+        class Node:
+            def __init__(self, value, next):
+                self.value, self.next = value, next
+        head = None
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            head = Node(x, head) #kept
+    """,
+    ),
+    "a thread's locals": Leak(
+        "collected",
+        "local.seen",
+        "",
+        """
+        import threading
+        local = threading.local()
+        local.seen = []
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            local.seen.append(x) #kept
+    """,
+    ),
+    "a module's list": Leak(
+        "collected",
+        "registry.outputs",
+        "",
+        """
+        import sys, types
+        registry = types.ModuleType("registry")
+        registry.outputs = []
+        sys.modules["registry"] = registry
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            train(x)
+            registry.outputs += [wide(x).detach()] #kept #made
+    """,
+    ),
+    "the script's own cache decorator": Leak(
+        "cache",
+        "memo",
+        "",
+        """
+        def memoize(f):
+            memo = {}
+            @functools.wraps(f)
+            def inner(i):
+                if i not in memo:
+                    memo[i] = f(i) #kept
+                return memo[i]
+            return inner
+        @memoize
+        def load(i):
+            return torch.full((1024, 256), float(i)) #made
+        for step in range(200):
+            train(load(step))
+    """,
+    ),
+    "attributes by number": Leak(
+        "collected",
+        "store",
+        "",
+        """
+        class Store:
+            def put(self, i, x):
+                setattr(self, f"batch_{i}", x)
+        store = Store()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            store.put(step, x) #kept
+    """,
+    ),
+    "buffers of a module": Leak(
+        "collected",
+        "self.bank",
+        "empty `self.bank`",
+        """
+        class Remembers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("bank", torch.zeros(0, 256))
+            def forward(self, x):
+                self.bank = torch.cat([self.bank, x]) #kept
+                return x
+        remembers = Remembers()
+        for step in range(100):
+            x = batch()
+            train(remembers(x))
+    """,
+    ),
+    "parameters in a list": Leak(
+        "collected",
+        "prompts",
+        "",
+        """
+        prompts = nn.ParameterList()
+        for step in range(100):
+            train(batch())
+            prompts.append(nn.Parameter(torch.randn(1024, 256), requires_grad=False)) #kept #made
+    """,
+    ),
+    "futures": Leak(
+        "collected",
+        "futures",
+        "",
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(1)
+        futures = []
+        def work(x):
+            return x * 2
+        for step in range(100):
+            x = batch()
+            train(x)
+            futures.append(pool.submit(work, x)) #kept
+    """,
+    ),
+    "tracebacks in a list": Leak(
+        "traceback",
+        "tracebacks",
+        "str",
+        """
+        tracebacks = []
+        def fails(x):
+            raise RuntimeError("no")
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            try:
+                fails(x)
+            except RuntimeError as e:
+                tracebacks.append(e.__traceback__) #kept
+    """,
+    ),
+    "hooks that store in the module": Leak(
+        "hook",
+        "m.acts",
+        "handle.remove()",
+        """
+        def store(m, args, out):
+            m.acts.append(out) #kept
+        wide = nn.Linear(256, 256)
+        wide.acts = []
+        wide.register_forward_hook(store)
+        for step in range(100):
+            x = batch()
+            train(x)
+            wide(x)
+    """,
+    ),
+    "tensor hooks": Leak(
+        "hook",
+        "grads",
+        "handle.remove()",
+        """
+        grads = []
+        wide = nn.Linear(256, 256)
+        for step in range(100):
+            x = batch()
+            y = wide(x)
+            y.register_hook(lambda g: grads.append(g)) #kept
+            y.square().mean().backward()
+            train(x)
+    """,
+    ),
+    "gradients of a frozen model": Leak(
+        "gradients",
+        "teacher",
+        "zero_grad()",
+        """
+        teacher = nn.Linear(256, 256)
+        for step in range(60):
+            x = batch()
+            opt.zero_grad()
+            loss = (teacher(x).mean() * net(x).mean()).square()
+            loss.backward(create_graph=True) #kept
+            opt.step()
+    """,
+    ),
+    "gradients of each step": Leak(
+        "collected",
+        "history",
+        "",
+        """
+        history = []
+        wide = nn.Linear(512, 512)
+        second = torch.optim.SGD(wide.parameters(), lr=0.1)
+        for step in range(100):
+            train(batch())
+            second.zero_grad()
+            wide(torch.randn(8, 512)).sum().backward()
+            history.append([p.grad for p in wide.parameters()]) #kept
+            second.step()
+    """,
+    ),
+    "averages of the weights": Leak(
+        "models",
+        "averages",
+        "torch.save",
+        """
+        averages = []
+        wide = nn.Linear(512, 512)
+        shadow = copy.deepcopy(wide)
+        for step in range(100):
+            train(batch())
+            for a, b in zip(shadow.parameters(), wide.parameters()):
+                a.data.lerp_(b.data, 0.1)
+            averages.append(copy.deepcopy(shadow.state_dict())) #kept
+    """,
+    ),
+    "averages of the weights by name": Leak(
+        "collected",
+        "shadow",
+        "empty `shadow`",
+        """
+        shadow = {}
+        wide = nn.Linear(512, 512)
+        for step in range(100):
+            train(batch())
+            for name, p in wide.named_parameters():
+                shadow[f"{step}.{name}"] = p.detach().clone() #kept
+    """,
+    ),
+    "models of earlier folds in a dict": Leak(
+        "models",
+        "self.trained",
+        "torch.save",
+        """
+        class Folds:
+            def __init__(self):
+                self.trained = {}
+            def run(self, fold):
+                model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 1))
+                own = torch.optim.Adam(model.parameters())
+                for step in range(3):
+                    own.zero_grad()
+                    model(batch(64)).mean().backward()
+                    own.step()
+                self.trained[fold] = (model, own) #kept
+        folds = Folds()
+        for fold in range(50):
+            folds.run(fold)
+    """,
+    ),
+    "a data set that logs": Leak(
+        "collected",
+        "self.seen",
+        "empty `self.seen`",
+        """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.seen = []
+            def __len__(self):
+                return 100
+            def __getitem__(self, i):
+                x = torch.randn(1024, 256) #made
+                self.seen.append(x) #kept
+                return x
+        for x in torch.utils.data.DataLoader(Data(), batch_size=None):
+            train(x)
+    """,
+    ),
+    "shared tensors": Leak(
+        "collected",
+        "shared",
+        "empty `shared`",
+        """
+        shared = []
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            shared.append(x.share_memory_()) #kept
+    """,
+    ),
+    "pinned batches": Leak(
+        "collected",
+        "pinned",
+        "empty `pinned`",
+        """
+        pinned = {}
+        def stage(step, x):
+            pinned[step] = x.clone() #kept #made
+            return pinned[step]
+        for step in range(100):
+            train(stage(step, batch()))
+    """,
+    ),
+    "a cache in each loader worker": Leak(
+        "workers",
+        "self.cache",
+        "each worker has one of its own",
+        """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.cache = {}
+            def __len__(self):
+                return 10**6
+            def load(self, i):
+                self.cache[i] = torch.full((2048, 256), float(i)) #kept
+            def __getitem__(self, i):
+                self.load(i)
+                return self.cache[i][:8]
+        loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2)
+        for step, x in zip(range(100), loader):
+            train(x.flatten(0, 1))
+    """,
+    ),
+    "a list in the workers of a subset": Leak(
+        "workers",
+        "self.seen",
+        "each worker has one of its own",
+        """
+        class Data(torch.utils.data.Dataset):
+            seen = []
+            def __len__(self):
+                return 600
+            def __getitem__(self, i):
+                x = torch.full((2048, 256), float(i))
+                self.seen.append(x) #kept
+                return x[:8]
+        data = torch.utils.data.Subset(Data(), range(500))
+        for x in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
+            train(x.flatten(0, 1))
+    """,
+    ),
 }
 
 CLEAN = {
@@ -1392,5 +1949,441 @@ CLEAN = {
             window.append(x)
             window = window[-20:]
             train(x)
+    """,
+    "a memory bank": """
+        bank, at = torch.zeros(4096, 256), 0
+        key = copy.deepcopy(net)
+        for step in range(120):
+            x = batch(128)
+            train(x)
+            with torch.no_grad():
+                for a, b in zip(key.parameters(), net.parameters()):
+                    a.mul_(0.99).add_(b, alpha=0.01)
+                bank[at : at + 128] = F.normalize(x, dim=1)
+                at = (at + 128) % len(bank)
+    """,
+    "a memory bank in a list": """
+        bank = []
+        for step in range(200):
+            x = batch(2048)
+            train(x)
+            bank.append(x.detach())
+            if len(bank) > 70:
+                del bank[0]
+            negatives = torch.cat(bank[-4:])
+    """,
+    "a cache that drops the oldest": """
+        class LRU:
+            def __init__(self, size):
+                self.size, self.items = size, collections.OrderedDict()
+            def get(self, key):
+                if key in self.items:
+                    self.items.move_to_end(key)
+                    return self.items[key]
+                value = self.items[key] = batch(1024)
+                while len(self.items) > self.size:
+                    self.items.popitem(last=False)
+                return value
+        cache = LRU(60)
+        for step in range(200):
+            train(cache.get(step * 7 % 170))
+    """,
+    "weights averaged in place": """
+        average = torch.optim.swa_utils.AveragedModel(net)
+        for step in range(120):
+            train(batch())
+            if step > 20 and step % 4 == 0:
+                average.update_parameters(net)
+    """,
+    "figures of each step": """
+        history = {"loss": [], "accuracy": [], "lr": []}
+        for step in range(200):
+            x = batch()
+            loss = train(x)
+            history["loss"].append(loss.item())
+            history["accuracy"].append((net(x).argmax(1) == 0).float().mean().item())
+            history["lr"].append(opt.param_groups[0]["lr"])
+    """,
+    "a running mean of losses": """
+        class Average:
+            def __init__(self):
+                self.total, self.count = 0.0, 0
+            def update(self, value, n=1):
+                self.total, self.count = self.total + value * n, self.count + n
+        meter = Average()
+        for step in range(150):
+            meter.update(train(batch()).item(), 1024)
+    """,
+    "longer and longer sequences": """
+        gru = nn.GRU(64, 64, batch_first=True)
+        own = torch.optim.Adam(gru.parameters())
+        for step in range(100):
+            length = 16 + step // 5 * 8
+            own.zero_grad()
+            out, _ = gru(torch.randn(16, length, 64))
+            out.square().mean().backward()
+            own.step()
+    """,
+    "LBFGS": """
+        wide = nn.Linear(512, 512)
+        own = torch.optim.LBFGS(wide.parameters(), lr=0.01, history_size=20, max_iter=4)
+        x, y = torch.randn(64, 512), torch.randn(64, 512)
+        def closure():
+            own.zero_grad()
+            loss = F.mse_loss(wide(x), y)
+            loss.backward()
+            return loss
+        for step in range(60):
+            own.step(closure)
+    """,
+    "batches that are loaded ahead": """
+        class Ahead:
+            def __init__(self, source, size):
+                self.source, self.waiting, self.size = iter(source), collections.deque(), size
+            def __iter__(self):
+                while True:
+                    while len(self.waiting) < self.size:
+                        self.waiting.append(next(self.source))
+                    yield self.waiting.popleft()
+        def source():
+            while True:
+                yield batch()
+        for step, x in zip(range(120), Ahead(source(), 30)):
+            train(x)
+    """,
+    "folds of which the models are deleted": """
+        scores = []
+        for fold in range(8):
+            model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1))
+            own = torch.optim.Adam(model.parameters())
+            for step in range(15):
+                own.zero_grad()
+                loss = model(batch(128)).square().mean()
+                loss.backward()
+                own.step()
+            scores.append(loss.item())
+            del model, own
+    """,
+    "a data set that grows by a plan": """
+        pool = [torch.randn(256, 256) for _ in range(20)]
+        data = []
+        for epoch in range(5):
+            if len(data) < 60:
+                data.extend(torch.randn(256, 256) for _ in range(20))
+            for x in data:
+                train(x)
+    """,
+    "active learning": """
+        unlabelled = [torch.randn(256, 256) for _ in range(80)]
+        labelled = []
+        for cycle in range(12):
+            labelled.extend(unlabelled.pop() for _ in range(5))
+            for x in labelled[-10:]:
+                train(x)
+    """,
+    "layers that are unfrozen one by one": """
+        layers = nn.Sequential(*[nn.Linear(512, 512) for _ in range(12)])
+        for p in layers.parameters():
+            p.requires_grad_(False)
+        x = torch.randn(64, 512)
+        for step in range(120):
+            if step % 10 == 0:
+                for p in layers[-1 - step // 10].parameters():
+                    p.requires_grad_(True)
+                own = torch.optim.Adam(p for p in layers.parameters() if p.requires_grad)
+            own.zero_grad()
+            layers(x).square().mean().backward()
+            own.step()
+    """,
+    "parameters that join the optimizer": """
+        layers = nn.Sequential(*[nn.Linear(512, 512) for _ in range(12)])
+        own = torch.optim.Adam(layers[-1].parameters())
+        x = torch.randn(64, 512)
+        for step in range(120):
+            if step % 10 == 9 and step < 110:
+                own.add_param_group({"params": [*layers[-2 - step // 10].parameters()]})
+            own.zero_grad()
+            layers(x).square().mean().backward()
+            own.step()
+    """,
+    "a generator that grows by its plan": """
+        blocks = nn.ModuleList([nn.Linear(256, 256)])
+        own = torch.optim.Adam(blocks.parameters())
+        def forward(x):
+            for block in blocks:
+                x = torch.relu(block(x))
+            return x
+        for step in range(120):
+            if step % 15 == 14 and len(blocks) < 6:
+                blocks.append(nn.Linear(256, 256))
+                own = torch.optim.Adam(blocks.parameters())
+            own.zero_grad()
+            forward(torch.randn(64 * 2 ** (step // 30), 256)).square().mean().backward()
+            own.step()
+    """,
+    "images for a log": """
+        shown = []
+        for step in range(150):
+            x = torch.randn(8, 3, 64, 64)
+            train(x.flatten(1)[:, :256])
+            if step % 25 == 0:
+                shown.append(x[:4].detach().cpu().clone())
+    """,
+    "the mean of the newest checkpoints": """
+        newest = collections.deque(maxlen=5)
+        wide = nn.Linear(512, 512)
+        own = torch.optim.SGD(wide.parameters(), lr=0.01)
+        for step in range(120):
+            own.zero_grad()
+            wide(torch.randn(64, 512)).square().mean().backward()
+            own.step()
+            if step % 5 == 0:
+                newest.append({k: v.clone() for k, v in wide.state_dict().items()})
+                mean = {k: sum(one[k] for one in newest) / len(newest) for k in newest[0]}
+    """,
+    "a teacher and a student": """
+        teacher = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 4)).eval()
+        for step in range(120):
+            x = batch()
+            with torch.no_grad():
+                target = teacher(x).softmax(1)
+            opt.zero_grad()
+            F.kl_div(net(x).log_softmax(1), target, reduction="batchmean").backward()
+            opt.step()
+    """,
+    "a beam search every few steps": """
+        def search(length, width=8):
+            beams = [(0.0, [torch.zeros(256)])]
+            with torch.no_grad():
+                for _ in range(length):
+                    new = []
+                    for score, path in beams:
+                        y = net(path[-1])
+                        for k in range(2):
+                            new.append((score + y[k].item(), path + [torch.randn(256)]))
+                    beams = sorted(new, key=lambda b: b[0], reverse=True)[:width]
+            return beams[0][0]
+        for step in range(100):
+            train(batch())
+            if step % 10 == 9:
+                search(30)
+    """,
+    "rollouts of a fixed length": """
+        policy = nn.Linear(256, 4)
+        own = torch.optim.Adam(policy.parameters())
+        for update in range(60):
+            states, logs, rewards = [], [], []
+            for t in range(16):
+                s = torch.randn(64, 256)
+                d = torch.distributions.Categorical(logits=policy(s))
+                a = d.sample()
+                states.append(s)
+                logs.append(d.log_prob(a))
+                rewards.append(torch.randn(64))
+            own.zero_grad()
+            (-torch.stack(logs) * torch.stack(rewards)).mean().backward()
+            own.step()
+    """,
+    "rollouts in an object": """
+        class Rollouts:
+            def __init__(self):
+                self.states, self.values = [], []
+            def add(self, s, v):
+                self.states.append(s)
+                self.values.append(v)
+            def after_update(self):
+                self.states, self.values = self.states[-1:], self.values[-1:]
+        rollouts = Rollouts()
+        value = nn.Linear(256, 1)
+        for update in range(8):
+            for t in range(20):
+                s = batch()
+                rollouts.add(s, value(s).detach())
+                train(s)
+            rollouts.after_update()
+    """,
+    "losses by sample": """
+        losses = {}
+        for step in range(200):
+            ids = torch.randint(0, 5000, (512,))
+            x = torch.randn(512, 256)
+            opt.zero_grad()
+            each = net(x).square().mean(1)
+            each.mean().backward()
+            opt.step()
+            for i, loss in zip(ids.tolist(), each.tolist()):
+                losses[i] = loss
+    """,
+    "features by sample": """
+        features = {}
+        with torch.no_grad():
+            pass
+        for epoch in range(4):
+            for i in range(50):
+                if i not in features:
+                    features[i] = torch.randn(1024, 256)
+                train(features[i])
+    """,
+    "truncated backpropagation": """
+        lstm = nn.LSTM(128, 128)
+        own = torch.optim.SGD(lstm.parameters(), lr=0.1)
+        state = None
+        for step in range(120):
+            own.zero_grad()
+            out, state = lstm(torch.randn(16, 64, 128), state)
+            out.square().mean().backward()
+            own.step()
+            state = tuple(s.detach() for s in state)
+    """,
+    "gradients accumulated over steps": """
+        for step in range(200):
+            x = batch()
+            (net(x).square().mean() / 8).backward()
+            opt.step() if step % 8 == 7 else None
+            opt.zero_grad() if step % 8 == 7 else None
+    """,
+    "results of an evaluation that are joined": """
+        def evaluate(n):
+            outs, targets = [], []
+            net.eval()
+            with torch.no_grad():
+                for i in range(n):
+                    x = batch()
+                    outs.append(net(x).cpu())
+                    targets.append(x[:, :4].cpu())
+            net.train()
+            return F.mse_loss(torch.cat(outs), torch.cat(targets)).item()
+        best = 1e9
+        for epoch in range(4):
+            for step in range(30):
+                train(batch())
+            best = min(best, evaluate(25))
+    """,
+    "confusion matrices": """
+        matrix = torch.zeros(4, 4)
+        for step in range(150):
+            x = batch()
+            train(x)
+            with torch.no_grad():
+                p = net(x).argmax(1)
+            matrix += torch.bincount(p * 4 + torch.randint(0, 4, p.shape), minlength=16).view(4, 4)
+    """,
+    "hooks that are removed": """
+        for step in range(120):
+            acts = []
+            handle = net[0].register_forward_hook(lambda m, a, out: acts.append(out.detach()))
+            train(batch(2048))
+            handle.remove()
+    """,
+    "an exception that is printed": """
+        errors = []
+        for step in range(120):
+            x = batch()
+            try:
+                train(x)
+                raise ValueError(f"step {step}")
+            except ValueError as e:
+                errors.append(str(e))
+    """,
+    "a pool of images of a GAN": """
+        import random
+        random.seed(0)
+        class Pool:
+            def __init__(self, size):
+                self.size, self.images = size, []
+            def query(self, image):
+                if len(self.images) < self.size:
+                    self.images.append(image)
+                    return image
+                if random.random() > 0.5:
+                    i = random.randrange(self.size)
+                    old, self.images[i] = self.images[i], image
+                    return old
+                return image
+        pool = Pool(50)
+        for step in range(160):
+            train(pool.query(batch()))
+    """,
+    "prioritised replay": """
+        import heapq
+        heap, count = [], 0
+        for step in range(200):
+            x = batch()
+            train(x)
+            count += 1
+            entry = (float(x[0, 0]), count, x)
+            if len(heap) < 60:
+                heapq.heappush(heap, entry)
+            else:
+                heapq.heappushpop(heap, entry)
+    """,
+    "a compiled model that sees more and more shapes": """
+        compiled = torch.compile(net, backend="eager")
+        for step in range(60):
+            opt.zero_grad()
+            compiled(batch(64 + 8 * step)).square().mean().backward()
+            opt.step()
+    """,
+    "a scheduler, a scaler and clipping": """
+        own = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        plan = torch.optim.lr_scheduler.CosineAnnealingLR(own, 100)
+        norms = []
+        for step in range(120):
+            own.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = net(batch()).float().square().mean()
+            loss.backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0).item())
+            own.step()
+            plan.step()
+    """,
+    "predictions of an epoch in arrays": """
+        for epoch in range(4):
+            preds = []
+            for step in range(40):
+                x = batch()
+                train(x)
+                with torch.no_grad():
+                    preds.append(nn.functional.pad(net(x), (0, 252)).numpy())
+            np.concatenate(preds).mean()
+    """,
+    "loader workers that keep the newest samples": """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.newest = {}
+            def __len__(self):
+                return 500
+            def __getitem__(self, i):
+                self.newest[i % 20] = torch.full((2048, 256), float(i))
+                return self.newest[i % 20][:8]
+        for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
+            train(x.flatten(0, 1))
+    """,
+    "loader workers with a cache of all samples": """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.cache = {}
+            def __len__(self):
+                return 240
+            def __getitem__(self, i):
+                if i not in self.cache:
+                    self.cache[i] = torch.full((512, 256), float(i))
+                return self.cache[i][:8]
+        loader = torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1, persistent_workers=True)
+        for epoch in range(3):
+            for x in loader:
+                train(x.flatten(0, 1))
+    """,
+    "objects that loader workers only read": """
+        class Data(torch.utils.data.Dataset):
+            def __init__(self):
+                self.names = [f"sample {i}" for i in range(500_000)]
+            def __len__(self):
+                return 500
+            def __getitem__(self, i):
+                total = sum(len(name) for name in self.names[i * 1000 : (i + 1) * 1000])
+                return torch.full((64, 256), float(total))
+        for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1):
+            train(x.flatten(0, 1))
     """,
 }

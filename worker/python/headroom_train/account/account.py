@@ -10,7 +10,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Callable, Optional
 
-from .trigger import Trigger
+from .trigger import Series, Trigger
 
 if TYPE_CHECKING:
     from .kinds import Holder
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")  # Python's own library
 SEARCHES = 3  # that may find nothing before the process is left alone
 MUCH = 256 << 20  # bytes of growth, and
+LATER = 1.05  # times as many steps, after which what holds memory is measured once more
 LONG = 500  # steps, after which it is said that nothing was found, although headroom has not asked
 
 
@@ -32,10 +33,13 @@ class Account:
         self._search: Optional[Search] = None
         self._candidate: Optional[Holder] = None  # what was found, but may still be meant to grow
         self._due = 0  # the step from which it is not any more
+        self._loads = 0  # the step from which what loader workers hold counts
         self._thread = 0
         self._asked = False
+        self._pace = 0.0  # seconds that a step took before a search began
         self._empty = 0  # searches that have found nothing
         self.told: Optional[Holder] = None
+        self._measured = 0  # the step at which that was measured
         self._pid = os.getpid()  # in which the steps so far were made
 
     def step(self, steps: int, asked: bool = False) -> None:
@@ -52,10 +56,14 @@ class Account:
     def _step(self, trigger: Trigger, steps: int, asked: bool) -> None:
         grows = trigger.step(steps)
         self._asked = self._asked or asked
+        if trigger.loads and self._search is None and steps >= self._loads:
+            self._loaders(trigger, steps)
+            return
         if self._search is None:
             if (grows and steps >= self._due or asked) and self._empty < SEARCHES:
                 from .search import Search
 
+                self._pace = trigger.pace(steps)
                 self._thread, self._search = threading.get_ident(), Search(steps, self._foreign)
             return
         self._search.slope = trigger.slope()
@@ -69,12 +77,35 @@ class Account:
             return
         self._search, self._thread = None, 0
         sure = [h for h in found if h.patience <= steps]
-        self._candidate = (sure or found)[0]
+        self._candidate, self._measured = (sure or found)[0], steps
         if sure and sure[0].per_step >= found[0].per_step // 4:
-            self.says(sure[0])
+            self.says(self._forecast(sure[0], trigger, steps))
         else:
             self._due = self._candidate.patience - 24
             trigger.rests(steps)
+
+    def _loaders(self, trigger: Trigger, steps: int) -> None:
+        """What follows when a loader's workers hold more and more."""
+        from .loaders import of_workers
+
+        held = trigger.workers.held
+        found = of_workers(steps, held[-1] - held[0], trigger.workers.per_step(), self._foreign)
+        trigger.workers, trigger.loads = Series(), False
+        if found is None:
+            self._loads = 2 * steps
+            return
+        self._candidate, self._measured, self._loads = found, steps, found.patience
+        if found.patience <= steps:
+            self.says(self._forecast(found, trigger, steps))
+
+    def _forecast(self, holder: Holder, trigger: Trigger, steps: int) -> Holder:
+        """Add when memory ends. headroom itself follows the memory of GPUs."""
+        if not holder.host:
+            return holder
+        from .ends import forecast, left
+
+        more, seconds = forecast(left(), max(holder.per_step, trigger.slope()), self._pace)
+        return holder._replace(ends=steps + more if more else 0, seconds=seconds)
 
     def _nothing(self, trigger: Trigger, steps: int) -> None:
         """What follows a search that has found nothing."""
@@ -82,22 +113,37 @@ class Account:
         if self._asked or steps >= LONG and trigger.slope() * trigger.steps() >= MUCH:
             from .kinds import ELSEWHERE, Holder
 
-            self.says(Holder(ELSEWHERE, "", "", "", 0, 0, 0.0, trigger.slope(), ""))
+            self.says(Holder(ELSEWHERE, "", "", "", 0, 0, 0.0, trigger.slope(), "", step=steps))
         trigger.rests(2 * steps)
 
     def failed(self, steps: int) -> Optional[Holder]:
-        """Called when memory has run out. What holds memory that grows, even if it might be meant to; None if nothing
-        is known to grow."""
+        """Called when memory has run out. What holds memory that grows, even if it might be meant to, as it is now or
+        was a few steps ago; None if nothing is known to grow."""
         try:
             if self._search is not None and self._thread == threading.get_ident():
                 found = self._search.step(steps, at_once=True)
                 self._search.ends()
                 self._search, self._thread = None, 0
                 self._candidate = found[0] if found else self._candidate
+                self._measured = steps
+            holder = self.told or self._candidate
+            if holder is not None and steps >= LATER * self._measured:
+                self._again(holder, steps)
             return self.told or self._candidate
         except Exception:
             self._fails()
             return self.told or self._candidate
+
+    def _again(self, holder: Holder, steps: int) -> None:
+        """Measure once more what has been found."""
+        from .measure import measured
+
+        self._measured = steps
+        now = measured(holder, steps)
+        if now is not None and self.told is not None:
+            self.told = now
+        elif now is not None:
+            self._candidate = now
 
     def _forked(self, steps: int) -> None:
         """Begin anew in a child: it has the parent's memory, and its own training."""

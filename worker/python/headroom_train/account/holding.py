@@ -9,7 +9,8 @@ import gc
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
+from contextvars import ContextVar
 from functools import lru_cache
 from types import (
     BuiltinFunctionType,
@@ -25,6 +26,7 @@ from types import (
     TracebackType,
 )
 from typing import Any, Callable, NamedTuple, Optional
+from weakref import ReferenceType
 
 import torch
 
@@ -33,8 +35,9 @@ from .source import source
 
 LEVELS = 12  # from a tensor up to what holds it: a weight of a model in a list of models is eight below the list
 NAMING = 6  # from a container up to what has a name
+NEAR = 4  # levels between a tensor and what is chained together
 WIDTH = 64  # the most objects that one question is about
-SECONDS = 4.0  # after which no further level is asked about
+SECONDS = 4.0  # of this thread's own time, after which no further level is asked about
 REACHED = 20_000  # the most objects that are counted below a container
 
 LRU = type(lru_cache(lambda: None))
@@ -71,14 +74,14 @@ class Walk:
         self._foreign = foreign
         self._hidden = {id(h) for h in hidden} | {id(self.__dict__), id(self)}
         self._running = {id(f) for f in frames()}
-        self._until = time.monotonic() + SECONDS
+        self._until = time.thread_time() + SECONDS
 
     def hides(self, *ours: Any) -> None:
         """Leave out objects that are not the script's."""
         self._hidden |= {id(o) for o in ours}
 
     def _referrers(self, objects: list[Any]) -> list[Any]:
-        if time.monotonic() > self._until or not objects:
+        if time.thread_time() > self._until or not objects:
             return []
         found = gc.get_referrers(*objects[:WIDTH])
         self._hidden.add(id(objects))
@@ -122,6 +125,48 @@ class Walk:
                 return []
             level = following[:WIDTH]
         return []
+
+    def chained(self, samples: list[Any], need: int) -> list[Held]:
+        """The ends of chains in which each object holds the one before it, and each its own sample: a linked list, or
+        exceptions that name their causes."""
+        level = samples
+        for _ in range(NEAR):
+            self._hidden.add(id(level))
+            level = self._referrers(level)
+            kinds = Counter(type(o) for o in level)
+            self._hidden |= {id(level), id(kinds)}
+            for kind, number in kinds.items():
+                if number >= need and not issubclass(
+                    kind, (list, dict, set, deque, FrameType, TracebackType, CellType)
+                ):
+                    ends = self._ends(kind)
+                    if ends:
+                        return [Held(o, ()) for o in ends]
+        return []
+
+    def end(self, held: Held) -> Held:
+        """The end of the chain in which a holder is; itself if it is in none."""
+        if is_a(held.holder, (list, dict, set, deque, FunctionType, GeneratorType)) or held.holder is None:
+            return held
+        ends = self._ends(type(held.holder))
+        return Held(ends[0], held.path) if len(ends) == 1 and ends[0] is not held.holder else held
+
+    def _ends(self, kind: type) -> list[Any]:
+        """The objects of one type that hold another of it, and that no other holds; none if there are many."""
+        every = [o for o in gc.get_objects() if type(o) is kind]
+        holds: list[Any] = []
+        inner: set[int] = set()
+        self._hidden |= {id(every), id(holds)}
+        for o in every:
+            below = [r for r in _referents(o)]
+            below += [x for r in below if type(r) in (dict, tuple) and r is not o for x in _referents(r)]
+            found = {id(r) for r in below if type(r) is kind and r is not o}
+            if found:
+                holds.append(o)
+            inner |= found
+        ends = [o for o in holds if id(o) not in inner]
+        self._hidden.add(id(ends))
+        return ends if len(holds) >= LONG > len(ends) else []
 
     def _path(self, holder: Any, below: dict[int, Any]) -> tuple[Any, ...]:
         path: list[Any] = []
@@ -167,6 +212,14 @@ class Walk:
         for r in some:
             found |= {id(o) for o in _referents(r)}
         return [o for o in objects if id(o) in found]
+
+    def of_optimizer(self, holder: Any) -> bool:
+        """Whether something is an optimizer, or the state that one keeps."""
+        if is_a(holder, torch.optim.Optimizer):
+            return True
+        return is_a(holder, dict) and any(
+            is_a(o, torch.optim.Optimizer) and vars(o).get("state") is holder for o in gc.get_objects()
+        )
 
     def cached(self, holder: Any) -> Any:
         """The function whose results ``functools.lru_cache`` has put into a dict; None if the dict is another."""
@@ -242,9 +295,16 @@ class Walk:
                 if not _is_foreign_namespace(r):
                     found.append(Name(name + _suffix(key), name, False, (file, *self._files()), tuple=key is _TUPLE))
                 return
-            following.append((r, names[0]))
+            # What a thread's variables and a module's tensors are called stands in a dict of their own.
+            apart = is_a(names[0], ReferenceType) or type(names[0]) is str and names[0] in _REGISTERED
+            following.append((r, key if apart and type(key) is str else names[0]))
+        elif kind.__name__.startswith("hamt"):  # the values of context variables, each behind its variable
+            inside = _referents(r)
+            at = next(i for i, one in enumerate(inside) if one is o)
+            variable = next((v for v in inside[max(0, at - 1) : at + 2] if is_a(v, ContextVar)), None)
+            following.append((r if variable is None else variable, None))
         elif is_a(r, tuple):
-            following.append((r, _TUPLE))
+            following.append((r, o if is_a(o, CellType) else _TUPLE))
         elif is_a(r, (list, set, frozenset, deque, CellType)):
             following.append((r, None))
         elif is_a(r, FunctionType):
@@ -260,7 +320,9 @@ class Walk:
             following.append((r, None))
         elif not is_a(r, (MethodType, BuiltinFunctionType, MappingProxyType, FrameType, TracebackType)):
             name = _attribute(r, o, key)
-            if name:
+            if name in _REGISTERED and kind.__module__.startswith("torch."):
+                following.append((r, None))  # a ParameterList has the name of the script's variable only
+            elif name:
                 owner = r if is_a(r, type) else type(r)
                 files = (*_file(owner), *self._files())
                 if not is_a(r, (type, torch.nn.Module)) and self._foreign(files[0] if files else ""):
@@ -281,7 +343,7 @@ class Walk:
         code = r.__code__
         within = (code.co_firstlineno, code.co_name)
         for name, cell in zip(code.co_freevars, r.__closure__ or ()):
-            if cell is o or _content(cell) is o:
+            if cell is key:
                 return [Name(name, name, False, (code.co_filename,))]
         if r.__kwdefaults__ is o and type(key) is str:
             return [Name(key, key, False, (code.co_filename,), within)]
@@ -297,18 +359,12 @@ class Walk:
         return tuple(dict.fromkeys(f for f in found if not self._foreign(f)))
 
 
+_REGISTERED = ("_parameters", "_buffers", "_modules")  # the attributes of a module that it keeps in dicts
 _TUPLE = object()  # stands for the place of something in a tuple
 
 
 def _suffix(key: Any) -> str:
     return f"[{key!r}]" if type(key) in (str, int) else ""
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
 
 
 def _local(frame: FrameType) -> dict[str, Any]:
@@ -374,7 +430,9 @@ def _attribute(owner: Any, value: Any, key: Any) -> str:
         own = vars(owner)
         if is_a(key, str) and is_a(value, dict) and key in own and own[key] is value.get(key):
             return key
-    if own is value and is_a(key, str):
+    if (own is value or type(owner).__name__ == "_local") and is_a(key, str):
+        return key
+    if is_a(owner, torch.nn.Module) and is_a(key, str) and any(own.get(n) is value for n in _REGISTERED):
         return key
     for name, v in dict.items(own) if is_a(own, dict) else ():
         if v is value:
@@ -408,6 +466,7 @@ class Content(NamedTuple):
     bytes: int
     new: int  # of the tensors
     new_bytes: int
+    graphs: int  # tensors with a graph
     roots: list[Any]  # graphs of the new tensors
     arrays: int
     array_bytes: int
@@ -417,7 +476,7 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
     """Counts what is reached from a container. Models and optimizers are entered only if they are what is counted."""
     todo: list[Any] = [holder]
     seen, storages = {id(holder)}, set()
-    tensors = held = new = new_bytes = arrays = array_bytes = 0
+    tensors = held = new = new_bytes = graphs = arrays = array_bytes = 0
     roots = []
     while todo and len(seen) < REACHED:
         o = todo.pop()
@@ -427,7 +486,7 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
                 continue
             storages.add(key)
             size = o.untyped_storage().nbytes()
-            tensors, held = tensors + 1, held + size
+            tensors, held, graphs = tensors + 1, held + size, graphs + (o.grad_fn is not None)
             if key not in before:
                 new, new_bytes = new + 1, new_bytes + size
                 if o.grad_fn is not None:
@@ -447,4 +506,4 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
                 continue
             seen.add(id(r))
             todo.append(r)
-    return Content(tensors, held, new, new_bytes, roots, arrays, array_bytes)
+    return Content(tensors, held, new, new_bytes, graphs, roots, arrays, array_bytes)

@@ -18,6 +18,7 @@ TRACEBACK = "traceback"  # an exception that is kept holds the variables of all 
 GENERATOR = "generator"  # generators that were not used up
 CLOSURE = "closure"  # functions that use a tensor of the step in which they were made
 NUMPY = "numpy"  # arrays of NumPy, put into a container
+WORKERS = "workers"  # what each worker of a loader keeps of the samples that it loads
 ELSEWHERE = "elsewhere"  # nothing that can be seen
 KINDS = (
     COLLECTED,
@@ -34,6 +35,7 @@ KINDS = (
     GENERATOR,
     CLOSURE,
     NUMPY,
+    WORKERS,
     ELSEWHERE,
 )
 
@@ -128,6 +130,7 @@ def cure(kind: str, e: Evidence, text: Text) -> str:
         MODELS: f"save each with `torch.save` and keep none of them in {name}, or keep only the best",
         GENERATOR: f"use each generator up or `close()` it, and keep none in {name}",
         CLOSURE: f"let the functions in {name} use numbers, not tensors of their step",
+        WORKERS: f"let {name} hold at most a fixed number of samples: each worker has one of its own",
         NUMPY: f"empty {name} when its arrays have been used, or write them to a file",
     }.get(kind, "")
 
@@ -159,7 +162,7 @@ class Holder(NamedTuple):
     name: str  # as the script writes it; empty if it is not known
     kept: str  # the line that keeps them, file:line; empty if it is not known
     made: str  # the line that makes them
-    tensors: int  # or arrays
+    tensors: int  # or arrays, or workers
     bytes: int
     rate: float  # tensors that are added per step
     per_step: int  # bytes by which memory grows per step
@@ -167,6 +170,10 @@ class Holder(NamedTuple):
     graph: bool = False  # bytes are those of graphs, too
     patience: int = 0  # steps before which it may still be meant to be so
     host: bool = False  # the memory is the machine's, not a GPU's
+    step: int = 0  # after which this was found
+    ends: int = 0  # the step near which the machine's memory ends at this rate; 0 if that is not known
+    seconds: float = 0.0  # until then
+    container: int = 0  # the id of what has been counted; 0 if that is no container
 
     def __str__(self) -> str:
         grows = f"memory grows by {amount(self.per_step)} per step: "
@@ -181,6 +188,9 @@ class Holder(NamedTuple):
         if self.kind in (SUM, HIDDEN, GRADIENTS):
             graphs = "gradients with the graphs" if self.kind == GRADIENTS else "the graphs"
             return f"{graphs} of all steps, {amount(self.bytes)}"
+        if self.kind == WORKERS:
+            who = "a loader worker has" if self.tensors == 1 else f"{self.tensors} loader workers have"
+            return f"what {who} loaded, {amount(self.bytes)}"
         what = "array" if self.kind == NUMPY else "tensor"
         number = f"{self.tensors} {what}{'' if self.tensors == 1 else 's'}"
         graph = " with the graphs that made them" if self.graph else ""

@@ -13,7 +13,7 @@ from .look import is_a
 from .source import Keeps, Source, source, stripped
 
 SURE = 128  # steps before which a cache may still be filling
-MANAGED = 1000  # steps before which a container that the script also empties may do so again
+MANAGED = 1000  # steps before which a container that the script also empties may do so again, or one without a name
 NEVER = 1 << 40
 
 

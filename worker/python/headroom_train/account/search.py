@@ -14,7 +14,7 @@ from .holding import HOOKS, LRU, Held, Name, Walk, content, unseen
 from .kinds import Evidence, Holder, Text
 from .look import Census, Key, Look, Sort, census, frames, is_a, key_of, look, size_of, sort_of
 from .notes import Notes, compiles
-from .place import Kept, made, patience, place, statement
+from .place import MANAGED, Kept, made, patience, place, statement
 from .source import source
 
 APART = 12  # steps between two looks
@@ -93,7 +93,7 @@ class Search:
         if sum(h.per_step for h in holders) < 0.3 * max(self.slope, 1):
             holders += _of_arrays(found, between, walk)
         source.cache_clear()
-        return sorted(holders or some, key=lambda h: h.per_step, reverse=True)
+        return [h._replace(step=step) for h in sorted(holders or some, key=lambda h: h.per_step, reverse=True)]
 
 
 def _now(step: int) -> Look:
@@ -151,8 +151,9 @@ def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
     if len(samples) < 2:
         return None
     best: Optional[Holder] = None
-    for held in walk.common(samples, max(2, (2 * len(samples) + 2) // 3)):
-        if is_a(held.holder, torch.optim.Optimizer) and kinds.MODELS not in _through(held):
+    need = max(2, (2 * len(samples) + 2) // 3)
+    for held in [walk.end(h) for h in walk.common(samples, need)] or walk.chained(samples, need):
+        if walk.of_optimizer(held.holder) and kinds.MODELS not in _through(held):
             continue
         holder = _holder(held, samples, every, group, b, walk)
         if holder is not None and (best is None or bool(holder.kept) > bool(best.kept)):
@@ -232,13 +233,14 @@ def _holder(
         where,
         maker,
         inside.tensors,
-        inside.bytes + saved * len(inside.roots),
+        inside.bytes + saved * inside.graphs,
         rate,
         int((inside.new_bytes + saved * len(inside.roots)) / b.steps),
         kinds.cure(kind, e, text),
         graph,
-        patience(kind, holder if cached is None else cached, kept, graph),
+        patience(kind, holder if cached is None else cached, kept, graph) if text.name else MANAGED,
         group.sort.device == "cpu" and all(s.host for s in alive),
+        container=id(holder),
     )
 
 
@@ -384,7 +386,7 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
             Holder(
                 kinds.NUMPY, text.name, kept.where, made(kept), inside.arrays, inside.array_bytes, grown / b.steps,
                 int(grown * inside.array_bytes / inside.arrays / b.steps), kinds.cure(kinds.NUMPY, e, text), False,
-                patience(kinds.NUMPY, c, kept, False), True,
+                patience(kinds.NUMPY, c, kept, False), True, container=id(c),
             )
         )  # fmt: skip
     return holders

@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional, Union
 
 from .trigger import BEGAN
 
-PUTS = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "push", "__setitem__"}
+PUTS = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "push", "set", "__setitem__"}
 TAKES = {"pop", "popleft", "popitem", "clear", "remove", "discard", "get_nowait"}
 _HOOK = re.compile("register_.*hook")
 _OPERATORS = {ast.Add: "+=", ast.Sub: "-=", ast.BitOr: "|="}
@@ -112,7 +112,12 @@ class Source:
                 yield Keeps(node.lineno, target, call, ")", value, functions)
         elif isinstance(node, ast.AugAssign) and self._is(node.target, name, attribute):
             target, op = ast.unparse(node.target), _OPERATORS.get(type(node.op), "+=")
-            yield Keeps(node.lineno, target, f"{target} {op} ", "", node.value, functions)
+            if isinstance(node.target, ast.Subscript) and isinstance(
+                node.value, ast.Constant
+            ):  # it is the key that is kept
+                yield Keeps(node.lineno, ast.unparse(node.target.value), "", "", node.target.slice, functions)
+            else:
+                yield Keeps(node.lineno, target, f"{target} {op} ", "", node.value, functions)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for one in _targets(node):
                 if not self._is(one, name, attribute):
@@ -122,6 +127,27 @@ class Source:
                     yield Keeps(node.lineno, ast.unparse(one.value), f"{text} = ", "", node.value, functions)
                 elif self._within(node.value, name, attribute):
                     yield Keeps(node.lineno, text, f"{text} = ", "", node.value, functions)
+
+    def added(self, name: str) -> Optional[tuple[str, Keeps]]:
+        """The attribute to which a class adds something in a method that is not its first, and never takes anything
+        out; None if there is none."""
+        own = next((n for n in self._around if isinstance(n, ast.ClassDef) and n.name == name), None)
+        for method in own.body if own is not None else ():
+            if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
+                continue
+            inside = [*ast.walk(method)]
+            for attribute in dict.fromkeys(
+                n.attr for n in inside if isinstance(n, ast.Attribute) and _name(n.value) == "self"
+            ):
+                for node in inside:
+                    for keeps in self._put(node, attribute, True):
+                        if (
+                            keeps.value is not None
+                            and not self.takes(attribute, True)
+                            and not self.bounded(attribute, True)
+                        ):
+                            return attribute, keeps
+        return None
 
     def passed(self, name: str, attribute: bool, within: Optional[tuple[int, str]] = None) -> Optional[int]:
         """The line of a loop at which the container is given to a function, if nothing puts anything in directly."""
@@ -198,7 +224,7 @@ class Source:
             elif isinstance(node, ast.Try) and any("KeyError" in ast.dump(h.type) for h in node.handlers if h.type):
                 if any(isinstance(n, ast.Subscript) and self._is(n, name, attribute) for n in ast.walk(node)):
                     return True
-            elif self._method(node, {"get"}, name, attribute):
+            elif self._method(node, {"get"}, name, attribute) and node.args:  # type: ignore[attr-defined]
                 return True
         return False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Optional
@@ -69,51 +69,75 @@ class Series:
         return (self.held[-1] - self.held[0]) // max(1, self.steps[-1] - self.steps[0])
 
 
-def resident() -> Optional[int]:
-    """Bytes of the machine's memory that this process holds itself, shared memory left out; None if the system does
-    not say."""
+def resident(pid: object = "self", held: Sequence[bytes] = (b"RssAnon:", b"RssShmem:")) -> Optional[int]:
+    """Bytes of the machine's memory that a process holds itself, or shares with others: files that it has mapped are
+    left out. None if the system does not say."""
     try:
-        with open("/proc/self/statm", "rb", buffering=0) as statm:
-            fields = statm.read(200).split()
-        return (int(fields[1]) - int(fields[2])) * _PAGE
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as status:
+            text = status.read(4096)
+        return sum(int(text[text.index(name) + len(name) :].split(None, 1)[0]) << 10 for name in held)
     except (OSError, ValueError, IndexError):
         return None
 
 
+def helpers() -> list[int]:
+    """The processes that this one has started to work for it, such as a loader's workers."""
+    processes = sys.modules.get("multiprocessing.process")
+    return [p.pid for p in [*getattr(processes, "_children", ())] if p.daemon and p.pid is not None]
+
+
+def of_helpers() -> Optional[int]:
+    """Bytes that they hold, what they share left out; None if there are none."""
+    found = [resident(pid, (b"RssAnon:",)) for pid in helpers()]
+    return sum(size or 0 for size in found) if found else None
+
+
 BEGAN = time.time()  # about when the process began: a file that is newer is not what it runs
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Trigger:
     """Follows what this process holds after its optimizer steps: of a GPU's memory, and of the machine's."""
 
     def __init__(self) -> None:
-        self.host, self.device = Series(), Series()
+        self.host, self.device, self.workers = Series(), Series(), Series()
+        self.loads = False  # whether what loader workers hold keeps growing
         self._next = 0.0
         self._begin = WARM  # the newest step that is left out
         self._judge = LEAST  # figures before the next judgement
+        self._first = (0, 0.0)  # the first step that was followed, and when it ended
 
     def step(self, steps: int) -> bool:
         """Called after an optimizer's step. Whether memory keeps growing."""
         if steps <= self._begin or time.monotonic() < self._next:
             return False
+        if not self._first[0]:
+            self._first = (steps, time.monotonic())
         began = time.thread_time()  # a thread that is not running meanwhile, on a busy machine, costs nothing
         host = resident()
         if host is not None:
             self.host.add(steps, host)
         if may_ask():
             self.device.add(steps, torch.cuda.memory_allocated())
+        workers = of_helpers()
+        if workers is not None:
+            self.workers.add(steps, workers)
         longest = max(len(self.host.held), len(self.device.held))
         found = False
         if longest >= self._judge:
             self._judge = longest + max(2, longest // 8) if longest < MOST - MOST // 8 else MOST // 2
             found = rises(self.device.held) or rises(self.host.held, NOISE)
+            self.loads = rises(self.workers.held, NOISE)
         self._next = time.monotonic() + SHARE * (time.thread_time() - began)
         return found
 
     def slope(self) -> int:
         """Bytes per step by which memory grows."""
         return max(self.device.per_step(), self.host.per_step())
+
+    def pace(self, steps: int) -> float:
+        """Seconds that a step takes."""
+        first, at = self._first
+        return (time.monotonic() - at) / (steps - first) if steps > first > 0 else 0.0
 
     def steps(self) -> int:
         """Steps over which growth is followed."""
@@ -122,5 +146,6 @@ class Trigger:
 
     def rests(self, until: int) -> None:
         """Forget what was seen so far, and begin again after the step ``until``."""
-        self.host, self.device = Series(), Series()
-        self._begin, self._judge = until, LEAST
+        self.host, self.device, self.workers = Series(), Series(), Series()
+        self.loads = False
+        self._begin, self._judge, self._first = until, LEAST, (0, 0.0)

@@ -28,6 +28,7 @@ class Finding(NamedTuple):
     line: int
     why: str  # what happens there
     instead: str  # what to write
+    name: str = ""  # the variable that keeps tensors; empty if the rule is about none
 
 
 class File:

@@ -33,6 +33,7 @@ def kept(program: Program) -> Iterator[Finding]:
                         f"{event.name} keeps {made} of every step as a tensor: its graph stays, and what that has "
                         "saved unless backward has run",
                         _without_graph(flow, event, made),
+                        event.name,
                     )
                     break
 
@@ -61,6 +62,7 @@ def outlives_epoch(program: Program) -> Iterator[Finding]:
                     f"{event.name} is made before the outer loop and never emptied: "
                     f"it keeps {_first_name(value)} of every step of all its rounds on the device",
                     f"{event.name} = [] in each round of the outer loop, or .cpu() for what is kept",
+                    event.name,
                 )
 
 
@@ -252,6 +254,7 @@ def summed(program: Program) -> Iterator[Finding]:
                     f"{text} is computed from the tensors of all steps: its graph grows with every step, "
                     "and nothing calls backward on it",
                     instead,
+                    name,
                 )
 
 

@@ -205,7 +205,7 @@ class Report:
         self._grown = holder
         wire = self.wire()
         if wire is not None:
-            wire.holds(step=self._steps, level=level, **holder._asdict())
+            wire.holds(level=level, **holder._asdict())
         elif level == "warning":
             say(str(holder))
 
