@@ -48,7 +48,7 @@ func (c *Command) Run(ctx context.Context) (harness.Result, int, error) {
 	}
 	if c.Worker != nil {
 		i := &inside{Options: *c.Worker, to: c.Reporter}
-		i.Journal = session
+		i.Journal, i.Look = session, look
 		c.Inside = i
 	}
 	return c.Wrapped.Run(ctx, session)

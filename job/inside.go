@@ -29,6 +29,7 @@ func (i *inside) Begin(c command.Line) command.Line {
 	i.line, i.blind = c, true
 	if i.attempt, i.failed = worker.Begin(i.Options); i.failed == nil {
 		c.Env = i.attempt.Env(c.Env)
+		i.Journal.Answers(i.attempt.Socket())
 	}
 	return c
 }

@@ -504,7 +504,7 @@ func TestLastWordsAreHeard(t *testing.T) {
 		b := &books{}
 		l := begun(t, b, Armed)
 		for range 5 {
-			conn, err := net.Dial("unix", l.socket())
+			conn, err := net.Dial("unix", l.Socket())
 			if err != nil {
 				t.Fatal(err)
 			}

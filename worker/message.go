@@ -3,6 +3,7 @@ package worker
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 
 	"headroom/memory"
@@ -85,7 +86,14 @@ type message struct {
 	Host    bool         `json:"host"`
 	Cure    string       `json:"cure"`
 
-	// hello, survived, refused
+	// memory; the fields of [memory.Held], and those of oom
+	Device string                       `json:"device"`
+	UUID   string                       `json:"uuid"` // of the device, as its driver has it, but for a beginning such as "GPU-"
+	Kinds  map[memory.Kind]memory.Bytes `json:"kinds"`
+	Total  memory.Bytes                 `json:"total"`
+	Base   memory.Bytes                 `json:"base"`
+
+	// hello, survived, refused; memory: a [memory.When]
 	Why string `json:"why"`
 }
 
@@ -126,18 +134,19 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}
 	}
+	maps.DeleteFunc(m.Kinds, func(_ memory.Kind, n memory.Bytes) bool { return n <= 0 || n > bytesMost })
 	if !(m.Rate >= 0 && m.Rate <= rowsMost) {
 		m.Rate = 0
 	}
 	if m.Seconds < 0 || m.Seconds > math.MaxInt32 {
 		m.Seconds = 0
 	}
-	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Kind, &m.Name, &m.Kept, &m.Made, &m.Cure, (*string)(&m.Way), (*string)(&m.Phase)} {
+	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Kind, &m.Name, &m.Kept, &m.Made, &m.Cure, &m.Device, &m.UUID, (*string)(&m.Way), (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
 	}
 	m.Found = m.Found[:min(len(m.Found), foundMost)]
@@ -159,6 +168,11 @@ func parse(line []byte) (message, error) {
 // holder returns what holds memory that grows, which m reports.
 func (m message) holder() memory.Holder {
 	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Cure: m.Cure}
+}
+
+// held returns what the process reports of a memory that it uses.
+func (m message) held() memory.Held {
+	return memory.Held{Device: m.Device, Kinds: m.Kinds, Total: m.Total, Free: m.Free, Reserved: m.Reserved, Base: m.Base, Largest: m.Large}
 }
 
 // failure returns the out-of-memory failure that m reports.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
-import traceback
 from typing import TYPE_CHECKING, Callable, Optional
 
+from ..failure import debugged
 from .trigger import Trigger
 
 if TYPE_CHECKING:
@@ -24,9 +24,16 @@ LONG = 500  # steps, after which it is said that nothing was found, although hea
 
 class Account:
     """``tell`` is called with what holds memory that grows: at most once. ``foreign`` says whether a file is not the
-    user's. Steps must be reported by one thread at a time; those of other threads are left out."""
+    user's. ``begins`` is called when memory is first seen to grow. Steps must be reported by one thread at a time;
+    those of other threads are left out."""
 
-    def __init__(self, tell: Callable[[Holder], None], foreign: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Holder], None],
+        foreign: Callable[[str], bool],
+        begins: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._begins = begins
         self._tell, self._foreign = tell, lambda file: file.startswith(_STANDARD) or foreign(file)
         self._trigger: Optional[Trigger] = Trigger()
         self._search: Optional[Search] = None
@@ -56,6 +63,8 @@ class Account:
             if (grows and steps >= self._due or asked) and self._empty < SEARCHES:
                 from .search import Search
 
+                begins, self._begins = self._begins, lambda: None
+                begins()
                 self._thread, self._search = threading.get_ident(), Search(steps, self._foreign)
             return
         self._search.slope = trigger.slope()
@@ -113,9 +122,7 @@ class Account:
     def _fails(self) -> None:
         """Leave the process alone after an error of our own."""
         search, self._search, self._trigger = self._search, None, None
-        if os.environ.get("HEADROOM_DEBUG"):
-            with open(os.environ["HEADROOM_DEBUG"], "a") as f:
-                traceback.print_exc(file=f)
+        debugged()
         try:
             if search is not None:
                 search.ends()

@@ -65,7 +65,7 @@ def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> S
             continue
         seen.add(id(node))
         kept.append(node)
-        for t in _contents(node, packed):
+        for t in contents(node, packed):
             alive = True
             key = _key(t)
             if key is not None and key not in storages:
@@ -76,7 +76,7 @@ def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> S
     return Saved(alive, held + NODE * len(kept), len(storages) - known, host)
 
 
-def _contents(node: Any, packed: bool) -> Iterator[Any]:
+def contents(node: Any, packed: bool) -> Iterator[Any]:
     """What a node has saved and a backward pass has not freed."""
     for name in _names(type(node)):  # type: ignore[arg-type]
         try:

@@ -72,16 +72,29 @@ class Series:
 def resident() -> Optional[int]:
     """Bytes of the machine's memory that this process holds itself, shared memory left out; None if the system does
     not say."""
+    pages = _pages()
+    return (pages[1] - pages[2]) * _PAGE if pages is not None else None
+
+
+def private() -> Optional[int]:
+    """Bytes of memory that belong to this process alone and that it may write to, whether it has used them or not: what
+    a limit on the data of a process counts (``ulimit -d``). None if the system does not say."""
+    pages = _pages()
+    return pages[5] * _PAGE if pages is not None else None
+
+
+def _pages() -> Optional[list[int]]:
     try:
         with open("/proc/self/statm", "rb", buffering=0) as statm:
-            fields = statm.read(200).split()
-        return (int(fields[1]) - int(fields[2])) * _PAGE
-    except (OSError, ValueError, IndexError):
+            pages = [int(field) for field in statm.read(200).split()]
+        return pages if len(pages) >= 6 else None
+    except (OSError, ValueError):
         return None
 
 
 BEGAN = time.time()  # about when the process began: a file that is newer is not what it runs
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+BASE = private()  # what the process had when it had imported PyTorch
 
 
 class Trigger:
