@@ -31,7 +31,7 @@ var kinds = []Kind{Weights, Gradients, Optimizer, Buffers, Activations, Kept, Pi
 // names are what people are shown.
 var names = map[Kind]string{
 	Weights: "weights", Gradients: "gradients", Optimizer: "optimizer's state", Buffers: "buffers", Activations: "this step's activations and inputs",
-	Kept: "kept: results, graphs, inputs", Pieces: "free, but in pieces", Cache: "free in the cache", Libraries: "libraries and context",
+	Kept: "kept results, graphs and inputs", Pieces: "free, but in pieces", Cache: "free in the cache", Libraries: "libraries and context",
 	Others: "other processes", Driver: "the driver", Nameless: "unknown", Unused: "free",
 }
 

@@ -37,10 +37,10 @@ type Options struct {
 	// Spill is how much of the host's memory a process may use for what does not fit on its
 	// GPU; 0 is none, and nil leaves it to the process.
 	Spill *memory.Bytes
-	// Look returns what the driver reports of the device with a uuid, of which the process pid
-	// reports what it holds there; nil if it reports nothing. Look itself may be nil. Several
-	// goroutines may call it at once.
-	Look func(uuid string, pid int) *memory.Seen
+	// Look returns what the driver reports of the device with a uuid, on which the allocator of the
+	// process pid has reserved so much; nil if the driver reports nothing. Look itself may be nil.
+	// Several goroutines may call it at once.
+	Look func(uuid string, pid int, reserved memory.Bytes) *memory.Seen
 
 	temp string // folder for temporary files; "" is the system's
 }

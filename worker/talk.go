@@ -373,7 +373,7 @@ func (t *talk) holds(m message) {
 func (t *talk) memory(m message) {
 	var seen *memory.Seen
 	if look := t.attempt.o.Look; look != nil && m.UUID != "" {
-		seen = look(m.UUID, t.pid)
+		seen = look(m.UUID, t.pid, m.Reserved)
 	}
 	b := memory.Divide(m.held(), seen)
 	b.PID, b.Step, b.When = t.pid, m.Step, memory.When(m.Why)

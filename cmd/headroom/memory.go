@@ -127,7 +127,7 @@ func (h holding) full() string {
 	var b strings.Builder
 	switch {
 	case h.Asked > h.Answered:
-		fmt.Fprintf(&b, "%s of %s answered within %v: an account is taken when a step has ended\n", ui.Plural(h.Answered, "process"), ui.Plural(h.Asked, "process"), answerMost)
+		fmt.Fprintf(&b, "of the %d processes that train, %d answered within %v: an account is taken when a step has ended\n", h.Asked, h.Answered, answerMost)
 	case h.State == runs.StateRunning && h.Asked == 0:
 		fmt.Fprintf(&b, "%s is running, but no process of it has trained so far\n", h.Run)
 	}

@@ -81,7 +81,7 @@ def contents(node: Any, packed: bool) -> Iterator[Any]:
     for name in _names(type(node)):  # type: ignore[arg-type]
         try:
             raw = getattr(node, name)
-            if _SHOWS:
+            if SHOWS:
                 found = [getattr(one, "data", None) for one in (raw if isinstance(raw, tuple) else (raw,))]
             elif not packed:  # to ask for it would call the hooks
                 unpacked = getattr(node, name.replace("_raw", "", 1))
@@ -93,7 +93,7 @@ def contents(node: Any, packed: bool) -> Iterator[Any]:
         yield from (one for one in found if one is not None)
 
 
-_SHOWS = hasattr(torch._C._autograd.SavedTensor, "data")  # PyTorch shows what is saved as it is saved
+SHOWS = hasattr(torch._C._autograd.SavedTensor, "data")  # PyTorch shows what is saved as it is saved
 
 
 def _key(t: Any) -> Optional[tuple[int, int]]:

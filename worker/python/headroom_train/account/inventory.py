@@ -74,7 +74,6 @@ class Inventory:
         self._nodes: list[Any] = []  # those that were seen, so that no id is used twice
         with torch._C.DisableTorchFunction():  # a class of tensors, the script's or ours, may intercept every question
             self._take(alive(), failure)
-        self._nodes.clear()
 
     def of(self, device: torch.device) -> list[Part]:
         return [part for where, part in self._parts.values() if where == device]
@@ -143,22 +142,22 @@ def _plain(t: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _current(failure: Optional[BaseException]) -> Iterator[torch.Tensor]:
     """The tensors that variables of running functions name, and those of functions through which a failure has come."""
-    running = [f for f in frames()]
-    while failure is not None:
-        trace = failure.__traceback__
-        while trace is not None:
-            running.append(trace.tb_frame)
-            trace = trace.tb_next
-        failure = failure.__cause__ or failure.__context__
-    for frame in running:
-        if not _ours(frame):
+    for frame in _running(failure):
+        if not frame.f_code.co_filename.startswith(OURS):
             with Variables(frame) as variables:
                 for value in variables.values():
                     yield from _inside(value, _DEPTH)
 
 
-def _ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(OURS)
+def _running(failure: Optional[BaseException]) -> Iterator[FrameType]:
+    """To be used up, and not put into a list: that would hold the frame of the function whose variable it is."""
+    yield from frames()
+    while failure is not None:
+        trace = failure.__traceback__
+        while trace is not None:
+            yield trace.tb_frame
+            trace = trace.tb_next
+        failure = failure.__cause__ or failure.__context__
 
 
 def _inside(value: Any, depth: int, small: bool = True) -> Iterator[torch.Tensor]:
@@ -206,7 +205,7 @@ def memories(
     taken = Inventory(begun, failure)
     found = []
     if device and may_ask():
-        every = [s for s in torch.cuda.memory_snapshot() if s.get("segment_pool_id") not in pools]
+        every = [s for s in _snapshot() if s.get("segment_pool_id") not in pools]
         for index in range(torch.cuda.device_count()):
             segments = [s for s in every if s["device"] == index]
             if segments:
@@ -216,6 +215,15 @@ def memories(
         kinds[CACHE] = _freed()
         found.append(Memory("host", kinds, private() or 0, base=BASE or 0))
     return found
+
+
+def _snapshot() -> Segments:
+    try:
+        return torch.cuda.memory_snapshot(
+            include_traces=False
+        )  # what the script may have recorded takes seconds to copy
+    except TypeError:  # before PyTorch 2.10
+        return torch.cuda.memory_snapshot()
 
 
 def _of_device(device: torch.device, taken: Inventory, segments: Segments) -> Memory:
