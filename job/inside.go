@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -73,6 +74,9 @@ func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 		o = grown(o, seen.Holder)
 		if o.Hint == "" && o.Kind.Memory() {
 			o.Hint = helps(seen)
+		}
+		if e := o.Evidence; e != nil && o.Kind.Memory() && memory.Diagnose(*e).Cause == memory.Fragmentation {
+			o.Hint = cmp.Or(e.Failure.Fragments.Hint(e.Failure.Requested, e.Failure.Stats.Free), o.Hint)
 		}
 		return o
 	case seen.Holder != nil && o.Kind.Memory():

@@ -60,13 +60,14 @@ func (s Share) String() string {
 // Breakdown is all of one memory at one moment, by what it is held for. The shares add up to Total,
 // and none is negative.
 type Breakdown struct {
-	Device  string  `json:"device"` // "host" is the memory of one process; otherwise a GPU, as PyTorch names it
-	PID     int     `json:"pid"`    // the process that has taken it
-	Step    int     `json:"step"`   // of that process: the one that failed, or the newest that had ended
-	When    When    `json:"when"`
-	Total   Bytes   `json:"total"`
-	Shares  []Share `json:"shares"`            // in the order of their kinds; without those of no bytes
-	Largest Bytes   `json:"largest,omitempty"` // the largest block that is free in the allocator
+	Device string  `json:"device"` // "host" is the memory of one process; otherwise a GPU, as PyTorch names it
+	PID    int     `json:"pid"`    // the process that has taken it
+	Step   int     `json:"step"`   // of that process: the one that failed, or the newest that had ended
+	When   When    `json:"when"`
+	Total  Bytes   `json:"total"`
+	Shares []Share `json:"shares"` // in the order of their kinds; without those of no bytes
+	// Fragments says how what is free in the allocator lies; nil if that is not known.
+	Fragments *Fragments `json:"fragments,omitempty"`
 }
 
 // When says on what occasion a [Breakdown] was taken.
@@ -84,13 +85,13 @@ const OnHost = "host"
 
 // Held is what a process reports of a memory that it uses.
 type Held struct {
-	Device   string
-	Kinds    map[Kind]Bytes // of tensors, and of what is free in the allocator
-	Total    Bytes          // of the device; on the host, what the process has
-	Free     Bytes          // of the device
-	Reserved Bytes          // of the device, by the process's allocator
-	Base     Bytes          // on the host, what the process had when it had loaded its libraries
-	Largest  Bytes
+	Device    string
+	Kinds     map[Kind]Bytes // of tensors, and of what is free in the allocator
+	Total     Bytes          // of the device; on the host, what the process has
+	Free      Bytes          // of the device
+	Reserved  Bytes          // of the device, by the process's allocator
+	Base      Bytes          // on the host, what the process had when it had loaded its libraries
+	Fragments *Fragments
 }
 
 // Seen is what the driver reports of a device. An amount that is not known is negative.
@@ -109,7 +110,7 @@ func Divide(h Held, seen *Seen) Breakdown {
 	if seen != nil && seen.Total >= 0 && seen.Free >= 0 {
 		total, free = seen.Total, seen.Free
 	}
-	b := Breakdown{Device: h.Device, Largest: h.Largest}
+	b := Breakdown{Device: h.Device, Fragments: h.Fragments}
 	tensors := Bytes(0)
 	for _, k := range kinds[:slices.Index(kinds, Libraries)] {
 		tensors += max(0, h.Kinds[k])

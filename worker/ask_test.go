@@ -32,8 +32,8 @@ func TestAskedForMemory(t *testing.T) {
 	if a := c.hears(); a.Type != "account" {
 		t.Errorf("%+v", a)
 	}
-	c.send(`{"type":"memory","id":3,"why":"asked","step":40,"device":"cuda:0","uuid":"a-b","total":98,"free":39,"reserved":30,"large":5,"kinds":{"weights":10,"kept":12,"cache":-8,"gradients":1e99}}`)
-	c.send(`{"type":"memory","id":4,"why":"asked","step":40,"device":"cuda:0","uuid":"a-b","total":98,"free":39,"reserved":30,"large":5,"kinds":{"weights":10,"kept":12,"cache":8}}`)
+	c.send(`{"type":"memory","id":3,"why":"asked","step":40,"device":"cuda:0","uuid":"a-b","total":98,"free":39,"reserved":30,"fragments":{"pieces":8,"number":2,"largest":5},"kinds":{"weights":10,"kept":12,"cache":-8,"gradients":1e99}}`)
+	c.send(`{"type":"memory","id":4,"why":"asked","step":40,"device":"cuda:0","uuid":"a-b","total":98,"free":39,"reserved":30,"fragments":{"pieces":8,"number":2,"largest":5},"kinds":{"weights":10,"kept":12,"cache":8}}`)
 	if a := c.hears(); a.Type != "heard" || a.ID != 4 {
 		t.Errorf("%+v", a)
 	}
@@ -57,12 +57,12 @@ func TestAskedForMemory(t *testing.T) {
 		}
 	}
 	want := []memory.Breakdown{
-		{Device: "cuda:0", PID: os.Getpid(), Step: 40, When: memory.WhenAsked, Total: 100, Largest: 5, Shares: []memory.Share{{Kind: memory.Weights, Bytes: 10}, {Kind: memory.Kept, Bytes: 12},
+		{Device: "cuda:0", PID: os.Getpid(), Step: 40, When: memory.WhenAsked, Total: 100, Fragments: &memory.Fragments{Pieces: 8, Number: 2, Largest: 5}, Shares: []memory.Share{{Kind: memory.Weights, Bytes: 10}, {Kind: memory.Kept, Bytes: 12},
 			{Kind: memory.Cache, Bytes: 8}, {Kind: memory.Libraries, Bytes: 5}, {Kind: memory.Others, Bytes: 20, PID: 7, Name: "python"}, {Kind: memory.Nameless, Bytes: 5}, {Kind: memory.Unused, Bytes: 40}}},
 		{Device: memory.OnHost, PID: os.Getpid(), Step: 41, When: memory.AtFailure, Total: 60, Shares: []memory.Share{{Kind: memory.Weights, Bytes: 10}, {Kind: memory.Libraries, Bytes: 20}, {Kind: memory.Nameless, Bytes: 30}}},
 	}
 	if !slices.EqualFunc(got, want, func(x, y memory.Breakdown) bool {
-		return fmt.Sprint(x.Shares) == fmt.Sprint(y.Shares) && x.String() == y.String() && x.Largest == y.Largest && x.Total == y.Total
+		return fmt.Sprint(x.Shares) == fmt.Sprint(y.Shares) && x.String() == y.String() && fmt.Sprint(x.Fragments) == fmt.Sprint(y.Fragments) && x.Total == y.Total
 	}) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"slices"
 
 	"headroom/memory"
 	"headroom/runs"
@@ -51,7 +52,6 @@ type message struct {
 	Allocated memory.Bytes `json:"allocated"`
 	Reserved  memory.Bytes `json:"reserved"`
 	Capacity  memory.Bytes `json:"capacity"`
-	Large     memory.Bytes `json:"large"` // largest free block
 	Peak      memory.Bytes `json:"peak"`
 	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward pass
 	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward pass
@@ -92,6 +92,8 @@ type message struct {
 	Kinds  map[memory.Kind]memory.Bytes `json:"kinds"`
 	Total  memory.Bytes                 `json:"total"`
 	Base   memory.Bytes                 `json:"base"`
+
+	Fragments *memory.Fragments `json:"fragments"` // also in oom and refused; nil if not known
 
 	// hello, survived, refused; memory: a [memory.When]
 	Why string `json:"why"`
@@ -134,12 +136,15 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}
 	}
 	maps.DeleteFunc(m.Kinds, func(_ memory.Kind, n memory.Bytes) bool { return n <= 0 || n > bytesMost })
+	if !possible(m.Fragments) {
+		m.Fragments = nil
+	}
 	if !(m.Rate >= 0 && m.Rate <= rowsMost) {
 		m.Rate = 0
 	}
@@ -165,6 +170,21 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
+// sizesMost is the largest number of sizes of pieces that are kept.
+const sizesMost = 16
+
+// possible reports whether f has no impossible numbers.
+func possible(f *memory.Fragments) bool {
+	if f == nil {
+		return true
+	}
+	fine := func(number int, amounts ...memory.Bytes) bool {
+		return number >= 0 && number <= rowsMost && !slices.ContainsFunc(amounts, func(n memory.Bytes) bool { return n < 0 || n > bytesMost })
+	}
+	return fine(f.Number, f.Pieces, f.Largest, f.Pages, f.Freed) && len(f.Sizes) <= sizesMost &&
+		!slices.ContainsFunc(f.Sizes, func(s memory.PieceSizes) bool { return !fine(s.Number, s.Below, s.Bytes) })
+}
+
 // holder returns what holds memory that grows, which m reports.
 func (m message) holder() memory.Holder {
 	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Cure: m.Cure}
@@ -172,16 +192,16 @@ func (m message) holder() memory.Holder {
 
 // held returns what the process reports of a memory that it uses.
 func (m message) held() memory.Held {
-	return memory.Held{Device: m.Device, Kinds: m.Kinds, Total: m.Total, Free: m.Free, Reserved: m.Reserved, Base: m.Base, Largest: m.Large}
+	return memory.Held{Device: m.Device, Kinds: m.Kinds, Total: m.Total, Free: m.Free, Reserved: m.Reserved, Base: m.Base, Fragments: m.Fragments}
 }
 
 // failure returns the out-of-memory failure that m reports.
 func (m message) failure() memory.OutOfMemoryError {
-	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats()}
+	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats(), Fragments: m.Fragments}
 }
 
 func (m message) stats() memory.Stats {
-	return memory.Stats{Capacity: m.Capacity, Free: m.Free, Reserved: m.Reserved, Allocated: m.Allocated, LargestFree: m.Large, Peak: m.Peak}
+	return memory.Stats{Capacity: m.Capacity, Free: m.Free, Reserved: m.Reserved, Allocated: m.Allocated, Peak: m.Peak}
 }
 
 // answer is a message from headroom.

@@ -31,8 +31,8 @@ checkpoints are looked for, and what could go wrong. FILE is one written by
 headroom init. The Python script is read for lines that take memory without
 need. Nothing of COMMAND is started, and nothing is changed.
 
-headroom explain RUN shows what a run's memory is held for: now, if the run is in
-progress, or else when it last ran out or began to grow.`,
+headroom explain RUN shows what a run's memory is held for: now, if the run is
+in progress, or else when it last ran out or began to grow.`,
 		Flags:  slices.Concat(knownFlags(), readFlags(), []cli.Flag{jsonFlag("print one JSON object")}),
 		Action: func(c *cli.Context) error { return explainAction(u, c) },
 	}

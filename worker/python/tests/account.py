@@ -22,7 +22,7 @@ from inject import Whole
 trial.attach()
 
 from headroom_train import _torch  # noqa: E402
-from headroom_train.account import inventory, shares  # noqa: E402
+from headroom_train.account import fragments, inventory, shares  # noqa: E402
 from headroom_train.account.graphs import SHOWS  # noqa: E402
 from headroom_train.account.shares import (  # noqa: E402
     ACTIVATIONS,
@@ -95,6 +95,39 @@ def shares_add_up() -> str:
         if sum(got.values()) + nobodys != shares.reserved(segments) or min(got.values(), default=1) <= 0:
             return f"{got} and {nobodys} of {segments}"
     return ""
+
+
+def fragments_are_found() -> str:
+    """What is free beside something in use, its sizes, and how much of it is whole pages."""
+    mib = 1 << 20
+    for name, segments, want in (
+        ("nothing", [], None),
+        ("a segment that is free", [segment(0, (90 * mib, IDLE))], None),
+        ("one that is full", [segment(0, (90 * mib, USED))], None),
+        (
+            "pieces",
+            [segment(0, (30 * mib, IDLE), (1, USED), (70 * mib, IDLE), (1, PENDING), (mib // 2, IDLE))],
+            (100 * mib + mib // 2, 3, 70 * mib, [(mib, 1, mib // 2), (100 * mib, 2, 100 * mib)], 40 * mib),
+        ),
+        (
+            "of small blocks",
+            [{**segment(0, (mib, USED), (5 * mib, IDLE)), "segment_type": "small"}, segment(0, (90 * mib, IDLE))],
+            (5 * mib, 1, 90 * mib, [(10 * mib, 1, 5 * mib)], 2 * mib),
+        ),
+        (
+            "large ones",
+            [segment(0, (mib, USED), (2048 * mib, IDLE), (mib, USED), (1024 * mib, IDLE))],
+            (3072 * mib, 2, 2048 * mib, [(0, 2, 3072 * mib)], 20 * mib * (101 + 50)),
+        ),
+    ):
+        got = fragments.fragments(segments, freed=7)
+        sizes = None if got is None else [(s["below"], s["number"], s["bytes"]) for s in got.sizes]
+        if (got and (got.pieces, got.number, got.largest, sizes, got.pages)) != want:
+            return f"{name}: {got}"
+        if got and (got.freed, got.expandable) != (7, False):
+            return f"{name}: {got}"
+    got = fragments.fragments([{**segment(0, (30, IDLE), (1, USED)), "is_expandable": True}])
+    return "" if got is not None and got.expandable else f"{got}"
 
 
 def of_host(begun: int = 0, failure: Any = None) -> dict[str, int]:
@@ -343,6 +376,7 @@ def an_error_of_ours_is_not_the_scripts() -> str:
 CHECKS = (
     blocks_count_once,
     shares_add_up,
+    fragments_are_found,
     roles_are_told_apart,
     a_step_is_told_from_those_before,
     results_of_an_evaluation_are_kept,

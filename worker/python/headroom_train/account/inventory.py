@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..failure import OURS
 from ..memory import may_ask
 from . import graphs
+from .fragments import fragments
 from .look import CONTAINERS, LONG, Key, Variables, frames, is_a, key_of
 from .shares import (
     ACTIVATIONS,
@@ -32,7 +33,6 @@ from .shares import (
     Segments,
     by_block,
     by_size,
-    largest,
     reserved,
 )
 from .trigger import BASE, private
@@ -193,7 +193,7 @@ class Memory(NamedTuple):
     free: int = 0  # of the device
     reserved: int = 0  # of the device, by this process's allocator
     base: int = 0  # of the host, what this process had when PyTorch had been imported
-    large: int = 0  # the largest block that is free in the allocator
+    fragments: Optional[dict[str, Any]] = None  # of what is free in the allocator, as in :mod:`.fragments`
     uuid: str = ""
 
 
@@ -205,9 +205,9 @@ def memories(
     taken = Inventory(begun, failure)
     found = []
     if device and may_ask():
-        every = [s for s in _snapshot() if s.get("segment_pool_id") not in pools]
+        every = _snapshot()
         for index in range(torch.cuda.device_count()):
-            segments = [s for s in every if s["device"] == index]
+            segments = _of(index, every, pools)
             if segments:
                 found.append(_of_device(torch.device("cuda", index), taken, segments))
     if host:
@@ -215,6 +215,13 @@ def memories(
         kinds[CACHE] = _freed()
         found.append(Memory("host", kinds, private() or 0, base=BASE or 0))
     return found
+
+
+def fragmented(index: int, pools: Any, allocated: int) -> Optional[dict[str, Any]]:
+    """The fragments of what is free in the allocator of a GPU, now that a failure has come up to here: there were so
+    many bytes ``allocated`` when it happened. None if there are none."""
+    found = fragments(_of(index, _snapshot(), pools), max(0, allocated - torch.cuda.memory_allocated(index)))
+    return None if found is None else found._asdict()
 
 
 def _snapshot() -> Segments:
@@ -226,12 +233,22 @@ def _snapshot() -> Segments:
         return torch.cuda.memory_snapshot()
 
 
+def _of(index: int, every: Segments, pools: Any) -> list[dict[str, Any]]:
+    return [s for s in every if s["device"] == index and s.get("segment_pool_id") not in pools]
+
+
 def _of_device(device: torch.device, taken: Inventory, segments: Segments) -> Memory:
     free, total = torch.cuda.mem_get_info(device)
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", "")
-    kinds = by_block(taken.of(device), segments)
+    found = fragments(segments)
     return Memory(
-        str(device), kinds, total, free, reserved(segments), large=largest(segments), uuid=str(uuid) if uuid else ""
+        str(device),
+        by_block(taken.of(device), segments),
+        total,
+        free,
+        reserved(segments),
+        fragments=None if found is None else found._asdict(),
+        uuid=str(uuid) if uuid else "",
     )
 
 

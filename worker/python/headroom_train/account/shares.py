@@ -16,6 +16,7 @@ CACHE = "cache"  # free in the allocator
 PIECES = "pieces"  # free in the allocator, beside something that is in use: it can neither be given back nor joined
 KINDS = (WEIGHTS, GRADIENTS, OPTIMIZER, BUFFERS, ACTIVATIONS, KEPT, CACHE, PIECES)
 
+IDLE = "inactive"  # the state of a block that is free
 Segments = Sequence[dict[str, Any]]  # as torch.cuda.memory_snapshot() gives them
 
 
@@ -46,13 +47,13 @@ def by_block(parts: Iterable[Part], segments: Segments) -> dict[str, int]:
     kinds: dict[int, str] = {}
     for part in sorted(parts, key=lambda p: KINDS.index(p.kind)):
         at = bisect_right(begins, part.address) - 1
-        if at >= 0 and part.address < begins[at] + blocks[at][1] and blocks[at][2] != "inactive":
+        if at >= 0 and part.address < begins[at] + blocks[at][1] and blocks[at][2] != IDLE:
             kinds.setdefault(at, part.kind)
     found: dict[str, int] = {}
     for at, kind in kinds.items():
         found[kind] = found.get(kind, 0) + blocks[at][1]
     for segment in segments:
-        idle = sum(b["size"] for b in segment["blocks"] if b["state"] == "inactive")
+        idle = sum(b["size"] for b in segment["blocks"] if b["state"] == IDLE)
         if idle:
             kind = CACHE if idle == segment["total_size"] else PIECES
             found[kind] = found.get(kind, 0) + idle
@@ -66,4 +67,4 @@ def reserved(segments: Segments) -> int:
 
 def largest(segments: Segments) -> int:
     """Bytes of the largest block that the allocator could hand out as it is."""
-    return max((b["size"] for s in segments for b in s["blocks"] if b["state"] == "inactive"), default=0)
+    return max((b["size"] for s in segments for b in s["blocks"] if b["state"] == IDLE), default=0)

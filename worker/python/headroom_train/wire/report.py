@@ -82,7 +82,7 @@ class Report:
         if wire is not None:
             said = {name: value for name, value in evidence(failure).items() if value}
             # Many exceptions' messages contain no amounts.
-            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})
+            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said}, **self._fragments(failure))
         self.memory(FAILED, failure)
 
     @property
@@ -123,7 +123,9 @@ class Report:
             if failure is not None:
                 self.memory(FAILED, failure)
             reason = {"code": why.code, "mixed": training and isinstance(why, Mixed)}
-            wire.refused(str(why), step=self._steps + 1, **reason, **(evidence(failure) if failure is not None else {}))
+            wire.refused(
+                str(why), step=self._steps + 1, **reason, **(self._evidence(failure) if failure is not None else {})
+            )
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
@@ -144,7 +146,7 @@ class Report:
         found = ending(error, self.trained) if self.observes is None else Ending(self.observes)
         wire = self.wire()
         if wire is not None:
-            known = evidence(error)
+            known = self._evidence(error)
             known.update(where=line(error, _foreign) or known["where"], phase="" if found.apart else known["phase"])
             wire.refused(found.why, hint=found.hint, step=self._steps + 1, **known)
         else:
@@ -232,6 +234,24 @@ class Report:
         except Exception:
             debugged()
         self._rests = time.monotonic() + RARELY * (time.monotonic() - began)
+
+    def _evidence(self, failure: BaseException) -> dict[str, Any]:
+        return {**evidence(failure), **self._fragments(failure)}
+
+    def _fragments(self, failure: BaseException) -> dict[str, Any]:
+        """How the free memory of the GPU on which an allocation has failed lies; empty if that is not known."""
+        found = re.search(r"GPU (\d+) has", str(failure))
+        if found is None or not may_ask():
+            return {}
+        try:
+            from ..account.inventory import fragmented  # not needed for training
+
+            spill = self.sizes.spill
+            pools, allocated = spill.ids() if spill is not None else (), evidence(failure)["allocated"]
+            return {"fragments": fragmented(int(found[1]), pools, allocated)}
+        except Exception:
+            debugged()
+            return {}
 
     def _grew(self) -> None:
         """When memory has run out, report what holds memory that grows, if it is known."""
