@@ -156,14 +156,30 @@ func (b Breakdown) Of(k Kind) (n Bytes) {
 // Used returns the bytes that are not free.
 func (b Breakdown) Used() Bytes { return b.Total - b.Of(Unused) }
 
+// Where says which memory b is about.
+func (b Breakdown) Where() string {
+	if b.Device == OnHost {
+		return fmt.Sprintf("memory of process %d on the host", b.PID)
+	}
+	return fmt.Sprintf("memory of %s, as process %d uses it", b.Device, b.PID)
+}
+
+// Occasion says when b was taken.
+func (b Breakdown) Occasion() string {
+	switch b.When {
+	case AtFailure:
+		return fmt.Sprintf("when step %d ran out of memory", b.Step)
+	case AtGrowth:
+		return fmt.Sprintf("after step %d, when memory was seen to grow", b.Step)
+	}
+	return fmt.Sprintf("after step %d", b.Step)
+}
+
 // String says in one sentence what the memory is held for, the largest shares first.
 func (b Breakdown) String() string {
 	shares := slices.DeleteFunc(slices.Clone(b.Shares), func(s Share) bool { return s.Kind == Unused })
 	slices.SortStableFunc(shares, func(x, y Share) int { return cmp.Compare(y.Bytes, x.Bytes) })
-	text := fmt.Sprintf("memory of %s (pid %d) after step %d: %v in use", b.Device, b.PID, b.Step, b.Used())
-	if b.When == AtFailure {
-		text = fmt.Sprintf("memory of %s (pid %d) when step %d failed: %v in use", b.Device, b.PID, b.Step, b.Used())
-	}
+	text := fmt.Sprintf("%s, %s: %v in use", b.Where(), b.Occasion(), b.Used())
 	for i, s := range shares {
 		text += map[bool]string{true: "; ", false: ", "}[i == 0] + fmt.Sprintf("%v %v", s.Bytes, s)
 	}

@@ -82,13 +82,17 @@ func TestSharesAddUp(t *testing.T) {
 func TestBreakdownInWords(t *testing.T) {
 	b := Breakdown{Device: "cuda:0", PID: 12, Step: 40, When: WhenAsked, Total: 8 * GiB, Shares: []Share{{Kind: Weights, Bytes: GiB}, {Kind: Kept, Bytes: 3 * GiB},
 		{Kind: Others, Bytes: 2 * GiB, PID: 7, Name: "python"}, {Kind: Others, Bytes: MiB, PID: 8}, {Kind: Unused, Bytes: 2*GiB - MiB}}}
+	shares := ": 6 GiB in use; 3 GiB kept results, graphs and inputs, 2 GiB python (pid 7), 1 GiB weights, 1 MiB pid 8"
 	for when, want := range map[When]string{
-		WhenAsked: "memory of cuda:0 (pid 12) after step 40: 6 GiB in use; 3 GiB kept results, graphs and inputs, 2 GiB python (pid 7), 1 GiB weights, 1 MiB pid 8",
-		AtGrowth:  "memory of cuda:0 (pid 12) after step 40: 6 GiB in use; 3 GiB kept results, graphs and inputs, 2 GiB python (pid 7), 1 GiB weights, 1 MiB pid 8",
-		AtFailure: "memory of cuda:0 (pid 12) when step 40 failed: 6 GiB in use; 3 GiB kept results, graphs and inputs, 2 GiB python (pid 7), 1 GiB weights, 1 MiB pid 8",
+		WhenAsked: "memory of cuda:0, as process 12 uses it, after step 40",
+		AtGrowth:  "memory of cuda:0, as process 12 uses it, after step 40, when memory was seen to grow",
+		AtFailure: "memory of cuda:0, as process 12 uses it, when step 40 ran out of memory",
 	} {
-		if b.When = when; b.String() != want {
+		if b.When = when; b.String() != want+shares {
 			t.Errorf("%s: %v", when, b)
 		}
+	}
+	if b.Device = OnHost; b.Where() != "memory of process 12 on the host" {
+		t.Errorf("%v", b)
 	}
 }

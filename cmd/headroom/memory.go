@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -29,14 +30,8 @@ type holding struct {
 	State    runs.State     `json:"state"`
 	Asked    int            `json:"asked"`            // processes that were asked, if the run is in progress
 	Answered int            `json:"answered"`         // and have answered in time
-	Memory   []dated        `json:"memory"`           // the newest account of each memory
+	Memory   []runs.Account `json:"memory"`           // the newest account of each memory
 	Holder   *memory.Holder `json:"holder,omitempty"` // what was found to hold memory that grows, newest
-}
-
-// dated is an account, and when it was taken.
-type dated struct {
-	Time time.Time `json:"time"`
-	memory.Breakdown
 }
 
 // explainRun shows what the memory of a run is held for: now, if the run is in progress.
@@ -64,11 +59,27 @@ func explainRun(u *ui.UI, c *cli.Context) error {
 	if h.Answered == 0 {
 		since = time.Time{}
 	}
-	h.Memory, h.Holder = newestAccounts(entries, since)
+	h.Memory = runs.NewestAccounts(entries, since)
+	for _, e := range entries {
+		h.Holder = cmp.Or(e.Holder, h.Holder)
+	}
 	if c.Bool("json") {
 		return u.AnswerJSON(h)
 	}
 	return u.Answer(strings.TrimRight(ui.PrintableLines(h.full()), "\n"))
+}
+
+// askedForMemory asks the processes of the run in dir for an account of their memory, and does not
+// wait for it.
+func askedForMemory(dir string) error {
+	s, err := runs.ReadStatus(dir)
+	if err == nil && s.Socket == "" {
+		err = fmt.Errorf("ask for an account of memory: no process is running that could be asked")
+	}
+	if err == nil {
+		_, err = worker.Ask(s.Socket)
+	}
+	return err
 }
 
 // answers waits until so many processes of the run in dir have accounted for their memory after the
@@ -98,30 +109,6 @@ func answers(ctx context.Context, dir string, since time.Time, asked int) int {
 	}
 }
 
-// newestAccounts returns the newest account of each memory since the given time, and what was found
-// to hold memory that grows. If since is zero, it returns only those that the newest account belongs
-// to: of one process, on one occasion.
-func newestAccounts(entries []runs.Entry, since time.Time) (all []dated, holder *memory.Holder) {
-	for _, e := range entries {
-		if e.Holder != nil {
-			holder = e.Holder
-		}
-		if e.Breakdown == nil || e.Time.Before(since) {
-			continue
-		}
-		d := dated{e.Time, *e.Breakdown}
-		kept := all[:0]
-		for _, other := range all {
-			same := other.PID == d.PID && other.Step == d.Step && other.When == d.When
-			if (same || !since.IsZero()) && (other.PID != d.PID || other.Device != d.Device) {
-				kept = append(kept, other)
-			}
-		}
-		all = append(kept, d)
-	}
-	return all, holder
-}
-
 // full returns the whole answer as text.
 func (h holding) full() string {
 	var b strings.Builder
@@ -135,7 +122,7 @@ func (h holding) full() string {
 		fmt.Fprintf(&b, "no account of the memory of %s was taken: that is done when memory runs out or begins to grow, and on request while a run trains\n", h.Run)
 	}
 	for _, d := range h.Memory {
-		fmt.Fprintf(&b, "%s, %s, at %s:\n", placeOfMemory(d.Breakdown), d.occasion(), d.Time.Local().Format(time.DateTime))
+		fmt.Fprintf(&b, "%s, %s, at %s:\n", d.Where(), d.Occasion(), d.Time.Local().Format(time.DateTime))
 		table(&b, func(w *tabwriter.Writer) {
 			for _, s := range d.Shares {
 				fmt.Fprintf(w, "  %v\t%v\t%.1f %%\n", s, s.Bytes, 100*float64(s.Bytes)/float64(d.Total))
@@ -147,25 +134,6 @@ func (h holding) full() string {
 		fmt.Fprintf(&b, "%v\n", h.Holder)
 	}
 	return b.String()
-}
-
-// placeOfMemory says which memory an account is about.
-func placeOfMemory(b memory.Breakdown) string {
-	if b.Device == memory.OnHost {
-		return fmt.Sprintf("memory of process %d on the host", b.PID)
-	}
-	return fmt.Sprintf("memory of %s, as process %d uses it", b.Device, b.PID)
-}
-
-// occasion says when the account was taken.
-func (d dated) occasion() string {
-	switch d.When {
-	case memory.AtFailure:
-		return fmt.Sprintf("when step %d ran out of memory", d.Step)
-	case memory.AtGrowth:
-		return fmt.Sprintf("after step %d, when memory was seen to grow", d.Step)
-	}
-	return fmt.Sprintf("after step %d", d.Step)
 }
 
 // aboutRun reports whether the command line names a run, and no command.
