@@ -42,6 +42,10 @@ type Options struct {
 	// Several goroutines may call it at once.
 	Look func(uuid string, pid int, reserved memory.Bytes) *memory.Seen
 
+	// Snapshot is the absolute path of the file into which PyTorch's snapshot of a GPU's memory is
+	// written when memory first runs out, unless the file exists; "" for none.
+	Snapshot string
+
 	temp string // folder for temporary files; "" is the system's
 }
 
@@ -171,6 +175,9 @@ func (a *Attempt) Env(env []string) []string {
 		}
 	}
 	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.Socket(), "HEADROOM_WORKER="+string(a.o.Mode))
+	if a.o.Snapshot != "" {
+		env = append(env, "HEADROOM_SNAPSHOT="+a.o.Snapshot)
+	}
 	switch {
 	case a.o.Spill == nil:
 	case *a.o.Spill == 0:

@@ -5,10 +5,13 @@ python account.py
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import tempfile
 import weakref
 from collections import UserDict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -365,6 +368,43 @@ def accounts_of_failures_take_little_time() -> str:
     return "" if 0.015 < share < 0.025 else f"{share:.4f} of the time, {taken} accounts"
 
 
+def a_snapshot_is_written_at_the_first_failure() -> str:
+    """PyTorch's own, into a new file, and only if it was asked for; of the CPU there is none, which is said once."""
+    report, wire = listening()
+    reports.RARELY = 0
+    folder = tempfile.mkdtemp()
+    path, said = os.path.join(folder, "snapshot.pickle"), []
+
+    def fails() -> list[str]:
+        report._steps += 1
+        report.memory(reports.FAILED, RuntimeError("out of memory"))
+        said.append([name for kind, name in wire.sent if kind == "note"])
+        return os.listdir(folder)
+
+    wire.note = lambda text, level: wire.sent.append(("note", f"{level}: {text}"))  # type: ignore[attr-defined, arg-type]
+    if fails() or said[-1]:
+        return f"nothing was asked for: {said}"
+    os.environ["HEADROOM_SNAPSHOT"] = path
+    fails()
+    if fails() or len(said[-1]) != 1 or "PyTorch makes none of the CPU's memory" not in said[-1][0]:
+        return f"{said}"
+    report._saved = False
+    torch.cuda.is_initialized = lambda: True
+    torch.cuda.memory._dump_snapshot = lambda name: Path(name).write_text("1")  # type: ignore[assignment]
+    inventory.memories = lambda *_: []  # type: ignore[assignment]
+    fails()
+    torch.cuda.memory._dump_snapshot = lambda name: 1 / 0  # type: ignore[assignment]
+    fails()
+    report._saved = False  # as in another process
+    fails()
+    good = Path(path).read_text() == "1" and len(said[-1]) == 2 and said[-1][1].endswith(path)
+    os.unlink(path)
+    report._saved = False
+    fails()
+    failed = said[-1][-1] == "warning: no snapshot of the memory was written: ZeroDivisionError: division by zero"
+    return "" if good and failed and not os.listdir(folder) else f"{said}, {os.listdir(folder)}"
+
+
 def an_error_of_ours_is_not_the_scripts() -> str:
     report, wire = listening()
     inventory.memories = lambda *_: 1 / 0  # type: ignore[assignment]
@@ -388,6 +428,7 @@ CHECKS = (
     growth_has_two_accounts,
     a_step_has_one_account_of_failures,
     accounts_of_failures_take_little_time,
+    a_snapshot_is_written_at_the_first_failure,
     an_error_of_ours_is_not_the_scripts,
 )
 

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Callable, Optional
 
@@ -53,6 +54,7 @@ class Report:
         self.account = Account(self._holds, _foreign, lambda: self.memory(GROWS))
         self._begun = 0  # the number of autograd's first node in the step that is under way
         self._failing = -1  # the step whose failure the newest account is about
+        self._saved = False  # PyTorch's snapshot of the memory, or it could not be
         self._rests = 0.0  # when there may be another
         self._grown: Any = None  # what was reported to hold memory that grows
         self._cuts: set[tuple[int, int]] = set()  # pairs of rows and pieces that were reported
@@ -220,6 +222,7 @@ class Report:
             if self._failing == self._steps or began < self._rests:
                 return
             self._failing = self._steps
+            self._snapshot()
         wire = self.wire()
         if wire is None:
             return
@@ -234,6 +237,30 @@ class Report:
         except Exception:
             debugged()
         self._rests = time.monotonic() + RARELY * (time.monotonic() - began)
+
+    def _snapshot(self) -> None:
+        """When memory runs out for the first time, write PyTorch's own snapshot of it to where the user has asked for
+        it. It has the lines that have allocated, if the script has PyTorch record them."""
+        path = os.environ.get("HEADROOM_SNAPSHOT", "")
+        if not path or self._saved:
+            return
+        self._saved = True
+        if not torch.cuda.is_initialized():
+            self.remark("no snapshot of the memory was written: PyTorch makes none of the CPU's memory", "warning")
+            return
+        made = False
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            made = True
+            torch.cuda.memory._dump_snapshot(path)
+            self.remark(f"PyTorch's snapshot of its memory at the first failure is in {path}")
+        except FileExistsError:
+            pass  # another process, or an earlier attempt, has been first
+        except Exception as e:
+            with suppress(OSError):
+                if made:
+                    os.unlink(path)
+            self.remark(f"no snapshot of the memory was written: {type(e).__name__}: {e}", "warning")
 
     def _evidence(self, failure: BaseException) -> dict[str, Any]:
         return {**evidence(failure), **self._fragments(failure)}
