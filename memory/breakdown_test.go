@@ -11,29 +11,23 @@ func TestDivide(t *testing.T) {
 	tensors := map[Kind]Bytes{Weights: 10, Kept: 20, Pieces: 4, Cache: 6, "no such kind": 99}
 	seen := &Seen{Total: 100, Free: 30, Driver: 2, Self: 47, Others: []Share{{Kind: Others, Bytes: 18, PID: 7, Name: "python"}}}
 	python := Share{Kind: Others, Bytes: 18, PID: 7, Name: "python"}
-	of := func(shares ...any) (all []Share) {
-		for i := 0; i < len(shares); i += 2 {
-			all = append(all, Share{Kind: shares[i].(Kind), Bytes: Bytes(shares[i+1].(int))})
-		}
-		return all
-	}
-	known := of(Weights, 10, Kept, 20, Pieces, 4, Cache, 6)
+	known := []Share{{Kind: Weights, Bytes: 10}, {Kind: Kept, Bytes: 20}, {Kind: Pieces, Bytes: 4}, {Kind: Cache, Bytes: 6}}
 	for name, c := range map[string]struct {
 		held  Held
 		seen  *Seen
 		total Bytes
 		want  []Share
 	}{
-		"all is known":                  {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 44}, seen, 100, slices.Concat(known, of(Libraries, 3), []Share{python}, of(Driver, 2, Nameless, 7, Unused, 30))},
-		"the driver says nothing":       {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 44}, nil, 98, slices.Concat(known, of(Nameless, 28, Unused, 30))},
-		"which process is not known":    {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 44}, &Seen{Total: 100, Free: 30, Driver: -1, Self: -1}, 100, slices.Concat(known, of(Nameless, 30, Unused, 30))},
-		"the driver has no amounts":     {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 44}, &Seen{Total: -1, Free: -1, Driver: -1, Self: 50}, 98, slices.Concat(known, of(Libraries, 6, Nameless, 22, Unused, 30))},
-		"the host":                      {Held{Device: OnHost, Kinds: tensors, Total: 90, Base: 35}, nil, 90, slices.Concat(known, of(Libraries, 35, Nameless, 15))},
-		"the host, all but the base":    {Held{Device: OnHost, Kinds: tensors, Total: 60, Base: 35}, nil, 60, slices.Concat(known, of(Libraries, 20))},
+		"all is known":                  {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 44}, seen, 100, slices.Concat(known, []Share{{Kind: Libraries, Bytes: 3}}, []Share{python}, []Share{{Kind: Driver, Bytes: 2}, {Kind: Nameless, Bytes: 7}, {Kind: Unused, Bytes: 30}})},
+		"the driver says nothing":       {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 44}, nil, 98, slices.Concat(known, []Share{{Kind: Nameless, Bytes: 28}, {Kind: Unused, Bytes: 30}})},
+		"which process is not known":    {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 44}, &Seen{Total: 100, Free: 30, Driver: -1, Self: -1}, 100, slices.Concat(known, []Share{{Kind: Nameless, Bytes: 30}, {Kind: Unused, Bytes: 30}})},
+		"the driver has no amounts":     {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 44}, &Seen{Total: -1, Free: -1, Driver: -1, Self: 50}, 98, slices.Concat(known, []Share{{Kind: Libraries, Bytes: 6}, {Kind: Nameless, Bytes: 22}, {Kind: Unused, Bytes: 30}})},
+		"the host":                      {Held{Device: OnHost, Kinds: tensors, Total: 90, Base: 35}, nil, 90, slices.Concat(known, []Share{{Kind: Libraries, Bytes: 35}, {Kind: Nameless, Bytes: 15}})},
+		"the host, all but the base":    {Held{Device: OnHost, Kinds: tensors, Total: 60, Base: 35}, nil, 60, slices.Concat(known, []Share{{Kind: Libraries, Bytes: 20}})},
 		"tensors that a file backs":     {Held{Device: OnHost, Kinds: tensors, Total: 25, Base: 35}, nil, 40, known},
-		"the others have grown since":   {Held{Device: "cuda:0", Kinds: tensors, Reserved: 44}, &Seen{Total: 100, Free: 50, Self: 45, Others: []Share{{Kind: Others, Bytes: 18, PID: 7, Name: "python"}}}, 100, slices.Concat(known, of(Libraries, 1), []Share{{Kind: Others, Bytes: 9, PID: 7, Name: "python"}}, of(Unused, 50))},
+		"the others have grown since":   {Held{Device: "cuda:0", Kinds: tensors, Reserved: 44}, &Seen{Total: 100, Free: 50, Self: 45, Others: []Share{{Kind: Others, Bytes: 18, PID: 7, Name: "python"}}}, 100, slices.Concat(known, []Share{{Kind: Libraries, Bytes: 1}}, []Share{{Kind: Others, Bytes: 9, PID: 7, Name: "python"}}, []Share{{Kind: Unused, Bytes: 50}})},
 		"nothing":                       {Held{Device: "cuda:0"}, nil, 0, nil},
-		"the allocator more than it is": {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 60}, seen, 100, slices.Concat(known, []Share{python}, of(Driver, 2, Nameless, 10, Unused, 30))},
+		"the allocator more than it is": {Held{Device: "cuda:0", Kinds: tensors, Total: 98, Free: 30, Reserved: 60}, seen, 100, slices.Concat(known, []Share{python}, []Share{{Kind: Driver, Bytes: 2}, {Kind: Nameless, Bytes: 10}, {Kind: Unused, Bytes: 30}})},
 	} {
 		b := Divide(c.held, c.seen)
 		if b.Total != c.total || !slices.Equal(b.Shares, c.want) {
