@@ -37,6 +37,7 @@ from .shares import (
 )
 from .trigger import BASE, private
 
+_ROUNDED = 11 << 20  # bytes by which two amounts in the text of an exception may differ from what they were
 _DEPTH = 3  # of small containers in a variable that are looked into
 
 
@@ -220,7 +221,8 @@ def memories(
 def fragmented(index: int, pools: Any, allocated: int) -> Optional[dict[str, Any]]:
     """The fragments of what is free in the allocator of a GPU, now that a failure has come up to here: there were so
     many bytes ``allocated`` when it happened. None if there are none."""
-    found = fragments(_of(index, _snapshot(), pools), max(0, allocated - torch.cuda.memory_allocated(index)))
+    freed = allocated - torch.cuda.memory_allocated(index)
+    found = fragments(_of(index, _snapshot(), pools), freed if freed > _ROUNDED else 0)
     return None if found is None else found._asdict()
 
 
