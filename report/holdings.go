@@ -26,7 +26,7 @@ const holdersMost = 8
 
 // held returns what the journal says of what memory was held for; nil if it says nothing.
 func held(in Input) *Holdings {
-	h := Holdings{Newest: runs.NewestAccounts(in.Entries, time.Time{}), Asks: in.Running && in.Command != "" && len(in.Seen) > 0}
+	h := Holdings{Newest: runs.NewestAccounts(in.Entries, time.Time{}), Asks: in.Running && len(in.Seen) > 0}
 	type place struct {
 		attempt, pid int
 		device       string
