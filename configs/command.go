@@ -40,8 +40,9 @@ type Command struct {
 	NoWorker       bool // nothing is put inside the command's processes
 	// Spill is how much of the host's memory a process of the command may use for what does
 	// not fit on its GPU; 0 is none, and nil means half of what the host has free.
-	Spill *memory.Bytes
-	Allow []string // names of the profile's fallbacks that are allowed although the training is then not bit-for-bit the same
+	Spill    *memory.Bytes
+	Snapshot bool     // PyTorch's snapshot of its memory is written into the run's folder at the first failure
+	Allow    []string // names of the profile's fallbacks that are allowed although the training is then not bit-for-bit the same
 
 	origins map[string]string
 }
@@ -88,6 +89,8 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.NoWorker} }},
 	{"spill", "How much of the host's memory a PyTorch process may use for what does not fit on its GPU,\nor \"off\". If not given, half of what the host has free.", "64GiB",
 		func(c *Command) value { return limit{&c.Spill} }},
+	{"snapshot", "Whether to write PyTorch's own snapshot of a GPU's memory into the run's folder when memory\nfirst runs out: snapshot.pickle, for pytorch.org/memory_viz.", "false",
+		func(c *Command) value { return boolean{&c.Snapshot} }},
 	{"allow", "Fallbacks of the profile to allow even though training is then not bit-for-bit the same,\nsuch as recompute.", "[recompute, no-workers]",
 		func(c *Command) value { return words{&c.Allow, "names, as in [recompute]"} }},
 }
@@ -169,6 +172,9 @@ func (l *loader) command(c *Command, root *yaml.Node) {
 	}
 	if c.RestartHung && c.Hang == 0 {
 		l.add(l.at("restart_hung"), "restart_hung", "true", "has no effect with hang: never; leave out one of them")
+	}
+	if c.NoWorker && c.Snapshot {
+		l.add(l.at("snapshot"), "snapshot", "true", "has no effect with no_worker: true; leave out one of them")
 	}
 	if c.NoWorker && c.RestartLeaking {
 		l.add(l.at("restart_leaking"), "restart_leaking", "true", "has no effect with no_worker: true; leave out one of them")

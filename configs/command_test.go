@@ -36,6 +36,7 @@ free: 60GiB
 hang: 90s
 restart_hung: true
 restart_leaking: true
+snapshot: true
 spill: 64GiB
 allow: [recompute]
 `)
@@ -45,7 +46,7 @@ allow: [recompute]
 	}
 	want := &Command{Args: []string{"torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1e-4", "", "*.txt", "yes"}, Dir: filepath.Join(filepath.Dir(path), "sub"),
 		Name: "night", Profile: filepath.Join(filepath.Dir(path), "own.yaml"), Knobs: []string{"micro=--bs@total", "accumulation=$ACC"}, World: 2, Trust: true,
-		Free: 60 * memory.GiB, Hang: 90 * time.Second, RestartHung: true, RestartLeaking: true, Spill: new(64 * memory.GiB), Allow: []string{"recompute"}, origins: c.origins}
+		Free: 60 * memory.GiB, Hang: 90 * time.Second, RestartHung: true, RestartLeaking: true, Spill: new(64 * memory.GiB), Snapshot: true, Allow: []string{"recompute"}, origins: c.origins}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v", c)
 	}
@@ -73,7 +74,7 @@ func TestLoadCommandProblems(t *testing.T) {
 			"night.yaml:4: trust: maybe: neither true nor false; allowed: true or false",
 			"night.yaml:5: name: a/b: not a valid name for a folder; allowed: 1 to 100 letters",
 			"night.yaml:6: profile: [x]: a list, not text",
-			"night.yaml:7: colour: red: unknown key; the known keys are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker, spill and allow",
+			"night.yaml:7: colour: red: unknown key; the known keys are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker, spill, snapshot and allow",
 			"night.yaml: command: missing; write the words of the training command",
 		}},
 		{"command: python train.py\n", []string{"night.yaml:1: command: python train.py: not a list; allowed: a list of words, as in [python, train.py]"}},
@@ -81,6 +82,7 @@ func TestLoadCommandProblems(t *testing.T) {
 		{"command: [a]\nhang: soon\nfree: 3\n", []string{"night.yaml:2: hang: soon: not a time; allowed: never, or a time with its unit", "night.yaml:3: free: 3: not a size"}},
 		{"command: [a]\nhang: -1s\n", []string{"hang: -1s: out of range"}},
 		{"command: [a]\nobserve: true\nno_worker: true\n", []string{"night.yaml:2: observe: true: has no effect with no_worker: true"}},
+		{"command: [a]\nsnapshot: true\nno_worker: true\n", []string{"night.yaml:2: snapshot: true: has no effect with no_worker: true"}},
 		{"command: [a]\nrestart_leaking: true\nno_worker: true\n", []string{"night.yaml:2: restart_leaking: true: has no effect with no_worker: true"}},
 		{"command: [a]\nhang: never\nrestart_hung: true\n", []string{"night.yaml:3: restart_hung: true: has no effect with hang: never"}},
 		{"command: [a, [b]]\n", []string{"line 1: a list, not a word"}},

@@ -35,7 +35,7 @@ func (s *Session) End(err error) (Result, error) {
 			s.note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("cannot record how the run ended: %v; headroom status will call the run stale", s.statusErr)})
 		}
 	}()
-	s.status.Command = nil
+	s.status.Command, s.status.Socket = nil, ""
 	s.noteRemovals()
 	tally := s.f.Tally()
 	s.result.Steps, s.result.AllFailures, s.result.DeviceGone = s.step, tally.Failures, tally.Gone

@@ -20,6 +20,7 @@ type Journal interface {
 	Pieces() int
 	KeepPieces(rows int)
 	Commands(p runs.Process, place string)
+	Answers(socket string)
 	Beat() (stop func())
 }
 
@@ -106,6 +107,14 @@ func (s *Session) Commands(p runs.Process, place string) {
 	defer s.mu.Unlock()
 	s.status.Command, s.status.Place = &p, place
 	s.setStatus(runs.StateRunning, s.status.Reason)
+}
+
+// Answers records where the command's processes can be asked for an account of their memory: until
+// the next attempt or the end of the run.
+func (s *Session) Answers(socket string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Socket = socket
 }
 
 // Pieces returns how many rows a worker may run at once, as learned from its failures. It is 0 if

@@ -163,7 +163,7 @@ func Begin(f *runs.Folder, o SessionOptions) (*Session, error) {
 	s.saved, s.attempt = -1, f.Tally().Attempts
 	s.interval.from = now
 	s.status, _ = runs.ReadStatus(f.Dir()) // what an earlier process knew; there may be no such status
-	s.status.Command = nil
+	s.status.Command, s.status.Socket = nil, ""
 	s.result.Plan = o.Plan
 	return s, nil
 }
@@ -194,7 +194,7 @@ func (s *Session) Attempt(from *runs.Checkpoint) error {
 		s.note(runs.Entry{Kind: runs.KindMissing, Text: fmt.Sprintf("the journal says that a checkpoint of step %d was written, but no checkpoint is left: the run starts over", tally.Checkpoint)})
 	}
 	s.result.Attempts++
-	s.status.From, s.status.Command = s.step, nil
+	s.status.From, s.status.Command, s.status.Socket = s.step, nil, ""
 	if !s.planned {
 		s.beginHistory(from)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"syscall"
 
@@ -18,9 +19,12 @@ import (
 // closes it after Run. Only one goroutine may use it, except where a method says otherwise.
 type Command struct {
 	*wrap.Wrapped
-	Policy  recovery.Policy // what may be done if memory runs out
-	Worker  *worker.Options // without a Journal, which Run adds; nil keeps the worker out of the command's processes
-	Version string          // of headroom, for the journal
+	Policy recovery.Policy // what may be done if memory runs out
+	Worker *worker.Options // without a Journal, which Run adds; nil keeps the worker out of the command's processes
+	// Snapshot is whether PyTorch's snapshot of a GPU's memory is written into the run's folder when
+	// memory first runs out.
+	Snapshot bool
+	Version  string // of headroom, for the journal
 }
 
 // Run starts the command, and starts it again for as long as headroom has a remedy for its
@@ -48,7 +52,12 @@ func (c *Command) Run(ctx context.Context) (harness.Result, int, error) {
 	}
 	if c.Worker != nil {
 		i := &inside{Options: *c.Worker, to: c.Reporter}
-		i.Journal, i.Joined = session, joined(c.Line, c.Worker.Version)
+		i.Journal, i.Look, i.Joined = session, look, joined(c.Line, c.Worker.Version)
+		if c.Snapshot {
+			if i.Snapshot, err = filepath.Abs(filepath.Join(c.Folder.Dir(), "snapshot.pickle")); err != nil {
+				return harness.Result{}, 1, err
+			}
+		}
 		c.Inside = i
 	}
 	return c.Wrapped.Run(ctx, session)

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ func (i *inside) Begin(c command.Line) command.Line {
 	i.line, i.blind = c, true
 	if i.attempt, i.failed = worker.Begin(i.Options); i.failed == nil {
 		c.Env = i.attempt.Env(c.Env)
+		i.Journal.Answers(i.attempt.Socket())
 	}
 	return c
 }
@@ -80,6 +82,9 @@ func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 		o = grown(o, seen.Holder)
 		if o.Hint == "" && o.Kind.Memory() {
 			o.Hint = helps(seen)
+		}
+		if e := o.Evidence; e != nil && o.Kind.Memory() && memory.Diagnose(*e).Cause == memory.Fragmentation {
+			o.Hint = cmp.Or(e.Failure.Fragments.Hint(e.Failure.Requested, e.Failure.Stats.Free), o.Hint)
 		}
 		return o
 	case seen.Holder != nil && o.Kind.Memory():

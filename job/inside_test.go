@@ -25,6 +25,23 @@ func TestHintFromInside(t *testing.T) {
 	}
 }
 
+// TestFragmentsAreAHint checks that expandable segments are suggested where memory was free in pieces
+// that would have been enough, and not elsewhere.
+func TestFragmentsAreAHint(t *testing.T) {
+	failure := memory.OutOfMemoryError{Requested: 3 * memory.GiB, Phase: memory.PhaseForward, Stats: memory.Stats{Capacity: 24 * memory.GiB, Reserved: 24 * memory.GiB, Allocated: 20 * memory.GiB}}
+	for pieces, want := range map[memory.Bytes]string{
+		4 * memory.GiB: "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which would have held it: at least 3 GiB of the pieces are whole pages, which can then be put together",
+		2 * memory.GiB: "load less",
+	} {
+		failure.Fragments = &memory.Fragments{Pieces: pieces, Number: 2, Largest: memory.GiB, Pages: pieces - memory.GiB}
+		seen := worker.Ended{Attached: true, OOM: &failure, Hint: "load less"}
+		o := (&inside{}).ended(exits.Outcome{Kind: exits.OutOfMemory, Evidence: &memory.Evidence{}}, seen)
+		if o.Hint != want {
+			t.Errorf("%v: %q, want %q", pieces, o.Hint, want)
+		}
+	}
+}
+
 // TestWhyNothingWasDone checks what is said of a command that ran out of memory before any of its
 // processes had said hello.
 func TestWhyNothingWasDone(t *testing.T) {

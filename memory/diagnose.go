@@ -88,7 +88,7 @@ func (v Verdict) String() string { return string(v.Cause) + ": " + v.Why }
 //	resume         before it resumed from a checkpoint, the training had got further with a
 //	               micro-batch at least as large as the one that failed
 //	fragmentation  requested ≤ free + (reserved − allocated), and reserved − allocated is at least
-//	               [FragmentationShare] of the capacity
+//	               [FragmentationShare] of the capacity; where the pieces are known, no more than they are
 //	leak           what is known to hold more and more memory explains the failure, or allocated
 //	               between steps rises steadily over at least [LeakSteps] boundaries
 //	spike          the failure was in a micro-batch, and needed more than the typical peak of similar
@@ -158,7 +158,11 @@ func fragmentation(e Evidence) (Verdict, bool) {
 	s, requested := e.Failure.Stats, e.Failure.Requested
 	idle := s.Reserved - s.Allocated
 	why := fmt.Sprintf("%s while %v was free and %v reserved but unused", e.Failure.asked(), s.Free, idle)
-	if s.LargestFree > 0 {
+	switch f := e.Failure.Fragments; {
+	case f != nil && f.Number > 0:
+		idle = min(idle, f.Pieces)
+		why = fmt.Sprintf("%s while %v was free and %v reserved but unused, %v", e.Failure.asked(), s.Free, idle, *f)
+	case s.LargestFree > 0:
 		why += fmt.Sprintf(", the largest block %v", s.LargestFree)
 	}
 	return Verdict{Fragmentation, why}, requested > 0 && requested <= s.Free+idle &&

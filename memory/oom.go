@@ -41,6 +41,8 @@ type OutOfMemoryError struct {
 	// "python (pid 4711) holds 21.3 GiB". It is "" if there are none, or if the
 	// device cannot name them.
 	Others string `json:"others,omitempty"`
+	// Fragments says how the free memory of the process's allocator lies; nil if that is not known.
+	Fragments *Fragments `json:"fragments,omitempty"`
 	// Assumed is true if Stats were made up by [OutOfMemoryError.Assume]. Messages
 	// then leave them out.
 	Assumed bool `json:"assumed,omitempty"`

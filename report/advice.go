@@ -177,11 +177,20 @@ func adviseSpike(_ Input, r *Report) string {
 	return fmt.Sprintf("%s needed far more memory than similar ones: limit the longest sample, or bucket samples by length", words.Plural(counted(r, memory.Spike), "step"))
 }
 
-func adviseFragmentation(_ Input, r *Report) string {
+func adviseFragmentation(in Input, r *Report) string {
 	if counted(r, memory.Fragmentation) == 0 {
 		return ""
 	}
-	return "enough bytes were free, but in blocks that were too small: with PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+	hint := (*memory.Fragments)(nil).Hint(0, 0)
+	for _, e := range in.Entries {
+		if e.OOM != nil && e.OOM.Fragments != nil && e.Verdict != nil && e.Verdict.Cause == memory.Fragmentation {
+			hint = e.OOM.Fragments.Hint(e.OOM.Requested, e.OOM.Stats.Free)
+		}
+	}
+	if hint == "" {
+		return "enough bytes were free, but in blocks that were too small, although PyTorch's segments are expandable"
+	}
+	return "enough bytes were free, but in blocks that were too small: with PyTorch, " + hint
 }
 
 func adviseLeak(_ Input, r *Report) string {

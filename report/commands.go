@@ -367,6 +367,9 @@ func commandCharts(r *Report) []chart.Chart {
 	if most <= 1 {
 		charts = charts[:len(charts)-1]
 	}
+	if c, ok := heldChart(r, func(t time.Time) float64 { return min(max(0, when(t)), when(steps[len(steps)-1].Time)) }); ok {
+		charts = append(charts, c)
+	}
 	for i := range charts {
 		c := &charts[i]
 		c.Across, c.X0, c.X1 = name+" since the first step", 0, max(when(steps[len(steps)-1].Time), 1e-3)

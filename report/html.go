@@ -48,16 +48,17 @@ var (
 
 // HTML writes the report as one page that needs no script, no other file and no network.
 func (r *Report) HTML(w io.Writer) error {
-	return r.html(w, "")
+	return r.html(w, "", false)
 }
 
 // html writes the page as [Report.HTML] does. Unless nonce is "", it also adds the script
-// of a live page.
-func (r *Report) html(w io.Writer, nonce string) error {
+// of a live page; asks says whether that can ask the run for an account of its memory.
+func (r *Report) html(w io.Writer, nonce string, asks bool) error {
 	return written(w, page(), struct {
 		*Report
 		Nonce string
-	}{r, nonce}, "the report of "+r.Name)
+		Asks  bool
+	}{r, nonce, asks}, "the report of "+r.Name)
 }
 
 // written executes the template page on the given data and writes the result to w. The

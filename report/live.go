@@ -21,6 +21,9 @@ type Live struct {
 	// Stamp returns a string that changes whenever the report would come out differently
 	// if it were drawn again.
 	Stamp func() string
+	// Ask asks the run for an account of its memory, which changes the page once it is there. nil if
+	// the run cannot be asked.
+	Ask func() error
 	// Token is the value that the token parameter of a request's address must have.
 	Token string
 
@@ -76,7 +79,7 @@ func (l *Live) wait(q *http.Request, tag string) {
 // liveEvery is how old a page must be before it is drawn again.
 const liveEvery = time.Second
 
-// ServeHTTP serves only requests for / that carry the token and that address this machine
+// ServeHTTP serves only requests for /, and for /account to ask for an account of memory, that carry the token and that address this machine
 // by a loopback name or address. The check of the host prevents DNS rebinding, with which
 // a page from elsewhere could read this one through a host name that resolves to this
 // machine.
@@ -87,6 +90,9 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "frame-ancestors 'none'")
 	switch {
+	case q.Method == http.MethodPost && q.URL.Path == "/account" && l.Ask != nil && l.allows(q):
+		l.answer(w)
+		return
 	case q.Method != http.MethodGet && q.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "this page is read-only", http.StatusMethodNotAllowed)
@@ -94,7 +100,7 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	case !OwnName(q.Host):
 		http.Error(w, "open this page at 127.0.0.1 or localhost", http.StatusForbidden)
 		return
-	case subtle.ConstantTimeCompare([]byte(q.URL.Query().Get("token")), []byte(l.Token)) != 1:
+	case !l.allows(q):
 		http.Error(w, "this page needs its token: open the full address that headroom printed", http.StatusForbidden)
 		return
 	case q.URL.Path != "/":
@@ -124,6 +130,20 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_, _ = w.Write(page) // the client may be gone
 }
 
+// allows reports whether a request addresses this machine and carries the token.
+func (l *Live) allows(q *http.Request) bool {
+	return OwnName(q.Host) && subtle.ConstantTimeCompare([]byte(q.URL.Query().Get("token")), []byte(l.Token)) == 1
+}
+
+// answer asks the run for an account, and answers whether that was possible.
+func (l *Live) answer(w http.ResponseWriter) {
+	if err := l.Ask(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
 // now returns the page and its tag. It draws the page again if the run has progressed and
 // the previous page is old enough. If last is true, the age does not matter.
 func (l *Live) now(last bool) (page []byte, tag string, err error) {
@@ -138,7 +158,7 @@ func (l *Live) now(last bool) (page []byte, tag string, err error) {
 			return nil, "", err
 		}
 		var text bytes.Buffer
-		if err := r.html(&text, l.nonce); err != nil {
+		if err := r.html(&text, l.nonce, l.Ask != nil); err != nil {
 			return nil, "", err
 		}
 		l.page, l.stamp, l.drawn = text.Bytes(), stamp, time.Now()

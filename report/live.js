@@ -36,5 +36,12 @@
 		}
 		setTimeout(ask, gone.hidden ? pause : 10 * pause);
 	};
+	// The page shows the answer when it is there.
+	document.addEventListener("click", event => {
+		if (event.target.id === "ask") {
+			event.target.disabled = true;
+			fetch("account" + location.search, { method: "POST" }).catch(() => {});
+		}
+	});
 	ask();
 })();

@@ -49,6 +49,7 @@ type Report struct {
 	Ledger      []Row // what happened, oldest first
 	Failures    Failures
 	Holder      *memory.Holder // what was found to hold memory that grows; nil if nothing was
+	Holdings    *Holdings      // what memory was held for; nil if that is not known
 	Memory      Usage
 	Speed       Speed
 	Loss        Loss
@@ -85,7 +86,7 @@ func New(in Input) *Report {
 	if in.Simulated {
 		simulatedHints(r.Ledger)
 	}
-	r.Holder = holder(in.Entries)
+	r.Holder, r.Holdings = holder(in.Entries), held(in)
 	r.Failures = failures(r.Ledger, r.Outcome)
 	r.Memory = memoryUse(r.steps, in.Entries)
 	if len(r.seen) > 0 {

@@ -40,6 +40,7 @@ const (
 	KindSurvived         Kind = "survived"          // a step ran out of memory inside a wrapped process and was finished there; the entry has the failure and what was done
 	KindRefused          Kind = "refused"           // the worker inside a wrapped process left an out-of-memory failure to the command's own code, and why
 	KindCommand          Kind = "command"           // what a wrapped command was recognised as, and where its checkpoints are
+	KindMemory           Kind = "memory"            // what the memory of a wrapped command's process was held for at one moment
 	KindWorker           Kind = "worker"            // any other message of that worker, such as that it is attached, or why it is not
 )
 
@@ -101,6 +102,9 @@ type Entry struct {
 	// [KindWarning], or of [KindWorker] if it was known only once memory had run out.
 	Holder *memory.Holder `json:"holder,omitempty"`
 
+	// Breakdown is what a memory was held for, in an entry of [KindMemory].
+	Breakdown *memory.Breakdown `json:"breakdown,omitempty"`
+
 	// Repeated marks a further out-of-memory failure of a step that has failed before
 	// and has not been finished since. Only the first failure counts.
 	Repeated bool `json:"repeated,omitempty"`
@@ -118,7 +122,7 @@ func (e Entry) Failed() bool {
 // Record appends e to the journal. If anything depends on e, it returns only once e and
 // all entries before it are safely on disk. It does not wait for an entry that only
 // people read: the start of the run or of an attempt, a warning, the exit of a command,
-// what it left running, what it was recognised as, the end of the job, or a message from a worker. Such
+// what it left running, what it was recognised as, the end of the job, an account of memory, or a message from a worker. Such
 // an entry survives the end of this process, but a power loss may destroy it until the
 // next entry of another kind, or Close, syncs it to the disk. After an error, e is kept
 // in memory and written by a later Record, Flush or Close, in order. Only when more than
@@ -140,7 +144,7 @@ func (f *Folder) Record(e Entry) error {
 // transient reports whether entries of this kind may be lost in a power loss, because
 // only people read them.
 func (k Kind) transient() bool {
-	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindLeft || k == KindDone || k == KindCommand || k == KindWorker
+	return k == KindRun || k == KindAttempt || k == KindWarning || k == KindExit || k == KindLeft || k == KindDone || k == KindCommand || k == KindMemory || k == KindWorker
 }
 
 // LostEntries returns how many entries were dropped because the journal could not be

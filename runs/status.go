@@ -46,6 +46,7 @@ type Status struct {
 	Started          time.Time       `json:"started"`               // when this process started the run
 	Updated          time.Time       `json:"updated"`
 	Command          *Process        `json:"command,omitempty"` // the wrapped command that was started last, while it has not ended
+	Socket           string          `json:"socket,omitempty"`  // at which the command's processes can be asked for an account of their memory; "" if they cannot
 	Place            string          `json:"place,omitempty"`   // folder in which a wrapped command keeps its checkpoints; "" if it is not known
 	Every            float64         `json:"every,omitempty"`   // seconds between updates while a wrapped command is alive; 0 if it is not, or if regular updates are not guaranteed
 }

@@ -143,6 +143,8 @@ func (e Entry) Told() Entry {
 		e.Text = e.Attached.String()
 	case e.Holder != nil:
 		e.Text = e.Holder.String()
+	case e.Breakdown != nil:
+		e.Text = e.Breakdown.String()
 	}
 	return e
 }

@@ -41,6 +41,15 @@ type Options struct {
 	// seconds, and may be called by several goroutines. It may be nil.
 	Joined func(memory.Holder) memory.Holder
 
+	// Look returns what the driver reports of the device with a uuid, on which the allocator of the
+	// process pid has reserved so much; nil if the driver reports nothing. Look itself may be nil.
+	// Several goroutines may call it at once.
+	Look func(uuid string, pid int, reserved memory.Bytes) *memory.Seen
+
+	// Snapshot is the absolute path of the file into which PyTorch's snapshot of a GPU's memory is
+	// written when memory first runs out, unless the file exists; "" for none.
+	Snapshot string
+
 	temp string // folder for temporary files; "" is the system's
 }
 
@@ -108,9 +117,9 @@ func Begin(o Options) (*Attempt, error) {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}
 	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, checked: make(chan struct{})}
-	a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.socket(), Net: "unix"})
+	a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.Socket(), Net: "unix"})
 	if err == nil {
-		if err = os.Chmod(a.socket(), 0o600); err != nil {
+		if err = os.Chmod(a.Socket(), 0o600); err != nil {
 			err = errors.Join(err, a.listener.Close())
 		}
 	}
@@ -154,7 +163,8 @@ func (a *Attempt) check(found []Checked, why string) {
 	}
 }
 
-func (a *Attempt) socket() string { return filepath.Join(a.folder.dir, "wire") }
+// Socket returns the path of the socket; see [Ask].
+func (a *Attempt) Socket() string { return filepath.Join(a.folder.dir, "wire") }
 
 // caller returns the address from which lastCall connects.
 func (a *Attempt) caller() string { return filepath.Join(a.folder.dir, "end") }
@@ -168,7 +178,10 @@ func (a *Attempt) Env(env []string) []string {
 			path = a.folder.inject() + string(os.PathListSeparator) + users
 		}
 	}
-	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.socket(), "HEADROOM_WORKER="+string(a.o.Mode))
+	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.Socket(), "HEADROOM_WORKER="+string(a.o.Mode))
+	if a.o.Snapshot != "" {
+		env = append(env, "HEADROOM_SNAPSHOT="+a.o.Snapshot)
+	}
 	switch {
 	case a.o.Spill == nil:
 	case *a.o.Spill == 0:
@@ -212,7 +225,7 @@ func (a *Attempt) End() (Ended, error) {
 // connection. Every process that connected earlier is accepted first, even if it is
 // already gone.
 func (a *Attempt) lastCall() {
-	c, err := net.DialUnix("unix", &net.UnixAddr{Name: a.caller(), Net: "unix"}, &net.UnixAddr{Name: a.socket(), Net: "unix"})
+	c, err := net.DialUnix("unix", &net.UnixAddr{Name: a.caller(), Net: "unix"}, &net.UnixAddr{Name: a.Socket(), Net: "unix"})
 	if err != nil {
 		return // the socket has been removed
 	}

@@ -268,6 +268,21 @@ func TestMemoryOfTheHostIsBounded(t *testing.T) {
 	}
 }
 
+// TestSnapshotIsWrittenOnRequest checks by which variable a process learns where to write a snapshot.
+func TestSnapshotIsWrittenOnRequest(t *testing.T) {
+	for _, path := range []string{"", "/runs/a/snapshot.pickle"} {
+		l, err := Begin(Options{Journal: &books{}, Snapshot: path, temp: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := l.Env(nil)
+		ended(t, l)
+		if slices.Contains(env, "HEADROOM_SNAPSHOT="+path) != (path != "") {
+			t.Errorf("%q", env)
+		}
+	}
+}
+
 // TestReasonOfARefusal checks that the kind of a reason is recorded.
 func TestReasonOfARefusal(t *testing.T) {
 	b := &books{}
@@ -511,7 +526,7 @@ func TestLastWordsAreHeard(t *testing.T) {
 		b := &books{}
 		l := begun(t, b, Armed)
 		for range 5 {
-			conn, err := net.Dial("unix", l.socket())
+			conn, err := net.Dial("unix", l.Socket())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,12 +13,15 @@
 // The two ends exchange JSON, one message per line, over the Unix socket at the path
 // in HEADROOM_SOCKET. Both ends ignore fields and messages that they do not know.
 //
-//	to headroom    hello step oom survived refused holds note check bye
-//	from headroom  plan heard look
+//	to headroom    hello step oom survived refused holds memory note check bye
+//	from headroom  plan heard look account
 //
 // A process says hello at its first guarded step and receives the plan. It decides by itself how
 // many rows run at once, and says so with each step; headroom keeps that number for the next
 // attempt, judges what has failed, and writes everything down. No process waits for headroom, with
-// one exception: after refused it waits for heard, so that headroom's message about the refusal
-// appears before the traceback. A process continues on its own if its headroom is gone.
+// two exceptions: after refused it waits for heard, so that headroom's message about the refusal
+// appears before the traceback, and after memory, so that the driver is asked about the same moment.
+// A process continues on its own if its headroom is gone.
+//
+// Another program of the same user may send ask in place of hello: [Ask].
 package worker

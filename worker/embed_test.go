@@ -86,8 +86,8 @@ func TestFolderIsPrivate(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), `__version__ = "1.2.3"`) {
 		t.Errorf("the version is %q, %v", text, err)
 	}
-	if len(l.socket()) > socketMost {
-		t.Errorf("%s is too long", l.socket())
+	if len(l.Socket()) > socketMost {
+		t.Errorf("%s is too long", l.Socket())
 	}
 	ended(t, l)
 }
@@ -144,8 +144,8 @@ func TestLongFolderForTemporaryFiles(t *testing.T) {
 	}
 	c := dial(t, l)
 	_ = c.conn.Close()
-	if !strings.HasPrefix(l.socket(), "/tmp/") {
-		t.Errorf("the socket is %s", l.socket())
+	if !strings.HasPrefix(l.Socket(), "/tmp/") {
+		t.Errorf("the socket is %s", l.Socket())
 	}
 	ended(t, l)
 }

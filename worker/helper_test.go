@@ -107,7 +107,7 @@ type client struct {
 
 func dial(t testing.TB, l *Attempt) *client {
 	t.Helper()
-	conn, err := net.Dial("unix", l.socket())
+	conn, err := net.Dial("unix", l.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}

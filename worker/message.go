@@ -3,7 +3,9 @@ package worker
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
+	"slices"
 
 	"headroom/memory"
 	"headroom/runs"
@@ -50,7 +52,6 @@ type message struct {
 	Allocated memory.Bytes `json:"allocated"`
 	Reserved  memory.Bytes `json:"reserved"`
 	Capacity  memory.Bytes `json:"capacity"`
-	Large     memory.Bytes `json:"large"` // largest free block
 	Peak      memory.Bytes `json:"peak"`
 	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward pass
 	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward pass
@@ -86,7 +87,16 @@ type message struct {
 	Ends    int          `json:"ends"`
 	Cure    string       `json:"cure"`
 
-	// hello, survived, refused
+	// memory; the fields of [memory.Held], and those of oom
+	Device string                       `json:"device"`
+	UUID   string                       `json:"uuid"` // of the device, as its driver has it, but for a beginning such as "GPU-"
+	Kinds  map[memory.Kind]memory.Bytes `json:"kinds"`
+	Total  memory.Bytes                 `json:"total"`
+	Base   memory.Bytes                 `json:"base"`
+
+	Fragments *memory.Fragments `json:"fragments"` // also in oom and refused; nil if not known
+
+	// hello, survived, refused; memory: a [memory.When]
 	Why string `json:"why"`
 }
 
@@ -127,10 +137,14 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Large, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}
+	}
+	maps.DeleteFunc(m.Kinds, func(_ memory.Kind, n memory.Bytes) bool { return n <= 0 || n > bytesMost })
+	if !possible(m.Fragments) {
+		m.Fragments = nil
 	}
 	if !(m.Rate >= 0 && m.Rate <= rowsMost) {
 		m.Rate = 0
@@ -138,7 +152,7 @@ func parse(line []byte) (message, error) {
 	if m.Seconds < 0 || m.Seconds > math.MaxInt32 {
 		m.Seconds = 0
 	}
-	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Kind, &m.Name, &m.Kept, &m.Made, &m.Cure, (*string)(&m.Way), (*string)(&m.Phase)} {
+	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Kind, &m.Name, &m.Kept, &m.Made, &m.Cure, &m.Device, &m.UUID, (*string)(&m.Way), (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
 	}
 	m.Found = m.Found[:min(len(m.Found), foundMost)]
@@ -157,6 +171,21 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
+// sizesMost is the largest number of sizes of pieces that are kept.
+const sizesMost = 16
+
+// possible reports whether f has no impossible numbers.
+func possible(f *memory.Fragments) bool {
+	if f == nil {
+		return true
+	}
+	fine := func(number int, amounts ...memory.Bytes) bool {
+		return number >= 0 && number <= rowsMost && !slices.ContainsFunc(amounts, func(n memory.Bytes) bool { return n < 0 || n > bytesMost })
+	}
+	return fine(f.Number, f.Pieces, f.Largest, f.Pages, f.Freed) && len(f.Sizes) <= sizesMost &&
+		!slices.ContainsFunc(f.Sizes, func(s memory.PieceSizes) bool { return !fine(s.Number, s.Below, s.Bytes) })
+}
+
 // holder returns what holds memory that grows, which m reports.
 func (m message) holder() memory.Holder {
 	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Ends: m.Ends, Seconds: m.Seconds, Cure: m.Cure}
@@ -173,13 +202,18 @@ func (m message) finished() int {
 	return 0
 }
 
+// held returns what the process reports of a memory that it uses.
+func (m message) held() memory.Held {
+	return memory.Held{Device: m.Device, Kinds: m.Kinds, Total: m.Total, Free: m.Free, Reserved: m.Reserved, Base: m.Base, Fragments: m.Fragments}
+}
+
 // failure returns the out-of-memory failure that m reports.
 func (m message) failure() memory.OutOfMemoryError {
-	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats()}
+	return memory.OutOfMemoryError{Requested: m.Requested, Phase: m.Phase, Micro: m.Micro, Stats: m.stats(), Fragments: m.Fragments}
 }
 
 func (m message) stats() memory.Stats {
-	return memory.Stats{Capacity: m.Capacity, Free: m.Free, Reserved: m.Reserved, Allocated: m.Allocated, LargestFree: m.Large, Peak: m.Peak}
+	return memory.Stats{Capacity: m.Capacity, Free: m.Free, Reserved: m.Reserved, Allocated: m.Allocated, Peak: m.Peak}
 }
 
 // answer is a message from headroom.

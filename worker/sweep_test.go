@@ -113,6 +113,7 @@ func TestProofs(t *testing.T) {
 		{"host.py"},
 		{"twopass.py"},
 		{"holders.py"},
+		{"account.py"},
 		{"explicit.py"},
 		{"selfcheck.py"},
 		{"undisturbed.py"},

@@ -136,7 +136,7 @@ func (t *talk) end() {
 
 // take handles a message. An error ends the connection.
 func (t *talk) take(m message) error {
-	if !t.met && m.Type != "hello" && m.Type != "bye" {
+	if !t.met && m.Type != "hello" && m.Type != "ask" && m.Type != "bye" {
 		return nil // the process has not said hello yet
 	}
 	t.made = max(t.made, m.finished())
@@ -159,6 +159,11 @@ func (t *talk) take(m message) error {
 		t.note(m)
 	case "holds":
 		t.holds(m)
+	case "memory":
+		t.memory(m)
+		t.say(answer{Type: "heard", ID: m.ID})
+	case "ask":
+		t.say(asked{t.attempt.ask()})
 	case "check":
 		t.attempt.check(m.Found, "")
 	case "bye":
@@ -170,7 +175,7 @@ func (t *talk) take(m message) error {
 
 // say sends an answer. An error does not end the connection: a process that no longer
 // listens may have sent messages that have not been read yet.
-func (t *talk) say(a answer) {
+func (t *talk) say(a any) {
 	line, err := json.Marshal(a)
 	if err == nil {
 		err = t.conn.SetWriteDeadline(time.Now().Add(hearing))
@@ -378,6 +383,18 @@ func (t *talk) holds(m message) {
 		joined := t.attempt.o.Joined(h)
 		t.noted(key, runs.Entry{Kind: kind, Holder: &joined}.Told())
 	})
+}
+
+// memory records what a memory of the process is held for. The process waits meanwhile, so that the
+// driver reports the same moment.
+func (t *talk) memory(m message) {
+	var seen *memory.Seen
+	if look := t.attempt.o.Look; look != nil && m.UUID != "" {
+		seen = look(m.UUID, t.pid, m.Reserved)
+	}
+	b := memory.Divide(m.held(), seen)
+	b.PID, b.Step, b.When = t.pid, m.Step, memory.When(m.Why)
+	t.noted("", runs.Entry{Kind: runs.KindMemory, Breakdown: &b}.Told())
 }
 
 func (t *talk) once(key, text string) {

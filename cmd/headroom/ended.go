@@ -44,7 +44,7 @@ func (r *reporter) Entry(e runs.Entry) {
 	}
 	switch {
 	case r.verbose:
-	case e.Kind == runs.KindRun, e.Kind == runs.KindPlan, e.Kind == runs.KindExit, e.Kind == runs.KindCheckpoint, e.Kind == runs.KindCommand, e.Kind == runs.KindWorker,
+	case e.Kind == runs.KindRun, e.Kind == runs.KindPlan, e.Kind == runs.KindExit, e.Kind == runs.KindCheckpoint, e.Kind == runs.KindCommand, e.Kind == runs.KindWorker, e.Kind == runs.KindMemory,
 		e.Kind == runs.KindAttempt && e.Attempt == 1:
 		return
 	}

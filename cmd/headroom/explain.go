@@ -23,21 +23,27 @@ import (
 func explainCommand(u *ui.UI) *cli.Command {
 	command := &cli.Command{
 		Name:      "explain",
-		Usage:     "show what is known about a command, and what could go wrong",
-		ArgsUsage: "-- COMMAND | FILE",
+		Usage:     "explain a command, or what a run's memory is held for",
+		ArgsUsage: "-- COMMAND | FILE | RUN",
 		Description: `headroom explain [FLAGS] -- COMMAND shows what the command was recognised as and
 why, where its batch is set, what a smaller micro-batch would change, where its
 checkpoints are looked for, and what could go wrong. FILE is one written by
 headroom init. The Python script is read for lines that take memory without
-need. Nothing of COMMAND is started, and nothing is changed.`,
+need. Nothing of COMMAND is started, and nothing is changed.
+
+headroom explain RUN shows what a run's memory is held for: now, if the run is
+in progress, or else when it last ran out or began to grow.`,
 		Flags:  slices.Concat(knownFlags(), readFlags(), []cli.Flag{jsonFlag("print one JSON object")}),
 		Action: func(c *cli.Context) error { return explainAction(u, c) },
 	}
-	command.BashComplete = completeFlags(command)
+	command.BashComplete = completeFlags(command, runNames)
 	return command
 }
 
 func explainAction(u *ui.UI, c *cli.Context) error {
+	if aboutRun(c) {
+		return explainRun(u, c)
+	}
 	r, err := neededCommand(c)
 	if err != nil {
 		return err

@@ -118,6 +118,7 @@ For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, sa
 	"--observe":         "; a step that runs out of memory is left to COMMAND",
 	"--restart-leaking": ": just after it has saved one, if it would run out of memory before the next",
 	"--spill":           ", for each process that trains with PyTorch 2.8 or later; half of what the host has free if not given",
+	"--snapshot":        ", of a GPU's memory, into snapshot.pickle in the run's folder, for pytorch.org/memory_viz; it has the lines that allocated what COMMAND has recorded of them",
 	"--allow":           ", although training is then not bit-for-bit the same; may be repeated",
 	"--metrics":         "; they are at http://ADDRESS/metrics",
 	"--flat-for":        "; TIME must be longer than an optimizer step, and is a minute if not given",

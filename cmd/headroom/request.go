@@ -52,6 +52,7 @@ func tendFlags() []cli.Flag {
 		boolFlag("restart-hung", "if COMMAND hangs, restart it from its newest checkpoint"),
 		boolFlag("restart-leaking", "if COMMAND leaks memory, restart it from a new checkpoint"),
 		&cli.StringFlag{Name: "spill", Usage: "`SIZE|off`: memory of the host for what does not fit on a GPU"},
+		boolFlag("snapshot", "write PyTorch's memory snapshot at the first failure"),
 		&cli.StringSliceFlag{Name: "allow", Usage: "allow the profile's fallback `NAME`, such as recompute"},
 	}
 }
@@ -141,6 +142,7 @@ func (r *request) override(c *cli.Context) error {
 	given(c, "hang", &r.Hang, c.Duration)
 	given(c, "restart-hung", &r.RestartHung, c.Bool)
 	given(c, "restart-leaking", &r.RestartLeaking, c.Bool)
+	given(c, "snapshot", &r.Snapshot, c.Bool)
 	if free := c.String("free"); isSet(c, "free") {
 		var err error
 		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {
@@ -183,6 +185,8 @@ func (r *request) contradiction() error {
 		return ui.Usagef("leave out one of them", "--observe has no effect with --no-worker")
 	case r.RestartLeaking && r.NoWorker:
 		return ui.Usagef("leave out one of them", "--restart-leaking has no effect with --no-worker: it is the worker that sees a leak")
+	case r.Snapshot && r.NoWorker:
+		return ui.Usagef("leave out one of them", "--snapshot has no effect with --no-worker")
 	case r.Spill != nil && (r.NoWorker || r.Observe || r.WatchOnly):
 		return ui.Usagef("leave out one of them", "--spill has no effect with --no-worker, --observe or --watch-only")
 	case r.RestartHung && r.Hang == 0:

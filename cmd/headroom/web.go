@@ -65,6 +65,7 @@ func openWeb(c *cli.Context) (w *web, err error) {
 func (w *web) serve(u *ui.UI, dir string) {
 	if w.page != nil {
 		w.live = &report.Live{Token: rand.Text(), Stamp: func() string { return stampOf(dir) },
+			Ask:  func() error { return askedForMemory(dir) },
 			Draw: func() (*report.Report, error) { return drawn(dir, "", time.Time{}) }}
 		w.start(w.page, w.live)
 		u.Line(ui.Plain, fmt.Sprintf("live page: http://%s/?token=%s", w.page.Addr(), w.live.Token))

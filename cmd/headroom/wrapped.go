@@ -76,6 +76,7 @@ func recognised(r request) (*wrapped, error) {
 	known.Trust, known.Hang, known.Restart, known.Leave, known.Free = r.Trust, r.Hang, r.RestartHung, r.RestartLeaking, r.Free
 	known.Runs = configs.RunsDir()
 	w := &wrapped{request: r, Command: job.Command{Wrapped: known, Policy: recovery.Policy{Relaunches: 3, Waits: 10}, Version: readBuild().named()}}
+	w.Snapshot = r.Snapshot
 	if !r.NoWorker {
 		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Spill: r.Spill}
 		if r.Observe || r.WatchOnly {

@@ -148,6 +148,13 @@ def _release_callers(frame: Optional[FrameType]) -> None:
         frame = frame.f_back
 
 
+def debugged() -> None:
+    """Write the exception that is being handled, an error of our own, to the file that HEADROOM_DEBUG names, if any."""
+    if os.environ.get("HEADROOM_DEBUG"):
+        with open(os.environ["HEADROOM_DEBUG"], "a") as f:
+            traceback.print_exc(file=f)
+
+
 def unframed(error: BaseException) -> None:
     """Takes our own frames out of the traceback of an exception that goes on to the user's code. To
     be called by the outermost of our functions, in ``except``, before ``raise``. From Python 3.11 on

@@ -205,7 +205,16 @@ def steps_are_measured() -> str:
     or not the calls idle. A step that follows too soon is not measured."""
     t = Training(rests=False)
     report, said = t.recorder.report, []
-    wire = type("Said", (), {"step": lambda _, **message: said.append(message), "asked_to_look": False, "limit": 0})()
+    wire = type(
+        "Said",
+        (),
+        {
+            "step": lambda _, **message: said.append(message),
+            "asked_to_look": False,
+            "asked_for_memory": False,
+            "limit": 0,
+        },
+    )()
     report.wire = lambda: wire
     for rests in (False, True):
         t.recorder.idle = Idle(lambda: [ROOM] if rests else [], lambda: 0.0)

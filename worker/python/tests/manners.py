@@ -667,7 +667,7 @@ class Deaf:
     """A wire that keeps the messages it is given and sends nothing."""
 
     told: ClassVar[list[dict]] = []
-    asked_to_look = False
+    asked_to_look = asked_for_memory = False
 
     def ignored(self, *_: Any, **__: Any) -> None: ...
 
@@ -964,7 +964,7 @@ def what_grows_is_told_when_asked(t: Training) -> str:
     held: list[dict[str, Any]] = []
 
     class Asking(Deaf):
-        asked_to_look = True
+        asked_to_look, asked_for_memory = True, False
 
         def holds(self, **fields: Any) -> None:
             held.append(fields)

@@ -940,6 +940,7 @@ def seen_to_depend() -> str:
         limit=0,
         made=None,
         asked_to_look=False,
+        asked_for_memory=False,
     )
     Report.wire = lambda self: wire  # type: ignore[method-assign, assignment, return-value]
     torch.manual_seed(0)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
-import traceback
 from typing import TYPE_CHECKING, Callable, Optional
 
+from ..failure import debugged
 from .trigger import Series, Trigger
 
 if TYPE_CHECKING:
@@ -25,9 +25,16 @@ LONG = 500  # steps, after which it is said that nothing was found, although hea
 
 class Account:
     """``tell`` is called with what holds memory that grows: at most once. ``foreign`` says whether a file is not the
-    user's. Steps must be reported by one thread at a time; those of other threads are left out."""
+    user's. ``begins`` is called when memory is first seen to grow. Steps must be reported by one thread at a time;
+    those of other threads are left out."""
 
-    def __init__(self, tell: Callable[[Holder], None], foreign: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Holder], None],
+        foreign: Callable[[str], bool],
+        begins: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._begins = begins
         self._tell, self._foreign = tell, lambda file: file.startswith(_STANDARD) or foreign(file)
         self._trigger: Optional[Trigger] = Trigger()
         self._search: Optional[Search] = None
@@ -64,6 +71,8 @@ class Account:
                 from .search import Search
 
                 self._pace = trigger.pace(steps)
+                begins, self._begins = self._begins, lambda: None
+                begins()
                 self._thread, self._search = threading.get_ident(), Search(steps, self._foreign)
             return
         self._search.slope = trigger.slope()
@@ -159,9 +168,7 @@ class Account:
     def _fails(self) -> None:
         """Leave the process alone after an error of our own."""
         search, self._search, self._trigger = self._search, None, None
-        if os.environ.get("HEADROOM_DEBUG"):
-            with open(os.environ["HEADROOM_DEBUG"], "a") as f:
-                traceback.print_exc(file=f)
+        debugged()
         try:
             if search is not None:
                 search.ends()

@@ -65,7 +65,7 @@ def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> S
             continue
         seen.add(id(node))
         kept.append(node)
-        for t in _contents(node, packed):
+        for t in contents(node, packed):
             alive = True
             key = _key(t)
             if key is not None and key not in storages:
@@ -76,12 +76,12 @@ def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> S
     return Saved(alive, held + NODE * len(kept), len(storages) - known, host)
 
 
-def _contents(node: Any, packed: bool) -> Iterator[Any]:
+def contents(node: Any, packed: bool) -> Iterator[Any]:
     """What a node has saved and a backward pass has not freed."""
     for name in _names(type(node)):  # type: ignore[arg-type]
         try:
             raw = getattr(node, name)
-            if _SHOWS:
+            if SHOWS:
                 found = [getattr(one, "data", None) for one in (raw if isinstance(raw, tuple) else (raw,))]
             elif not packed:  # to ask for it would call the hooks
                 unpacked = getattr(node, name.replace("_raw", "", 1))
@@ -93,7 +93,7 @@ def _contents(node: Any, packed: bool) -> Iterator[Any]:
         yield from (one for one in found if one is not None)
 
 
-_SHOWS = hasattr(torch._C._autograd.SavedTensor, "data")  # PyTorch shows what is saved as it is saved
+SHOWS = hasattr(torch._C._autograd.SavedTensor, "data")  # PyTorch shows what is saved as it is saved
 
 
 def _key(t: Any) -> Optional[tuple[int, int]]:

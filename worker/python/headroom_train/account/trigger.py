@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -80,6 +81,22 @@ def resident(pid: object = "self", held: Sequence[bytes] = (b"RssAnon:", b"RssSh
         return None
 
 
+def private() -> Optional[int]:
+    """Bytes of memory that belong to this process alone and that it may write to, whether it has used them or not: what
+    a limit on the data of a process counts (``ulimit -d``). None if the system does not say."""
+    pages = _pages()
+    return pages[5] * _PAGE if pages is not None else None
+
+
+def _pages() -> Optional[list[int]]:
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as statm:
+            pages = [int(field) for field in statm.read(200).split()]
+        return pages if len(pages) >= 6 else None
+    except (OSError, ValueError):
+        return None
+
+
 def helpers() -> list[int]:
     """The processes that this one has started to work for it, such as a loader's workers."""
     processes = sys.modules.get("multiprocessing.process")
@@ -93,6 +110,8 @@ def of_helpers() -> Optional[int]:
 
 
 BEGAN = time.time()  # about when the process began: a file that is newer is not what it runs
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+BASE = private()  # what the process had when it had imported PyTorch
 
 
 class Trigger:

@@ -90,8 +90,8 @@ class Backward:
                 tape.close()
                 recorder.leave(tape)
             return result
-        release_frames(failed)
         recorder.sizes.failed_after(failed)
+        release_frames(failed)
         tape.step.fails(failed)
         recorder.leave(tape)
         failing = FailedBackward(recorder, tape, args, kwargs, failed, params, before, usual)

@@ -107,9 +107,9 @@ def evaluate(
             except Exception as e:
                 record.unreadable(e)
             return result
+        sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
         release_frames(failed)
         set_random_state(state)
-        sizes.failed(limits, args, kwargs, failed)
 
     def pieces(_: Optional[Refused]) -> Any:
         try:

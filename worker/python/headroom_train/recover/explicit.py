@@ -101,8 +101,8 @@ class Explicit:
                 failed = e
             if failed is None:
                 return self._succeeded(records, args, kwargs, result)
-            release_frames(failed)
             sizes.failed(self._limits, args, kwargs, failed)
+            release_frames(failed)
         set_random_state(state)
 
         def pieces(_: Optional[Refused]) -> Any:

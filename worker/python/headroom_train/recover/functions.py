@@ -223,8 +223,8 @@ class Functions:
     ) -> Sequence[Way]:
         """How to go on after a function has failed."""
         recovery, given = self._recovery, recorded(args, kwargs)
-        release_frames(failure)
         recovery.sizes.failed_after(failure)
+        release_frames(failure)
 
         def released() -> bool:
             return any(place_of(t).deferred for t in given)  # type: ignore[union-attr]

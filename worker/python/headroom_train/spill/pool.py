@@ -101,6 +101,10 @@ class Pool:
         if kept is not None:
             self._driver.cuMemFree_v2(kept)
 
+    @property
+    def id(self) -> Any:
+        return self._pool.id
+
     def free(self) -> int:
         """Bytes of the largest block that is not in use."""
         return max((b["size"] for b in self._blocks() if b["state"] == "inactive"), default=0)

@@ -136,6 +136,10 @@ class Spill:
             slower = f" and takes {factor:.1f} times as long" if factor is not None else ""
             self._say(f"step {number} uses {size(used)} of the host's memory{slower}: the GPU's is not enough")
 
+    def ids(self) -> list[Any]:
+        """The ids of the pools, as PyTorch's snapshots of its memory have them."""
+        return [pool.id for pool in self._pools.values()]
+
     def figures(self) -> dict[str, Any]:
         """What is reported of the newest step, if any has used memory of the host."""
         return {"spilled": self._newest, "lost": round(self.pace.lost, 3)} if self.pace.spilled else {}

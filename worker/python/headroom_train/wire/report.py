@@ -8,19 +8,24 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Callable, Optional
 
 import torch
 
 from ..account.account import Account
-from ..failure import OURS, Mixed, Refused, Survival, is_out_of_memory
+from ..failure import OURS, Mixed, OutOfMemoryError, Refused, Survival, debugged, is_out_of_memory
 from ..memory import may_ask, pooled, unreserved
 from ..replay.sizes import Sizes
+from ..tape.graph import sequence
 from .phases import Phases
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two reported steps, unless a step has failed or is cut in a new way
+# When an account of all memory is taken: at a failure, where memory begins to grow, and when headroom asks.
+FAILED, GROWS, ASKED = "failed", "grows", "asked"
+RARELY = 50  # accounts of failures take at most 1/RARELY of the time
 CUTS = 1000  # the most pairs of rows and pieces that are remembered
 _SIZE = r"([\d.]+) ?([KMGT]iB|GB|MB|bytes)"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "MB": 1 << 20, "GiB": 1 << 30, "GB": 1 << 30, "TiB": 1 << 40}
@@ -46,7 +51,11 @@ class Report:
         self.sizes = Sizes()  # those of the newest step
         self.phases = Phases()
         self._ended = time.monotonic()  # when the previous step ended
-        self.account = Account(self._holds, _foreign)
+        self.account = Account(self._holds, _foreign, lambda: self.memory(GROWS))
+        self._begun = 0  # the number of autograd's first node in the step that is under way
+        self._failing = -1  # the step whose failure the newest account is about
+        self._saved = False  # PyTorch's snapshot of the memory, or it could not be
+        self._rests = 0.0  # when there may be another
         self._grown: Any = None  # what was reported to hold memory that grows
         self._cuts: set[tuple[int, int]] = set()  # pairs of rows and pieces that were reported
         self._warned: set[str] = set()  # beginnings of the warnings that were shown
@@ -75,7 +84,8 @@ class Report:
         if wire is not None:
             said = {name: value for name, value in evidence(failure).items() if value}
             # Many exceptions' messages contain no amounts.
-            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})
+            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said}, **self._fragments(failure))
+        self.memory(FAILED, failure)
 
     @property
     def steps(self) -> int:
@@ -112,8 +122,12 @@ class Report:
         self.told = [*self.told[-15:], {"where": _where(failure), "why": str(why), "code": why.code}]
         wire = self.wire()
         if wire is not None:
+            if failure is not None:
+                self.memory(FAILED, failure)
             reason = {"code": why.code, "mixed": training and isinstance(why, Mixed)}
-            wire.refused(str(why), step=self._steps + 1, **reason, **(evidence(failure) if failure is not None else {}))
+            wire.refused(
+                str(why), step=self._steps + 1, **reason, **(self._evidence(failure) if failure is not None else {})
+            )
         else:
             say(f"out of memory, and this step cannot be run in pieces: {why}")
 
@@ -122,6 +136,8 @@ class Report:
         self.last()
         # Set by Python when it prints an exception that nobody has caught.
         error = chained = getattr(sys, "last_value", None)
+        if error is not None and is_out_of_memory(error):
+            self.memory(FAILED, error)
         while chained is not None and not getattr(chained, "_headroom_refused", False):
             chained = chained.__cause__ or chained.__context__
         if self._watches or error is None or chained is not None or not is_out_of_memory(error):
@@ -132,7 +148,7 @@ class Report:
         found = ending(error, self.trained) if self.observes is None else Ending(self.observes)
         wire = self.wire()
         if wire is not None:
-            known = evidence(error)
+            known = self._evidence(error)
             known.update(where=line(error, _foreign) or known["where"], phase="" if found.apart else known["phase"])
             wire.refused(found.why, hint=found.hint, step=self._steps + 1, **known)
         else:
@@ -172,6 +188,10 @@ class Report:
         self.account.step(self._steps, asks is not None)
         if asks is not None:
             asks.asked_to_look = False
+        self._begun = sequence()
+        if self._greeted is not None and self._greeted.asked_for_memory:
+            self._greeted.asked_for_memory = False
+            self.memory(ASKED)
         now, ran = time.monotonic(), self.sizes.ran()
         phases = self.phases.step_ends(whole=ran[1] == 1)
         due = now >= self._next or ran not in self._cuts and len(self._cuts) < CUTS
@@ -193,6 +213,73 @@ class Report:
             spilled = self.sizes.spill.figures() if self.sizes.spill is not None else {}
             wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases, **spilled)
 
+    def memory(self, why: str, failure: Optional[BaseException] = None) -> None:
+        """Report what all of this process's memory is held for. Of the failures of a step, only the first has an
+        account. It is taken here, in the thread whose step has ended or failed: another one would see graphs that are
+        being built, and tensors that are about to be freed."""
+        began = time.monotonic()
+        if why == FAILED:
+            if self._failing == self._steps or began < self._rests:
+                return
+            self._failing = self._steps
+            self._snapshot()
+        wire = self.wire()
+        if wire is None:
+            return
+        try:
+            from ..account.inventory import memories  # not needed for training
+
+            cuda = torch.cuda.is_initialized()
+            spill = self.sizes.spill
+            host = why == ASKED or not cuda or not isinstance(failure, OutOfMemoryError)
+            for memory in memories(self._begun, failure, host, cuda, spill.ids() if spill is not None else ()):
+                wire.memory(why=why, step=self._steps + (why == FAILED), **memory._asdict())
+        except Exception:
+            debugged()
+        self._rests = time.monotonic() + RARELY * (time.monotonic() - began)
+
+    def _snapshot(self) -> None:
+        """When memory runs out for the first time, write PyTorch's own snapshot of it to where the user has asked for
+        it. It has the lines that have allocated, if the script has PyTorch record them."""
+        path = os.environ.get("HEADROOM_SNAPSHOT", "")
+        if not path or self._saved:
+            return
+        self._saved = True
+        if not torch.cuda.is_initialized():
+            self.remark("no snapshot of the memory was written: PyTorch makes none of the CPU's memory", "warning")
+            return
+        made = False
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            made = True
+            torch.cuda.memory._dump_snapshot(path)
+            self.remark(f"PyTorch's snapshot of its memory at the first failure is in {path}")
+        except FileExistsError:
+            pass  # another process, or an earlier attempt, has been first
+        except Exception as e:
+            with suppress(OSError):
+                if made:
+                    os.unlink(path)
+            self.remark(f"no snapshot of the memory was written: {type(e).__name__}: {e}", "warning")
+
+    def _evidence(self, failure: BaseException) -> dict[str, Any]:
+        return {**evidence(failure), **self._fragments(failure)}
+
+    def _fragments(self, failure: BaseException) -> dict[str, Any]:
+        """How the free memory of the GPU on which an allocation has failed lies; empty if that is not known."""
+        found = re.search(r"GPU (\d+) has", str(failure))
+        if found is None or not may_ask():
+            return {}
+        try:
+            from ..account.inventory import fragmented  # not needed for training
+
+            spill = self.sizes.spill
+            pools, allocated = spill.ids() if spill is not None else (), evidence(failure)["allocated"]
+            return {"fragments": fragmented(int(found[1]), pools, allocated)}
+        except Exception:
+            debugged()
+            return {}
+
     def _grew(self) -> None:
         """When memory has run out, report what holds memory that grows, if it is known."""
         holder = self.account.failed(self._steps)
@@ -204,6 +291,8 @@ class Report:
         run ends for want of memory."""
         self._grown = holder
         wire = self.wire()
+        if level == "warning":
+            self.memory(GROWS)
         if wire is not None:
             wire.holds(level=level, **holder._asdict())
         elif level == "warning":

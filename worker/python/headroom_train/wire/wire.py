@@ -43,6 +43,7 @@ class Wire:
         self._asked = 0
         self._plan: Message = {}
         self.asked_to_look = False  # headroom has asked what grows
+        self.asked_for_memory = False  # headroom has asked what all memory is held for
         self.made = (0, 0.0)  # optimizer steps of this process, reported or not, and when the newest one ended
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(GREETING)
@@ -145,13 +146,24 @@ class Wire:
         before the traceback."""
         with self._lock:
             self._asked += 1
-            asked = self._asked
-            self._send("refused", {**f, "why": str(why)[:4000], "id": asked})
-            until = time.monotonic() + HEARING
+            self._send("refused", {**f, "why": str(why)[:4000], "id": self._asked})
+            self._wait_for(self._asked)
+
+    def memory(self, **f: Any) -> None:
+        """Report what the memory of a device, or of this process on the host, is held for. Waits up to
+        :data:`HEARING` seconds for headroom, which asks the driver meanwhile: both see the same moment."""
+        with self._lock:
+            self._asked += 1
+            self._send("memory", {**f, "id": self._asked})
+            self._wait_for(self._asked)
+
+    def _wait_for(self, asked: int) -> None:
+        """Wait until headroom has acknowledged the message with an id."""
+        until = time.monotonic() + HEARING
+        message = self._receive(until)
+        while message is not None and not (message.get("type") == "heard" and message.get("id") == asked):
+            self._take(message)
             message = self._receive(until)
-            while message is not None and not (message.get("type") == "heard" and message.get("id") == asked):
-                self._take(message)
-                message = self._receive(until)
 
     def check(self, **f: Any) -> None:
         """Report what was found in the first step."""
@@ -185,6 +197,8 @@ class Wire:
                 self._lose()  # headroom uses another version of the protocol
         elif message.get("type") == "look":
             self.asked_to_look = True
+        elif message.get("type") == "account":
+            self.asked_for_memory = True
 
     def _send(self, kind: str, fields: Message) -> None:
         """Append a message to those that are waiting, if there is room, and send what can be sent."""
