@@ -1,5 +1,5 @@
 # make build | run | test | check | bench | clean
-# make torch | browser | test-torch TORCH=VERSION | kernels | spill | gpu-bundle | gpu-test | gpu-bench
+# make torch | published | browser | test-torch TORCH=VERSION | kernels | spill | gpu-bundle | gpu-test | gpu-bench
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +20,7 @@ export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
 # cmd/headroom/man.go generates the manual page instead.
 TAGS := -tags cuda,urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch test-torch kernels spill gpu-bundle gpu-test gpu-bench browser
+.PHONY: build run test check bench clean torch published test-torch kernels spill gpu-bundle gpu-test gpu-bench browser
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -41,7 +41,8 @@ TORCH_ENV := $(KEPT)/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
 # was not possible are skipped, loudly.
 # The output of failing tests comes last, so that it is not lost among the rest.
 test: export HEADROOM_PYTHON ?= $(if $(TORCH_ENV),$(TORCH_ENV)/bin/python)
-test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) browser
+test: export HEADROOM_PUBLISHED ?= $(if $(TORCH_ENV),$(PUBLISHED))
+test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) $(if $(HEADROOM_PUBLISHED),,$(if $(TORCH_ENV),published)) browser
 	@mkdir -p $(CACHE)
 	@go mod download
 	@status=0; go test -race $(TAGS) -timeout 80m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
@@ -64,6 +65,15 @@ $(TORCH_ENV)/ready:
 	@echo "make torch: PyTorch, once, 5 GB into $(TORCH_ENV); make test TORCH_ENV= does without it"
 	python3 -m venv $(TORCH_ENV)
 	$(TORCH_ENV)/bin/python -m pip install -q --disable-pip-version-check -r $(REQUIREMENTS)
+	touch $@
+
+# PyPI packages that bring training commands, 1 MB: beside the environment, not in it, so
+# that a change of theirs does not build it again.
+PUBLISHED_REQUIREMENTS := wrap/testdata/published/requirements.txt
+PUBLISHED := $(KEPT)/published-$(shell sha256sum $(PUBLISHED_REQUIREMENTS) | cut -c1-12)
+published: $(PUBLISHED)/ready
+$(PUBLISHED)/ready:
+	python3 -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(PUBLISHED) -r $(PUBLISHED_REQUIREMENTS)
 	touch $@
 
 # A test opens the report in a real browser.

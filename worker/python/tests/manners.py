@@ -924,6 +924,7 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
     _torch._recorder.report.remark = remarks.append
     for kind, given, kept in (
         (torch.optim.Adam, {"foreach": True}, False),
+        (torch.optim.RMSprop, {"foreach": True}, False),
         (torch.optim.AdamW, {}, True),  # on a CPU, the default is not over all tensors at once
         (torch.optim.SGD, {"foreach": True}, True),
         (Own, {"foreach": True}, True),
@@ -940,8 +941,23 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
         want = [asked] * len(seen) if kept else [True] * 2 + [False] * (65 + 129) + [True] * 2
         if seen != want or probes != ([] if kept else [0, 1, 2, 67, 196, 197]):
             return f"{kind.__name__}: probed at {probes}, {seen}"
-    if len(remarks) != 1 or "tensor by tensor" not in remarks[0]:
+    if len(remarks) != 2 or not all("tensor by tensor" in text for text in remarks):
         return f"said {remarks}"
+    weight = torch.nn.Parameter(torch.ones(100))
+    weight.grad = torch.ones(100)
+    for kind, given, state, passing in (
+        (torch.optim.Adam, {}, 2, 1),
+        (torch.optim.AdamW, {"amsgrad": True}, 3, 1),
+        (torch.optim.RMSprop, {}, 1, 1),
+        (torch.optim.RMSprop, {"momentum": 0.9, "weight_decay": 0.1}, 2, 2),
+        (torch.optim.RMSprop, {"centered": True, "maximize": True}, 2, 2),
+    ):
+        optimizer = kind([weight], lr=1e-4, foreach=True, **given)
+        takes = [crowded.needed(optimizer, optimizer.param_groups)]
+        optimizer.step()
+        takes.append(crowded.needed(optimizer, optimizer.param_groups))
+        if takes != [400 * (state + passing), 400 * passing]:
+            return f"{kind.__name__} with {given}: takes {takes}"
     # 60 can still be allocated
     room = crowded.Memory(allowed=80, free=50, reserved=30, allocated=20, peak=30, failures=0)
     others = (

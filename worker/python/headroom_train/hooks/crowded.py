@@ -1,8 +1,8 @@
-"""Makes Adam's step go tensor by tensor where there is not enough memory for all tensors at once.
+"""Makes the step of Adam or RMSprop go tensor by tensor where there is not enough memory for all tensors at once.
 
-A step over all tensors at once needs memory for one more copy of each tensor. It changes Adam's
-state before it allocates these copies, so running out of memory there would end the training. A
-step that goes tensor by tensor needs memory only for a copy of the largest tensor.
+A step over all tensors at once needs memory for one or two more copies of each tensor. It changes the
+optimizer's state before it allocates the last of these, so running out of memory there would end the
+training. A step that goes tensor by tensor needs memory only for copies of the largest tensor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from ..failure import is_out_of_memory, release_frames
 from ..memory import Memory, memories
 
-KNOWN = (torch.optim.Adam, torch.optim.AdamW)
+KNOWN = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
 FIRST, EVERY = 4, 16  # a GPU's memory is checked in the first 4 steps, then in every 16th
 # Steps that go tensor by tensor before one over all tensors is tried again; doubled each time, up to 16 times as many.
 SINGLY = 64
@@ -90,16 +90,26 @@ def at_once(group: Group) -> bool:
     return all(p.is_cuda for p in group["params"]) if chosen is None else bool(chosen)
 
 
+def _copies(optimizer: torch.optim.Optimizer, group: Group) -> tuple[int, int]:
+    """How many tensors of its own size each parameter has in the optimizer's state, and how many temporary ones a step
+    makes for it."""
+    if isinstance(optimizer, torch.optim.RMSprop):
+        own_gradient = bool(group["weight_decay"] or group.get("maximize"))
+        return 1 + (group["momentum"] > 0) + bool(group["centered"]), 1 + own_gradient
+    return 3 if group.get("amsgrad") else 2, 1
+
+
 def _takes(optimizer: torch.optim.Optimizer, group: Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Tensors of the sizes that a group's step will allocate: first those for its state, then those for its
     temporaries. In total, the temporaries are as large as the largest set, in bytes, of the group's parameters
-    that share a device and a dtype."""
+    that share a device and a dtype, as often as a step copies each."""
     params = [p for p in group["params"] if p.grad is not None]
-    state = [p for p in params if not optimizer.state.get(p) for _ in range(3 if group.get("amsgrad") else 2)]
+    kept, passing = _copies(optimizer, group)
+    state = [p for p in params if not optimizer.state.get(p) for _ in range(kept)]
     parts: dict[tuple, list[torch.Tensor]] = {}
     for p in params:
         parts.setdefault((p.device, p.dtype), []).append(p)
-    return state, max(parts.values(), key=_bytes, default=[])
+    return state, max(parts.values(), key=_bytes, default=[]) * passing
 
 
 def needed(optimizer: torch.optim.Optimizer, groups: Sequence[Group]) -> int:
