@@ -102,6 +102,7 @@ func TestProofs(t *testing.T) {
 	for _, c := range [][]string{
 		{"sizes.py"},
 		{"ranks.py"},
+		{"ddp.py", "--every", "40"},
 		{"evaluation.py"},
 		{"untrained.py"},
 		{"threads.py"},
