@@ -210,7 +210,7 @@ class Recorder(Recovery):
                 f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed"
             )
         if self.heard(tape, record, spoken):
-            again = None
+            given = None
         changed = altered(tape, entry)
         if changed is not None:
             tape.refuse(changed)
