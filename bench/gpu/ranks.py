@@ -75,7 +75,7 @@ def train(name: str, rank: int, place: str, steps: int, batch: int) -> None:
         def forward(self, ids: Any) -> Any:
             x = self.blocks(self.words(ids) + self.places.weight[: ids.shape[1]])
             if self.norm is not None:
-                x = self.norm(x.transpose(1, 2)).transpose(1, 2)
+                x = self.norm(x.transpose(1, 2).float()).transpose(1, 2)
             return self.last(x) @ self.words.weight.T
 
     model = nn.parallel.DistributedDataParallel(Gpt().cuda(), device_ids=[rank], **CONFIGURATIONS[name])
@@ -136,7 +136,7 @@ def ran(name: str, armed: bool, steps: int, batch: int) -> tuple[list[Optional[d
 
 def exhaustion(names: list[str], part: float, steps: int, batch: int) -> list[str]:
     rows = [
-        "| configuration | peak, GiB | left, GiB | bare | headroom | s a step with room | s a step, short | largest loss difference | ranks' weights alike | said |",
+        "| configuration | peak, GiB | left, GiB | bare | headroom | s a step with room | short | largest loss difference | weights alike | said |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in names:
