@@ -10,6 +10,7 @@ Two ranks try one fault after the other. After a failure that was left to the sc
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import pickle
 import selectors
@@ -281,10 +282,13 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--loops", default="")
     p.add_argument("--every", type=int, default=1)
+    p.add_argument("--frameworks", action="store_true", help="also Accelerate, Lightning and Transformers")
     p.add_argument("--verbose", action="store_true")
     args = p.parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     began, failed, total = time.monotonic(), 0, Counter()
+    if args.frameworks:
+        importlib.import_module("ddp_frameworks")
     every = [name for name, kind in LOOPS.items() if not kind.gpu or trial.DEVICE == "cuda"]
     for name in args.loops.split(",") if args.loops else every:
         found = sweep(name, args.every)

@@ -295,6 +295,15 @@ class Reducers:
 
         return made
 
+    def refuse_missing(self, tensors: Sequence[torch.Tensor], grads: Given) -> None:
+        """Raises :class:`Refused` if a hook would fire that fires in no undisturbed backward pass: on other ranks
+        DistributedDataParallel waits for it in vain."""
+        found = {id(t) for t, g in zip(tensors, grads) if g is not None}
+        for ddp in self._reducing():
+            own = found.intersection(map(id, _parameters[ddp]))
+            if own and len(own) < len(_parameters[ddp]) and not ddp.find_unused_parameters:
+                raise Refused("a parameter has no gradient, for which DistributedDataParallel waits")
+
     def refuse_twice(self) -> None:
         """Raises :class:`Refused` where results that are computed twice would fire other hooks."""
         for ddp in self._reducing():

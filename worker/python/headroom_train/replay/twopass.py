@@ -159,7 +159,10 @@ class TwoPass(torch.autograd.Function):
         try:
             with set_aside(), replaying():
                 unchanged(ctx.pieces.tape, ctx.pieces.entries)
-                return (None, None, *ctx.pieces.second(grads))
+                found = ctx.pieces.second(grads)
+                if ctx.pieces.tape.reducers is not None:
+                    ctx.pieces.tape.reducers.refuse_missing(ctx.pieces.inputs.tensors, found)
+                return (None, None, *found)
         except Refused:
             raise ctx.failure from None
 
