@@ -116,6 +116,8 @@ class Begins(TrainerCallback):
 
 
 class Transformers(Loop):
+    tolerance, least = 1e-5, 0.8
+
     def build(self) -> None:
         as_launched(self.rank)
         self.model = tiny()  # type: ignore[assignment]

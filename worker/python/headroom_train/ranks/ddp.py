@@ -260,6 +260,12 @@ class Reducers:
                 with unwarned():  # a model that has such parameters would be said to have none
                     ddp.reducer.prepare_for_backward(there)
 
+    def passed(self) -> None:
+        """Called when results without values are passed on by DistributedDataParallel, which has just looked for
+        parameters in their graphs. A value that the script has asked for before has been handed back already."""
+        if any(ref() is not None for ref in self._handed):
+            self.handed([])
+
     def begins(self) -> None:
         """Called when the backward pass of what has been handed back reaches it. In the first step of a static graph
         DistributedDataParallel's sink sees to the reduction, in the graph of the try that has failed."""

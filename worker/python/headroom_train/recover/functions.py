@@ -106,7 +106,10 @@ class Functions:
                 if not taped:
                     return applied(kind, *args, **kwargs)
                 if ddp.is_sink(kind):
-                    if any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
+                    late = next((p for p in map(place_of, taped) if p is not None and p.deferred), None)
+                    if late is not None:
+                        if late.tape.reducers is not None:
+                            late.tape.reducers.passed()
                         return args[1:]
                     sink = ddp.sink(applied, kind, args[0], lambda: self._recovery.mine().busy)
                     return self.opaque(sink)(*args[1:])
