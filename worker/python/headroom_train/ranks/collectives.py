@@ -103,11 +103,11 @@ def _watched(recovery: Any, name: str, original: Callable) -> Callable:
                     written = _valued(recovery, written)
                 args = (written, *(_valued(recovery, t) for t in read)) if args else ()
                 kwargs = {k: _valued(recovery, t) for k, t in kwargs.items()}
+            calls()
+            return original(group, *args, **kwargs)
         except BaseException as e:
             unframed(e)
             raise
-        calls()
-        return original(group, *args, **kwargs)
 
     return called
 
