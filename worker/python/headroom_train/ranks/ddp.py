@@ -22,6 +22,7 @@ import torch
 from ..failure import Refused, Unrepeatable, clean, is_out_of_memory
 from ..hooks.changes import Change
 from ..sandbox.sandbox import unwarned
+from ..tape.graph import leaves, walk
 from ..tape.trees import flatten, unflatten
 from ..world import several, talked
 from .collectives import handing_back
@@ -255,8 +256,10 @@ class Reducers:
         not in the graph of the try that failed. No hook has fired yet, so that preparing again only resets."""
         self._handed += map(weakref.ref, results)
         there = [t for t in (ref() for ref in self._handed) if t is not None]
-        for ddp in self._reducing():
-            if ddp.find_unused_parameters and not ddp.static_graph and id(ddp) not in self._begun:
+        looking = [d for d in self._reducing() if d.find_unused_parameters and not d.static_graph]
+        used = {id(t) for t in leaves(walk([t.grad_fn for t in there]))} if looking else set()
+        for ddp in looking:
+            if id(ddp) not in self._begun and not used.isdisjoint(map(id, _parameters[ddp])):
                 with unwarned():  # a model that has such parameters would be said to have none
                     ddp.reducer.prepare_for_backward(there)
 
@@ -293,11 +296,11 @@ class Reducers:
             result = call(entry, args, kwargs)
             if entry.module is None:
                 return result
-            leaves, tree = flatten(result)
-            places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-            for i, t in zip(places, self.through([leaves[i] for i in places])):
-                leaves[i] = t
-            return unflatten(leaves, tree)
+            parts, tree = flatten(result)
+            places = [i for i, part in enumerate(parts) if isinstance(part, torch.Tensor)]
+            for i, t in zip(places, self.through([parts[i] for i in places])):
+                parts[i] = t
+            return unflatten(parts, tree)
 
         return made
 
