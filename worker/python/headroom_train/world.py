@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 _dist = torch.distributed
+_unknown = 0  # how often it could not be told
 _called = 0  # calls of process groups from Python: sending to one rank and receiving from it have no sequence numbers
 
 
@@ -20,9 +23,19 @@ def calls() -> None:
 
 
 def talked() -> int:
-    """A number that is different once this process has communicated with another rank, in whatever group. A call that
-    has communicated must not be made again: the other ranks would not take part."""
-    if not _dist.is_available() or not _dist.is_initialized():
+    """A number that is different once this process has communicated with another rank, in whatever group, and each time
+    negative and another one if that cannot be told. A call that has communicated must not be made again: the other
+    ranks would not take part."""
+    global _unknown
+    if not several():
         return 0
-    groups = _dist.distributed_c10d._world.pg_map
-    return _called + sum(group._get_sequence_number_for_group() for group in groups)  # type: ignore[attr-defined]
+    try:
+        return _called + sum(map(_sequence, _dist.distributed_c10d._world.pg_map))
+    except Exception:  # a backend that does not count
+        _unknown -= 1
+        return _unknown
+
+
+def _sequence(group: Any) -> int:
+    """The number of collectives of a group: each kind of device may have a backend of its own."""
+    return sum(group._get_backend(device)._get_sequence_number_for_group() for device in group._device_types)

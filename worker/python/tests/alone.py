@@ -22,7 +22,7 @@ from inject import Allocating, Fault, Injector, Whole
 from loops_composed import mlp
 
 trial.attach()
-from headroom_train import _torch  # noqa: E402
+from headroom_train import _torch, world  # noqa: E402
 from headroom_train.ranks import ddp  # noqa: E402
 
 ROWS = 7
@@ -287,12 +287,33 @@ def a_step_that_has_communicated_is_not_made_again() -> str:
     t = Training()
     t.optimizer = Summing(t.net.parameters(), lr=0.1)
     told().clear()
+    world.several = lambda: True
     try:
         t.step()
     except torch.OutOfMemoryError:
         why = told()[-1]["why"]
         return "" if Summing.calls == 1 and "communicate" in why else f"{Summing.calls} calls, {why}"
     return "survived"
+
+
+def a_group_that_does_not_count() -> str:
+    """It cannot be told whether a call has communicated: none may be made again."""
+
+    class Group:
+        _device_types = (torch.device("cpu"),)
+
+        def _get_backend(self, _: Any) -> Any:
+            raise RuntimeError("does not yet support sequence numbers")
+
+    t = Training()
+    first, world.several = world.talked(), lambda: True
+    counted = world.talked()
+    dist.all_reduce(torch.ones(1))
+    if first != 0 or not 0 <= counted < world.talked():
+        return f"{first}, {counted}, {world.talked()}"
+    dist.distributed_c10d._world.pg_map[Group()] = ("x", None)
+    a, b = world.talked(), world.talked()
+    return "" if a != b and max(a, b) < 0 and "cannot be told" in str(ddp.why_not(t.net)) else f"{a}, {b}"
 
 
 CHECKS = [
@@ -307,6 +328,7 @@ CHECKS = [
     hooks_see_whole_gradients,
     adam_is_the_same_on_all_ranks,
     a_step_that_has_communicated_is_not_made_again,
+    a_group_that_does_not_count,
 ]
 
 

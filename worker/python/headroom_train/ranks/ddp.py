@@ -159,10 +159,7 @@ def why_not(ddp: Any) -> Optional[str]:
             return f"{name} reduces sparse gradients"
         if inside in _MANAGED or inside.startswith(("FSDP", "FullyShardedDataParallel")):
             return f"a module inside {name} is managed by {inside}"
-    with suppress(RuntimeError):
-        talked()
-        return None
-    return "it cannot be told how often this rank has communicated"
+    return "it cannot be told how often this rank has communicated" if talked() < 0 else None
 
 
 def reduces(tensors: Sequence[torch.Tensor]) -> bool:
