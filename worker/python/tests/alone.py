@@ -296,6 +296,35 @@ def a_step_that_has_communicated_is_not_made_again() -> str:
     return "survived"
 
 
+def communication_hooks_are_called_once_more() -> str:
+    """But not one that has a state of its own, or has written to its bucket."""
+    for state, writes, want in ((None, False, 2), ({}, False, 1), (None, True, 1)):
+        calls: list[int] = []
+
+        def hook(state, bucket, writes=writes, calls=calls):
+            calls.append(1)
+            if writes:
+                bucket.buffer().mul_(1.0)
+            if len(calls) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        t = Training()
+        t.net.register_comm_hook(state, hook)
+        if t.net._comm_hooks[0][0] is not hook:
+            return "another hook is registered"
+        try:
+            F.cross_entropy(t.net(torch.randn(ROWS, 10)), torch.randint(0, 5, (ROWS,))).backward()
+            survived = True
+        except torch.OutOfMemoryError:
+            survived = False
+        if len(calls) != want or survived != (want == 2):
+            return f"{state}, {writes}: {len(calls)} calls, {survived}"
+    return ""
+
+
 def a_group_that_does_not_count() -> str:
     """It cannot be told whether a call has communicated: none may be made again."""
 
@@ -328,6 +357,7 @@ CHECKS = [
     hooks_see_whole_gradients,
     adam_is_the_same_on_all_ranks,
     a_step_that_has_communicated_is_not_made_again,
+    communication_hooks_are_called_once_more,
     a_group_that_does_not_count,
 ]
 
