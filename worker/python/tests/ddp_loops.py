@@ -140,7 +140,7 @@ class BucketView(Loop, gradient_as_bucket_view=True):
     pass
 
 
-class BucketViewKept(Loop, gradient_as_bucket_view=True, bucket_cap_mb=0.0002):
+class BucketViewKept(Loop, gradient_as_bucket_view=True):
     """Gradients stay where they are, and are set to zero."""
 
     def step(self, i: int) -> float:
