@@ -157,6 +157,18 @@ def buckets_are_the_same() -> str:
     return "" if len(set(found)) == 1 else f"{found}"
 
 
+def gradients_that_share_a_bucket() -> str:
+    """They have one version: only the reducer knows which of them are complete."""
+    found = []
+    for step in (-1, 2):
+        t = Failing(gradient_as_bucket_view=True)
+        t.set_to_none = False
+        if why := t.run("aten.tanh_backward.default", step, steps=4):
+            return why
+        found.append([p.detach().clone() for p in t.net.parameters()])
+    return "" if all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*found)) else "other weights"
+
+
 def nobody_waits_too_long() -> str:
     """Pieces end once the other ranks might give up."""
     import time
@@ -350,6 +362,7 @@ CHECKS = [
     an_evaluation_goes_on,
     data_parallel,
     buckets_are_the_same,
+    gradients_that_share_a_bucket,
     nobody_waits_too_long,
     what_has_a_limit_is_known,
     nothing_is_completed_that_has_ended,
