@@ -251,6 +251,31 @@ func TestLimitIsKept(t *testing.T) {
 	}
 }
 
+// TestSmallestLimitIsKept checks that of several ranks the smallest limit is kept: the next attempt begins with it on
+// all of them.
+func TestSmallestLimitIsKept(t *testing.T) {
+	b := &books{pieces: 12}
+	l := begun(t, b, Armed)
+	ranks := []*client{dial(t, l), dial(t, l)}
+	for rank, c := range ranks {
+		c.send(helloLine(rank, 2))
+		c.hears()
+	}
+	for i, s := range []struct{ rank, limit, want int }{{0, 0, 0}, {1, 8, 8}, {0, 6, 6}, {1, 4, 4}, {0, 7, 4}, {1, 0, 7}, {0, 0, 0}} {
+		c := ranks[s.rank]
+		c.send(fmt.Sprintf(`{"type":"step","step":%d,"limit":%d}`, i+1, s.limit))
+		c.send(helloLine(s.rank, 2)) // once it is answered, the step has been read
+		c.hears()
+		if kept := b.kept(); kept != s.want {
+			t.Errorf("rank %d reports %d: kept %d, want %d", s.rank, s.limit, kept, s.want)
+		}
+	}
+	for _, c := range ranks {
+		c.send(`{"type":"bye"}`)
+	}
+	ended(t, l)
+}
+
 // TestMemoryOfTheHostIsBounded checks by which variable a process learns how much of the host's
 // memory it may use, and that nothing is set if nothing was given.
 func TestMemoryOfTheHostIsBounded(t *testing.T) {

@@ -53,6 +53,13 @@ func (b *books) KeepPieces(rows int) {
 	b.pieces = rows
 }
 
+// kept returns what KeepPieces was called with last.
+func (b *books) kept() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.pieces
+}
+
 // texts returns the texts of the entries of one kind.
 func (b *books) texts(k runs.Kind) (all []string) {
 	b.mu.Lock()

@@ -288,12 +288,12 @@ print(torch.__version__)
 	}
 }
 
-// TestSaysThatItOnlyWatches checks that a process of several ranks that ends before its first
-// step leaves the reason why the worker does nothing in it.
+// TestSaysThatItOnlyWatches checks that a process in which the worker does nothing, a check of one
+// of several ranks, leaves the reason if it ends before its first step.
 func TestSaysThatItOnlyWatches(t *testing.T) {
 	path := pythonWithTorch(t)
-	for world, want := range map[string]string{"2": "several ranks would have to agree on how to split the batch", "1": ""} {
-		l := begun(t, &books{}, Armed)
+	for world, want := range map[string]string{"2": "a check looks at one rank, and the others would wait for it", "1": ""} {
+		l := begun(t, &books{}, Check)
 		c := exec.Command(path, "-c", "import torch")
 		c.Env = append(l.Env(os.Environ()), "WORLD_SIZE="+world)
 		if out, err := c.CombinedOutput(); err != nil {

@@ -102,6 +102,8 @@ func TestProofs(t *testing.T) {
 	for _, c := range [][]string{
 		{"sizes.py"},
 		{"ranks.py"},
+		{"ddp.py", "--every", "50"},
+		{"ddp.py", "--frameworks", "--loops", "accelerated,lightning,lightning_itself,transformers", "--every", "50"},
 		{"evaluation.py"},
 		{"untrained.py"},
 		{"threads.py"},

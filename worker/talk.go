@@ -30,6 +30,7 @@ type talk struct {
 	conn    *net.UnixConn
 	lines   *bufio.Scanner
 	pid     int
+	rank    int
 	world   int
 	met     bool             // it has said hello
 	seen    harness.Evidence // what its steps have needed
@@ -195,7 +196,7 @@ func (t *talk) hello(m message) error {
 	if !t.met {
 		t.met, t.seen = true, harness.NewEvidence(memory.Stats{})
 	}
-	t.world = max(1, m.World)
+	t.rank, t.world = m.Rank, max(1, m.World)
 	first := !a.ended.Attached
 	a.ended.Attached = true
 	if first {
@@ -231,8 +232,25 @@ func (t *talk) step(m message) {
 	t.grows(m, now)
 	t.seen.Add(ran(m.Rows, m.Pieces), m.stats())
 	if m.Limit != nil {
-		t.attempt.o.Journal.KeepPieces(*m.Limit)
+		t.attempt.o.Journal.KeepPieces(t.attempt.smallest(t.rank, t.world, *m.Limit))
 	}
+}
+
+// smallest returns how many rows each process of a training can run at once, 0 for all of them, now that one
+// of its ranks can run this many. A process that trains alone decides by itself.
+func (a *Attempt) smallest(rank, world, rows int) int {
+	if world == 1 {
+		return rows
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.limits[rank] = rows
+	for _, other := range a.limits {
+		if rows == 0 || other != 0 && other < rows {
+			rows = other
+		}
+	}
+	return rows
 }
 
 // ran is a batch that was run in pieces, as a plan.

@@ -28,7 +28,7 @@ func TestCheck(t *testing.T) {
 		{"contrastive", "", 1, `cannot be run in pieces: matmul compares every row of the batch with every other\.`},
 		{"tight", "", 0, `^\S*train.py:\d+: ran out of memory, and survived: 64 rows in 2 pieces\.\n(.*: backward of 64 rows .*\n)?The optimizer took no step\.\n$`},
 		{"tight contrastive", "", 0, `^(\S*train.py:\d+: ran out of memory, and survived: 64 rows in 2 pieces, each computed twice\.\n){2}The optimizer took no step\.\n$`},
-		{"plain", "WORLD_SIZE=2", 1, `^Nothing could be checked: several ranks would have to agree on how to split the batch\.\n$`},
+		{"plain", "WORLD_SIZE=2", 1, `^Nothing could be checked: a check looks at one rank, and the others would wait for it\.\n$`},
 		{"ends", "", 1, `^Nothing could be checked: the command exited with status 3, and the worker was not attached: torch was imported, but no optimizer took a step\.\n$`},
 	} {
 		t.Run(c.kind+c.env, func(t *testing.T) {

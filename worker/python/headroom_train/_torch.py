@@ -18,12 +18,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .hooks import genuine, moves, optimizers
 from .hooks.changes import Change
+from .ranks import ddp
+from .ranks.collectives import watch_groups
 from .recover.recorder import Recorder
 from .tape.owner import Thread
 from .tape.recorded_module import CALLS, RecordedModule, record_of
 from .tape.snapshot import parameters
 from .tape.tape import Recorded, as_plain_copy
 from .wire.report import Report
+from .world import several
 
 _recorder: Optional[Recorder] = None
 FIRST, LAST = (2, 4), (2, 15)  # the oldest and the newest version of PyTorch with which the tests have passed
@@ -33,8 +36,8 @@ def only_watches(version: str = torch.__version__) -> Optional[str]:
     """The reason why this process only observes failures; None if it recovers from them."""
     if os.environ.get("HEADROOM_WORKER") == "observe":
         return "as requested"
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        return "several ranks would have to agree on how to split the batch"
+    if os.environ.get("HEADROOM_WORKER") == "check" and os.environ.get("WORLD_SIZE", "1") != "1":
+        return "a check looks at one rank, and the others would wait for it"
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not FIRST <= (int(found[1]), int(found[2])) <= LAST:
         return (
@@ -79,6 +82,7 @@ def install() -> None:
     moves.retry(opened)
     _intercept(recorder)
     _tell(finder)
+    ddp.watch(lambda: watch_groups(recorder))
     genuine.remember()
     for work in (finder.step, recorder.step_ends, report.step):
         register_optimizer_step_post_hook(unless_compiled(work))
@@ -167,12 +171,8 @@ def explicit(function: Callable, model: Any, optimizer: Optional[torch.optim.Opt
 def shared(module: torch.nn.Module) -> Optional[str]:
     """A message if a module's calls may be spread over several processes or devices; None
     otherwise."""
-    if (
-        torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-        and torch.distributed.get_world_size() > 1
-    ):
-        return "several ranks would have to agree on how to split the batch"
+    if several() and ddp.around() is None:
+        return f"several ranks train a {type(module).__name__} that is not inside DistributedDataParallel"
     for m in module.modules():
         if type(m).__name__ in _SHARED and not _single(m):
             return f"the model is managed by {type(m).__name__}"
@@ -185,18 +185,21 @@ def _single(module: torch.nn.Module) -> bool:
 
 
 def alone(module: torch.nn.Module) -> bool:
-    """Whether a module does nothing but call the module inside, which is then recorded: a DataParallel with one GPU, or
-    a DistributedDataParallel with one rank that reduces the gradients of all its parameters once. The gradients that
-    are handed back are reduced as those of its own graph."""
-    if _single(module):
-        return shared(module.module) is None  # type: ignore[arg-type]
-    if not torch.distributed.is_available() or type(module) is not torch.nn.parallel.DistributedDataParallel:
-        return False
-    usual = not (module.find_unused_parameters or module.static_graph or getattr(module, "mixed_precision", None))
-    return usual and module.process_group.size() == 1 and shared(module.module) is None
+    """Whether a module does nothing but call the module inside, which is then recorded: a DataParallel with one GPU."""
+    return _single(module) and shared(module.module) is None  # type: ignore[arg-type]
 
 
-_SHARED = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
+def led(module: torch.nn.Module) -> Optional[str]:
+    """Of a module that is, or has inside, a DistributedDataParallel, and leaves being recorded to what that calls: why
+    even that must not be; empty if it may. None for any other module."""
+    if ddp.is_ddp(module):
+        return ddp.why_not(module) or ""
+    if not ddp.has_ddp(module):
+        return None
+    return "a module is compiled that has DistributedDataParallel inside" if hasattr(module, "_orig_mod") else ""
+
+
+_SHARED = {"DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
 
 class Finder:
@@ -269,14 +272,19 @@ class Finder:
             return None
         if thread.busy or not recorder.here():
             return None
-        if alone(module):
+        if alone(module) or ddp.around() is not None and ddp.is_redirected(module):
+            return None
+        why = led(module)
+        if why is not None:
+            if why and gradients:
+                recorder.only_observes(why)
             return None
         trained = self._is_trained(module)
         if not trained and (gradients or not parameters([module])):
             return None
         why = shared(module)
         if why is not None:
-            if trained:
+            if trained and (gradients or not several()):
                 recorder.only_observes(why)
             return None
         with self._lock:  # otherwise two threads would both find it

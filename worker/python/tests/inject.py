@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -149,6 +150,34 @@ class Injector(TorchDispatchMode):
         for t in tree_leaves(out):
             if isinstance(t, Tensor) and t.numel() > fault.elements and t.untyped_storage()._cdata not in given:
                 self.fail(name)
+
+
+# Operations that return no memory of their own, although their schemas do not say so.
+NOTHING_NEW = {
+    "aten::_local_scalar_dense",
+    "aten::is_same_size",
+    "aten::reshape",
+    "aten::_reshape_alias",
+    "aten::sym_size",
+}
+
+
+@cache
+def allocates(func: Any) -> bool:
+    """Whether an operation returns memory of its own. Collectives and PyTorch's profiler do not count."""
+    returns = func._schema.returns
+    return (
+        func.namespace == "aten" and any(r.alias_info is None for r in returns) and func._schema.name not in NOTHING_NEW
+    )
+
+
+class Allocating(Injector):
+    """An injector that counts only operations that allocate memory."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not allocates(func):
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def compared(frame: FrameType | None) -> bool:

@@ -1,6 +1,6 @@
-"""Checks runs of two ranks, one of which runs out of memory. Whatever headroom does about that must
-not leave either rank waiting for the other. Both must end as they do without headroom, with the
-same exception.
+"""Checks runs of two ranks, one of which runs out of memory, started as people start them. Under
+DistributedDataParallel both go on as if nothing had failed. Otherwise both must end as they do without headroom, with
+the same exception. Neither rank may wait for the other.
 
     python ranks.py
 """
@@ -32,7 +32,7 @@ class Net(nn.Module):
             raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB. (rank 1)')
         return self.body(x)
 
-def train(rank, how, address):
+def train(rank, how, fails, address):
     if 'RANK' in os.environ:
         dist.init_process_group('gloo')
     else:
@@ -44,7 +44,7 @@ def train(rank, how, address):
     for step in range(4):
         optimizer.zero_grad()
         x = torch.randn(6, 8)
-        loss = F.cross_entropy(model(x, step == 2 and rank == 1), torch.zeros(6, dtype=torch.long))
+        loss = F.cross_entropy(model(x, fails == 'fails' and step == 2 and rank == 1), torch.zeros(6, dtype=torch.long))
         loss.backward()
         if how != 'ddp':
             for p in net.parameters():
@@ -62,16 +62,16 @@ def told(*given):
         raise
 
 if __name__ == '__main__':
-    how, address = sys.argv[1:3]
+    how, fails, address = sys.argv[1:4]
     if 'RANK' in os.environ:
-        told(int(os.environ['RANK']), how, address)
+        told(int(os.environ['RANK']), how, fails, address)
     else:
         import torch.multiprocessing as mp
-        mp.spawn(told, (how, address), 2)
+        mp.spawn(told, (how, fails, address), 2)
 """
 
 
-def ran(launcher: str, how: str, attached: bool) -> tuple[bool, list[str], bool, str]:
+def ran(launcher: str, how: str, attached: bool, fails: str = "fails") -> tuple[bool, list[str], bool, str]:
     """Returns whether the run failed, its steps, whether the exception was seen, and the run's
     whole output."""
     with tempfile.TemporaryDirectory() as folder:
@@ -86,14 +86,14 @@ def ran(launcher: str, how: str, attached: bool) -> tuple[bool, list[str], bool,
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE.parent / "inject")]),
+            "PYTHONPATH": os.pathsep.join([str(HERE.parent), *([str(HERE.parent / "inject")] if attached else [])]),
         }
         env.pop("HEADROOM_WORKER", None)
         if attached:
             env["HEADROOM_WORKER"] = "armed"
         try:
             done = subprocess.run(
-                [sys.executable, *words, str(script), how, str(Path(folder) / "meet")],
+                [sys.executable, *words, str(script), how, fails, str(Path(folder) / "meet")],
                 env=env,
                 capture_output=True,
                 text=True,
@@ -111,9 +111,12 @@ def main() -> int:
     for launcher in ("torchrun", "spawn"):
         for how in ("ddp", "by hand"):
             bare, ours = ran(launcher, how, False), ran(launcher, how, True)
-            wrong = (
-                bare[:3] != ours[:3] or bare[:3] != (True, bare[1], True) or len(bare[1]) != 2 or "survived" in ours[3]
-            )
+            wrong = bare[:3] != (True, bare[1], True) or len(bare[1]) != 2
+            if how == "ddp":
+                calm = ran(launcher, how, False, "never fails")
+                wrong = wrong or ours[:2] != calm[:2] or len(calm[1]) != 4 or "survived: 6 rows in" not in ours[3]
+            else:
+                wrong = wrong or bare[:3] != ours[:3] or "survived" in ours[3]
             failed += wrong
             print(
                 f"{'FAILED' if wrong else 'ok':6} {launcher}, {how}: {ours[1]}{ours[3][-2000:] if wrong else ''}",

@@ -74,10 +74,15 @@ def placed() -> Any:
     """A context in which loops are on DEVICE and every run has the same results."""
     if DEVICE == "cpu":
         return nullcontext()
+    deterministic()
+    return Placed()
+
+
+def deterministic() -> None:
+    """Makes every run on a GPU have the same results."""
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.allow_tf32 = False
-    return Placed()
 
 
 def copied(tensors: dict[str, Tensor]) -> Tensors:

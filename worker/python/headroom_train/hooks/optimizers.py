@@ -10,6 +10,7 @@ from typing import Any, Callable
 import torch
 
 from ..failure import Refused, Survival, clean, is_out_of_memory, release_frames, unframed
+from ..world import talked
 from .crowded import KNOWN, one_by_one
 from .genuine import apart
 
@@ -95,7 +96,7 @@ class Before:
 
 
 def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any, opened: Callable[[], bool]) -> Any:
-    before, failed = Before(optimizer), None
+    before, failed, spoken = Before(optimizer), None, talked()
     _inside.step = True
     try:
         return step(optimizer)
@@ -107,6 +108,9 @@ def attempt(optimizer: torch.optim.Optimizer, step: Callable, report: Any, opene
         _inside.step = False
     release_frames(failed)
     for way in ("step", "spill"):
+        if talked() != spoken:
+            report.refused(failed, Refused("the optimizer's step had begun to communicate with other ranks"))
+            raise failed
         if before.changed():
             report.refused(failed, Refused("the optimizer had begun to change weights or its state"))
             raise failed

@@ -38,7 +38,8 @@ def tried(trials: Trials, entry: Entry, made: bool) -> Tried:
     if any(r not in trials.slots for r in refs):
         raise Refused("a result of a call that needs the whole batch is used")
     known = [trials.slots[r] for r in refs]
-    if any(s.dim is not None for s in known) and any(s.whole for s in known):
+    apart = getattr(entry.call, "apart", False)  # each result belongs to one of the arguments
+    if any(s.dim is not None for s in known) and any(s.whole for s in known) and not apart:
         does = f"{entry.call_name()} combines single rows with a value"
         if trials.differs(refs):
             raise trials.mixed(f"{does} computed from the whole batch")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -11,10 +11,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..failure import Refused, is_out_of_memory
 from ..hooks.genuine import backward, grad
-from ..sandbox.sandbox import STANCES
+from ..ranks.collectives import Silent
+from ..ranks.ddp import reduces
+from ..sandbox.sandbox import STANCES, Watched
 from ..tape.graph import reentrant
+from ..tape.recorded_module import record_of
 from ..tape.snapshot import parameters, submodules
 from ..tape.tape import Tape
+from ..world import several
 from .plan import Plan
 from .rerun import SOME, modules_of, run
 from .rows import Axis, Rows, as_real
@@ -158,11 +162,13 @@ class Inputs:
 
     def __init__(self, tape: Tape, plan: Optional[Plan], entries: Sequence[int]) -> None:
         found: dict[int, torch.Tensor] = {}
+        self._called: list[torch.nn.Module] = []
         self.entering: dict[int, torch.Tensor] = {}  # tensors from outside that are cut or have a graph, by index
         self.cut: dict[int, Axis] = {}
         for i in entries:
             entry = tape.entries[i]
             if entry.module is not None:
+                self._called.append(entry.module)
                 found.update((id(p), p) for p in parameters([entry.module]) if p.requires_grad)
             for index in entry.references()[1] if entry.grad else ():
                 tensor, axis = tape.outside[index], None if plan is None else plan.cuts[i].outside.get(index)
@@ -199,9 +205,22 @@ class Inputs:
             self.reentrant[key] = reentrant(total)
         tensors = [*self.own, *leaves]
         if not self.reentrant[key]:
-            return grad(total, tensors, retain=retain)
+            return self._silently(lambda: grad(total, tensors, retain=retain))
+        if reduces(tensors):
+            raise Refused("a checkpoint with use_reentrant=True hands gradients to DistributedDataParallel itself")
         found, shared = accumulated(total, tensors, retain)
         self.shared |= shared
+        return found
+
+    def _silently(self, work: Callable[[], Any]) -> Any:
+        """Computes gradients. Raises :class:`Refused` before a module's backward pass communicates with other ranks."""
+        unsure = [r for r in map(record_of, self._called) if r is not None and not r.silent]
+        if not unsure or not several():
+            return work()
+        with Watched([Silent()]):
+            found = work()
+        for record in unsure:
+            record.silent = True
         return found
 
     def leaves(self, rows: Optional[Rows]) -> dict[int, torch.Tensor]:

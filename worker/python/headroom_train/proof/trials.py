@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from ..failure import Mixed, Refused, Writes, is_out_of_memory
+from ..ranks.collectives import Silent
 from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watcher
 from ..tape.functions import INDEXING, SHAPING
 from ..tape.graph import signature
@@ -20,6 +21,7 @@ from ..tape.recorded_module import record_of
 from ..tape.snapshot import Snapshot
 from ..tape.tape import Entry, Tape, random_state, same_outside_torch
 from ..tape.trees import FIXED, flatten, mapped, tensors_in
+from ..world import several
 from .mixing import Operations, mixing
 from .rows import Axis, Cut, Other, Rows, Slot, alike, arguments, as_real, axis_in, perform, rows_in, said, sample
 
@@ -132,7 +134,8 @@ class Trials:
                 entry.snapshot.put_back()
             if which == 1:  # only the second call's changes count: the first may have filled a cache
                 self.before = Snapshot(entry.module.modules(), deep=True)
-            results.append(self.one(entry, cut, which, [*sealed, made[which]]))
+            silent = [Silent()] if several() else []
+            results.append(self.one(entry, cut, which, [*silent, *sealed, made[which]]))
         few, more = self.rows
         mixed = mixing(made[0].made, made[1].made, few.count, more.count)
         if mixed is None:

@@ -3,7 +3,6 @@ those of the others."""
 
 from __future__ import annotations
 
-import gc
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,6 +19,7 @@ from ..proof.recheck import agree, confirm, note
 from ..proof.rerun import half_in, modules_of, needed, records_of, run, unchanged
 from ..proof.terms import Terms
 from ..proof.weights import Rule
+from ..ranks.ddp import reduces
 from ..replay.deferred import HandBack
 from ..replay.pieces import gradients, pieces_of
 from ..replay.twopass import apart, two_pass
@@ -75,6 +75,8 @@ class Backward:
             tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")
         params = trained(tape)
         before = [state_of(p) for p in params] if usual else []
+        if tape.reducers is not None:
+            tape.reducers.backward_begins()
         failed: Optional[BaseException] = None
         try:
             with torch._C.DisableTorchFunctionSubclass(), self._withheld(tape, usual):
@@ -93,6 +95,8 @@ class Backward:
         recorder.sizes.failed_after(failed)
         release_frames(failed)
         tape.step.fails(failed)
+        if tape.reducers is not None:
+            tape.reducers.backward_failed()
         recorder.leave(tape)
         failing = FailedBackward(recorder, tape, args, kwargs, failed, params, before, usual)
         return recorder.recover(failed, failing.ways())
@@ -238,12 +242,21 @@ class FailedBackward:
             raise Unrepeatable(tape.why_not)
         if not self._usual:
             raise Unrepeatable("the graph is kept to be used again (retain_graph)")
-        if reduced(self._params):
-            raise Unrepeatable("DistributedDataParallel had begun to reduce gradients when memory ran out in backward")
+        if tape.reducers is None and reduces(self._params):
+            raise Unrepeatable("the script has called a module that belongs to a DistributedDataParallel")
+        self._reached()
         note(tape)
         tape.drop(self._args[:1])
         clean(self._failure)
         self._cleaned = True
+
+    def _reached(self) -> dict[int, bool]:
+        """By the ids of parameters: whether the failed pass has computed their gradients."""
+        reached = {id(p): state_of(p) != b for p, b in zip(self._params, self._before)}
+        if self._tape.reducers is not None:
+            had = {id(p): b for p, b in zip(self._params, self._before)}
+            reached.update(self._tape.reducers.told(reached, had))
+        return reached
 
     def pieces(self, _: Optional[Refused]) -> None:
         """Runs the step in pieces."""
@@ -429,7 +442,7 @@ class FailedBackward:
     def _give(self, done: Done, extra: dict[torch.Tensor, torch.Tensor]) -> None:
         """Gives the gradients to the parameters that the failed pass had not reached."""
         inputs = done.inputs
-        reached = {id(p): state_of(p) != b for p, b in zip(self._params, self._before)}
+        reached = self._reached()
         # Backward has used these graphs up: what is behind them must have its gradient.
         graphs = [t for t in extra if not t.is_leaf]
         behind = leaves_behind(graphs)
@@ -440,11 +453,14 @@ class FailedBackward:
         if any(i not in reached or reached[i] and i in inputs.shared for i in tensors):
             raise Refused("it is not known whether a tensor has already received its gradient")
         missing = [t for i, t in tensors.items() if not reached[i]]
+        sums, reducers = [grads[id(t)] for t in missing], self._tape.reducers
+        if reducers is not None:
+            missing, sums = reducers.rest(missing, grads)
         if missing:
             with torch.enable_grad():
-                sums = [grads[id(t)] for t in missing]
                 value = HandBack.apply(torch.zeros(()), self._tape, set(), [sums], 1.0, *missing)
-            with in_place():  # hooks of the script run, on parameters
+            # Hooks of the script run, on parameters.
+            with in_place(), reducers.completing(value) if reducers is not None else nullcontext():
                 value.backward()
 
 
@@ -475,13 +491,3 @@ def weighed(tape: Tape, terms: Terms, given: Any) -> tuple[dict[int, Any], dict[
     if terms.given or any(s not in tape.scalars for s in terms.slots):
         raise Refused("the loss depends on a value of the whole batch that has not been kept")
     return terms.derivatives(tape.scalars, given)
-
-
-def reduced(params: Sequence[torch.Tensor]) -> bool:
-    """Whether a DistributedDataParallel reduces the gradients of any of the parameters. Its reducer counts the
-    gradients that a backward pass has computed, and would miss those that are supplied."""
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return False
-    known = {id(p) for p in params}
-    every = (o for o in gc.get_objects() if isinstance(o, torch.nn.parallel.DistributedDataParallel))
-    return any(id(p) in known for o in every for p in o.parameters())

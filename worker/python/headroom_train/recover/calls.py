@@ -20,6 +20,7 @@ from ..tape.recorded_module import RecordedModule
 from ..tape.snapshot import Snapshot
 from ..tape.tape import Entry, Tape, place_of, random_state, set_random_state
 from ..tape.trees import flatten
+from ..world import talked
 from .recovery import Recovery, Way
 
 
@@ -165,7 +166,7 @@ class FailedCall:
             raise Refused("the call must not be repeated")
         recovery, record = self._recovery, self._record
         clean(self._failure)
-        state, begin = random_state(), sequence()
+        state, begin, spoken = random_state(), sequence(), talked()
         failed: Optional[BaseException] = None
         record.before(self._entry.versions.count(-1))  # type: ignore[union-attr]
         try:
@@ -173,6 +174,8 @@ class FailedCall:
                 result = self._again()
         except Exception as e:
             failed = e
+        if recovery.heard(self._tape, record, spoken):
+            self._given = None
         if failed is None:
             recovery.sizes.refused()
             if way == "host":

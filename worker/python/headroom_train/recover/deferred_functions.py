@@ -83,7 +83,10 @@ class DeferredFunction:
             self._replace(self._resolved)
             if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
                 return recovery.guarded(self._result)
-            return self._with_values()
+            result = self._with_values()
+            if name == "backward" and tape.reducers is not None:
+                tape.reducers.confirm()
+            return result
         except Refused as why:
             refused = bare(why)
         return self._otherwise(failure, refused)

@@ -27,6 +27,7 @@ from ..tape.recorded_module import RecordedModule, number_of
 from ..tape.snapshot import Change, Snapshot
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
 from ..tape.trees import tensors_in, unflatten
+from ..world import talked
 from .recovery import Recovery
 
 
@@ -37,7 +38,7 @@ class Watch:
     def __init__(self, record: RecordedModule, given: Sequence[torch.Tensor]) -> None:
         self._tensors = {"a buffer": record.buffers, "an argument": given}
         self._versions = self._now()
-        self._module, self._known = record.module, record.evaluation
+        self._module, self._known, self._spoken = record.module, record.evaluation, talked()
         every = (
             record.module().modules() if self._known.still is None else filter(None, (m() for m in self._known.moving))  # type: ignore[union-attr]
         )
@@ -54,6 +55,8 @@ class Watch:
 
     def why_not(self) -> Optional[str]:
         """What the call has changed, or may have changed; None if it has changed nothing."""
+        if talked() != self._spoken:
+            return "something on other ranks, with which it communicates,"
         for kind, versions in self._now().items():
             if versions != self._versions[kind]:
                 return kind

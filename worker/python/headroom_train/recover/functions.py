@@ -16,12 +16,14 @@ from ..hooks.changes import Change
 from ..hooks.genuine import apart, clone, is_backward, numel
 from ..proof.recheck import note
 from ..proof.rerun import modules_of, records_of
+from ..ranks import ddp
 from ..replay.deferred import disown
 from ..sandbox.norms import refuse_batchwise
 from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes
 from ..tape.graph import KEEP
 from ..tape.tape import Entry, Place, Recorded, Tape, alone, place_of, plain_class, recorded, unrecorded
 from ..tape.trees import flatten, mapped, tensors_in
+from ..world import talked
 from .deferred_functions import DeferredFunction, changed
 from .recovery import Recovery, Way
 
@@ -100,8 +102,17 @@ class Functions:
         @wraps(original.__func__)
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                if self._recovery.mine().busy or not recorded(args, kwargs):
+                taped = () if self._recovery.mine().busy else recorded(args, kwargs)
+                if not taped:
                     return applied(kind, *args, **kwargs)
+                if ddp.is_sink(kind):
+                    late = next((p for p in map(place_of, taped) if p is not None and p.deferred), None)
+                    if late is not None:
+                        if late.tape.reducers is not None:
+                            late.tape.reducers.passed()
+                        return args[1:]
+                    sink = ddp.sink(applied, kind, args[0], lambda: self._recovery.mine().busy)
+                    return self.opaque(sink)(*args[1:])
                 return opaque(kind)(*args, **kwargs)
             except BaseException as e:
                 unframed(e)
@@ -125,6 +136,9 @@ class Functions:
                 args, kwargs = self._valued(args, kwargs, taped)
             with torch._C.DisableTorchFunctionSubclass():
                 return call(func, args, kwargs)
+        if getattr(func, "__module__", "") == "torch.distributed.distributed_c10d":
+            with torch._C.DisableTorchFunctionSubclass():  # of tensors without values: see ranks.collectives
+                return call(func, args, kwargs)
         if name in PRINTS and places and not places[0].deferred:
             with plain_class(args[:1]):
                 return call(func, args, kwargs)
@@ -143,6 +157,7 @@ class Functions:
         """Calls a function, and records that."""
         failed: Optional[BaseException] = None
         begun = begins(tape, name, args)
+        spoken = talked() if getattr(func, "opaque", False) else -1
         with torch._C.DisableTorchFunctionSubclass():
             try:
                 with self._withheld(tape, name, args):
@@ -153,7 +168,7 @@ class Functions:
                 failed = e
         if failed is not None:
             try:
-                return self._recovery.recover(failed, self._ways(tape, func, name, args, kwargs, failed))
+                return self._recovery.recover(failed, self._ways(tape, func, name, args, kwargs, failed, spoken))
             finally:
                 failed = None  # its traceback holds this frame, and with it the arguments
         try:
@@ -219,9 +234,10 @@ class Functions:
         return args, kwargs
 
     def _ways(
-        self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException
+        self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException, spoken: int
     ) -> Sequence[Way]:
-        """How to go on after a function has failed."""
+        """How to go on after a function has failed. ``spoken`` is what :func:`talked` returned before the call, or -1
+        for a function that does not communicate."""
         recovery, given = self._recovery, recorded(args, kwargs)
         recovery.sizes.failed_after(failure)
         release_frames(failure)
@@ -264,6 +280,9 @@ class Functions:
                     tape.step.repeated()
                 raise
 
+        if spoken not in (-1, talked()):
+            tape.refuse(f"{name} communicates with other ranks")
+            return []
         # Neither arithmetic on scalars nor counting a handful of labels contains anything that could be cut.
         if not changes(name) and all(numel(t) == 1 or numel(t) <= KEEP and not t.requires_grad for t in given):
             return [again, spilled] if all(numel(t) == 1 for t in given) else [again, pieces, spilled]

@@ -17,12 +17,14 @@ import torch
 from ..failure import Refused, is_out_of_memory
 from ..hooks.genuine import apart
 from ..proof.rerun import altered, versions_of
+from ..ranks import ddp
 from ..replay.sizes import Sizes
 from ..tape.graph import sequence
 from ..tape.idle import Idle, shapes_of
 from ..tape.recorded_module import RecordedModule
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, set_random_state
 from ..tape.trees import mapped
+from ..world import talked
 from .backward import Backward
 from .calls import FailedCall
 from .evaluate import evaluate
@@ -58,6 +60,11 @@ class Recorder(Recovery):
                 "warning",
             )
         return allowed
+
+    @staticmethod
+    def passes(module: torch.nn.Module) -> bool:
+        """Whether a module's call is not to be recorded, but what it calls."""
+        return ddp.around() is not None and ddp.is_redirected(module)
 
     def only_observes(self, why: str) -> None:
         """From now on, nothing is recorded."""
@@ -125,6 +132,7 @@ class Recorder(Recovery):
                     tape.shorten(taped)
                     entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
                     entry.versions = versions_of(record.params)
+                    self._reducing(tape, record)
                     large = tape.step.failed or self.sizes.too_large(record, args, kwargs)
                     if not large:
                         record.before(entry.versions.count(-1))
@@ -138,6 +146,18 @@ class Recorder(Recovery):
             failed = FailedCall(self, tape, record, entry, failure, (args, kwargs), taped)
             return self.recover(failure, failed.ways())
         return self._recorded(tape, record, entry, taped, args, kwargs)
+
+    @staticmethod
+    def _reducing(tape: Tape, record: RecordedModule) -> None:
+        """Notes which DistributedDataParallel, if any, has called a module."""
+        around = ddp.around()
+        if around is not None:
+            tape.reducers = tape.reducers or ddp.Reducers()
+            why = tape.reducers.note(around)
+            if why is not None:
+                tape.refuse(why)
+        if record.talks:
+            tape.refuse(f"a call to {type(record.module()).__name__} communicates with other ranks")
 
     def _usable(self, args: tuple, kwargs: dict) -> tuple[list, tuple, dict]:
         """The recorded tensors among a call's arguments, and the arguments, in which real tensors take the places of
@@ -158,7 +178,7 @@ class Recorder(Recovery):
     ) -> Any:
         call, module = entry.call, entry.module
         entry.nth = record.calls
-        begin, versions = sequence(), numbers(taped)
+        begin, versions, spoken = sequence(), numbers(taped), talked()
         entry.random = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
         try:
@@ -173,6 +193,7 @@ class Recorder(Recovery):
                 with apart():
                     entry.between = (begin, sequence())
                     entry.snapshot = record.after()
+                    self.heard(tape, record, spoken)
                     tape.add(entry, result)
                     record.known.add(shapes_of(args, kwargs))
             except Exception as e:  # the call itself has succeeded, and its result is the script's
@@ -188,6 +209,8 @@ class Recorder(Recovery):
             tape.refuse(
                 f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed"
             )
+        if self.heard(tape, record, spoken):
+            given = None
         changed = altered(tape, entry)
         if changed is not None:
             tape.refuse(changed)

@@ -15,6 +15,7 @@ from ..hooks.genuine import replaced, set_aside
 from ..proof.plan import Plan
 from ..proof.rerun import modules_of
 from ..proof.rows import Other, Slot, perform
+from ..ranks.collectives import replaying
 from ..replay.deferred import LEFT, Deferred, gone, make, postpone
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
@@ -26,6 +27,7 @@ from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Unavailable
 from ..tape.tape import Entry, Place, Tape, place_of, plain_class
 from ..tape.trees import mapped, unflatten
+from ..world import talked
 
 # One way of going on after a failure. It is called with the reason why the ways before it did not hold, None for the
 # first, and returns what the script gets. It raises Refused if it does not hold, and has then changed nothing.
@@ -114,7 +116,7 @@ class Recovery:
         try:
             if not self.owner.alone() and replaced():
                 raise Refused("another thread, too, calls the functions of PyTorch that the script has replaced")
-            with set_aside():
+            with set_aside(), replaying():
                 return work()
         except Refused as why:
             if why.__cause__ is not None:
@@ -154,6 +156,15 @@ class Recovery:
                 yield
         finally:
             thread.busy = False
+
+    def heard(self, tape: Tape, record: RecordedModule, spoken: int) -> bool:
+        """Whether a module's call has communicated with other ranks since there had been ``spoken``, the number that
+        :func:`talked` returned. If so, its tape cannot be replayed."""
+        heard = talked() != spoken
+        record.talks = record.talks or heard
+        if record.talks:
+            tape.refuse(f"a call to {type(record.module()).__name__} communicates with other ranks")
+        return heard
 
     def left_behind(self, places: Sequence[Place]) -> None:
         for place in places:
@@ -255,10 +266,12 @@ class Recovery:
 
         def made() -> tuple[Any, int, int]:
             refuse_batchwise([module])
+            if record is not None and record.talks:
+                raise Refused(f"a call to {type(module).__name__} communicates with other ranks")
             if record is None or record.changes_buffers():
                 raise Refused(f"{type(module).__name__} changes its buffers")
             own = Tape()
-            own.thread, own.step.preemptive = tape.thread, tape.step.preemptive
+            own.thread, own.step.preemptive, own.reducers = tape.thread, tape.step.preemptive, tape.reducers
             own.step.fails(tape.step.failure or OutOfMemoryError())
             call = Entry(entry.call, module, own.encode(args), own.encode(kwargs))
             call.grad, call.autocast, call.modes = entry.grad, entry.autocast, entry.modes

@@ -96,7 +96,7 @@ class HandBack(torch.autograd.Function):
         ctx: Any, value: torch.Tensor, tape: Tape, slots: set[int], sums: list, scale: float, *inputs: torch.Tensor
     ) -> torch.Tensor:
         ctx.tape, ctx.slots, ctx.sums, ctx.scale = weakref.ref(tape), slots, sums, scale
-        ctx.failure = bare(tape.step.failure)
+        ctx.failure, ctx.reducers = bare(tape.step.failure), tape.reducers
         return value.detach().clone()
 
     @staticmethod
@@ -104,6 +104,8 @@ class HandBack(torch.autograd.Function):
         if not ctx.sums or torch.is_grad_enabled():
             # The sums have been freed already, or a second derivative is wanted, for which nothing is known here.
             raise ctx.failure
+        if ctx.reducers is not None:
+            ctx.reducers.begins()
         tape = ctx.tape()
         retain = tape is not None and tape.step.retain
         if tape is not None:
@@ -359,6 +361,10 @@ class Deferred:
         tape, count, real, after = self.tape, 1, self._there(), random_state()
         held = [s for s in self._held() if s not in self._scalars]
         unchanged(tape, entries)
+        if tape.reducers is not None:
+            if way in ("two-pass", "each"):
+                tape.reducers.refuse_twice()
+            call = tape.reducers.tied(call)
         parts = apart(tape, entries) if way == "two-pass" else (entries, [])
         if parts is None:
             raise Refused("a module uses the result of a function, and functions may relate rows")
@@ -372,6 +378,8 @@ class Deferred:
                 rows = self._rows(calls, functions, held)
                 with unseen(tape, self.plan), self.sizes.withheld():
                     made, pieces = two_pass(tape, self.plan, calls, rows, self.sizes)
+                if tape.reducers is not None:
+                    made = dict(zip(made, tape.reducers.through([*made.values()])))
                 real.update(made)
                 count = len(pieces.made)
             else:
@@ -473,10 +481,14 @@ class Deferred:
         )
         if not found.tensors:
             return value
+        tensors, sums = found.tensors, found.sums
+        if tape.reducers is not None:
+            tensors, sums = tape.reducers.complete(tensors, sums)
         with torch.enable_grad():
-            return single(
-                lambda: HandBack.apply(value, tape, self._graph(slot), [found.sums], found.scale, *found.tensors)
-            )
+            scalar = single(lambda: HandBack.apply(value, tape, self._graph(slot), [sums], found.scale, *tensors))
+        if tape.reducers is not None:
+            tape.reducers.handed([scalar])
+        return scalar
 
     def _guess(self, slot: int) -> torch.Tensor:
         """A term's value if it is known; otherwise 1."""

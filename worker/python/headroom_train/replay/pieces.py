@@ -204,6 +204,8 @@ def _piece(
     keep: dict[int, Any],
     rules: dict[int, Rule],
 ) -> Any:
+    if tape.reducers is not None:
+        tape.reducers.in_time()
     weights = {}
     for slot, (_, rule) in targets.items():
         weights[slot] = 1.0 if rows is None else weight(rule, range(rows.start, rows.stop))

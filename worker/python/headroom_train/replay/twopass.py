@@ -21,6 +21,7 @@ from ..proof.plan import Plan
 from ..proof.proof import Proof, refuse_backward_hooks
 from ..proof.rerun import half_in, modules_of, run, unchanged
 from ..proof.rows import Rows, alike, rounding, sample, thinned
+from ..ranks.collectives import replaying
 from ..tape.tape import RandomState, Tape, random_state, same_random_state, set_random_state
 from .pieces import Gradients, by_pieces, room_for
 
@@ -115,6 +116,8 @@ class Pieces:
     def _piece(
         self, rows: Rows, wanted: dict[int, torch.Tensor]
     ) -> tuple[list, dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+        if self.tape.reducers is not None:
+            self.tape.reducers.in_time()
         leaves = self.inputs.leaves(rows)
         with torch.enable_grad():
             env = run(self.tape, self.plan, self.entries, rows, leaves=leaves)
@@ -167,9 +170,12 @@ class TwoPass(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted, for which nothing is known here
             raise ctx.failure
         try:
-            with set_aside():
+            with set_aside(), replaying():
                 unchanged(ctx.pieces.tape, ctx.pieces.entries)
-                return (None, None, *ctx.pieces.second(grads))
+                found = ctx.pieces.second(grads)
+                if ctx.pieces.tape.reducers is not None:
+                    ctx.pieces.tape.reducers.refuse_missing(ctx.pieces.inputs.tensors, found)
+                return (None, None, *found)
         except Refused:
             raise ctx.failure from None
 
@@ -197,7 +203,9 @@ def two_pass(
     proof = Proof(tape, plan)
     proof.alone(entries)
     proof.apart(entries, slots)
-    values = pieces.first()
+    values, tensors = pieces.first(), pieces.inputs.tensors
+    if tape.reducers is not None:
+        tensors = tape.reducers.in_order(tensors)
     with torch.enable_grad():
-        found = TwoPass.apply(pieces, values, *pieces.inputs.tensors)
+        found = TwoPass.apply(pieces, values, *tensors)
     return dict(zip(slots, found)), pieces

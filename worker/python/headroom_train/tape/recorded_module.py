@@ -38,6 +38,8 @@ class Limits:
         self.uncut = False  # a call that failed could not be run in pieces
         self.apart = False  # a call had to be computed twice, whatever else the step does
         self.twice = False  # results had to be computed twice, because of what the script made of them
+        self.talks = False  # a call communicates with other ranks
+        self.silent = False  # a backward pass through the module has been seen not to communicate with other ranks
 
 
 class Evaluation(Limits):
@@ -140,7 +142,7 @@ class RecordedModule(Limits):
         module, recorder = self.module(), self.recorder
         call = self.inner or module._call_impl  # type: ignore[union-attr]
         thread = recorder.mine()
-        if thread.busy or not recorder.here():
+        if thread.busy or not recorder.here() or recorder.passes(module):
             return call(*args, **kwargs)
         if self.why_not:
             return recorder.unrecorded(self.why_not, call, args, kwargs)

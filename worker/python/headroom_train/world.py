@@ -1,0 +1,41 @@
+"""How many ranks train together, and how often this one has communicated with the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_dist = torch.distributed
+_unknown = 0  # how often it could not be told
+_called = 0  # calls of process groups from Python: sending to one rank and receiving from it have no sequence numbers
+
+
+def several() -> bool:
+    """Whether this process is one of several ranks."""
+    return _dist.is_available() and _dist.is_initialized() and _dist.get_world_size() > 1
+
+
+def calls() -> None:
+    """Notes that a process group is called from Python."""
+    global _called
+    _called += 1
+
+
+def talked() -> int:
+    """A number that is different once this process has communicated with another rank, in whatever group, and each time
+    negative and another one if that cannot be told. A call that has communicated must not be made again: the other
+    ranks would not take part."""
+    global _unknown
+    if not several():
+        return 0
+    try:
+        return _called + sum(map(_sequence, _dist.distributed_c10d._world.pg_map))
+    except Exception:  # a backend that does not count
+        _unknown -= 1
+        return _unknown
+
+
+def _sequence(group: Any) -> int:
+    """The number of collectives of a group: each kind of device may have a backend of its own."""
+    return sum(group._get_backend(device)._get_sequence_number_for_group() for device in group._device_types)
