@@ -78,15 +78,7 @@ func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 	}
 	switch {
 	case seen.OOM != nil:
-		o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every, Holder: seen.Holder}, seen.Where)
-		o = grown(o, seen.Holder)
-		if o.Hint == "" && o.Kind.Memory() {
-			o.Hint = helps(seen)
-		}
-		if e := o.Evidence; e != nil && o.Kind.Memory() && memory.Diagnose(*e).Cause == memory.Fragmentation {
-			o.Hint = cmp.Or(e.Failure.Fragments.Hint(e.Failure.Requested, e.Failure.Stats.Free), o.Hint)
-		}
-		return o
+		return ranOut(o, seen)
 	case seen.Holder != nil && o.Kind.Memory():
 		return grown(o, seen.Holder)
 	case seen.Attached || !o.Kind.Memory() && o.Kind != exits.Failed:
@@ -99,6 +91,19 @@ func (i *inside) ended(o exits.Outcome, seen worker.Ended) exits.Outcome {
 	i.Journal.Note(runs.Entry{Kind: runs.KindWorker, Text: why.Error()})
 	if o.Kind.Memory() {
 		i.to.Say("the worker was %v", why)
+	}
+	return o
+}
+
+// ranOut returns o with the failure that the worker has seen, and with what would help against it.
+func ranOut(o exits.Outcome, seen worker.Ended) exits.Outcome {
+	o = o.FromInside(memory.Evidence{Failure: *seen.OOM, Boundary: seen.Boundary, Every: seen.Every, Holder: seen.Holder}, seen.Where)
+	o = grown(o, seen.Holder)
+	if o.Hint == "" && o.Kind.Memory() {
+		o.Hint = helps(seen)
+	}
+	if e := o.Evidence; e != nil && o.Kind.Memory() && memory.Diagnose(*e).Cause == memory.Fragmentation {
+		o.Hint = cmp.Or(e.Failure.Fragments.Hint(e.Failure.Requested, e.Failure.Stats.Free), o.Hint)
 	}
 	return o
 }
