@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import loops_adapters
 import loops_parts
@@ -40,6 +41,7 @@ from manners import Failing
 trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
 from headroom_train.failure import Refused  # noqa: E402
+from headroom_train.hooks.changes import changed  # noqa: E402
 from headroom_train.proof import branching, groups, proof, rerun, weights  # noqa: E402
 from headroom_train.proof import recheck as again  # noqa: E402
 from headroom_train.proof.adding import Adding  # noqa: E402
@@ -1865,6 +1867,56 @@ class Level(nn.Linear):
         return (out - out.detach()).mean() + 1
 
 
+class Losing(nn.Module):
+    """Computes its own loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.body(x), y)
+
+
+class Multiplied(TorchDispatchMode):
+    """The numbers of rows that layers multiply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "addmm" in str(func):
+            self.rows.append(len(args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+def a_loss_inside_is_tried_on_few_rows() -> str:
+    """Where the loss is computed inside a module, the whole module runs for each try of a rule: on a few rows."""
+    net, x, y = Losing(), torch.randn(600, 6), torch.arange(600) % 5
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for i in range(2):
+        with Whole("aten.addmm.default", 600) if i else nullcontext(), Multiplied() as seen:
+            net(x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    tries = [rows for rows in seen.rows if rows not in (300, 600)]  # neither the batch nor its pieces
+    return "" if tries and max(tries) <= 8 else f"{seen.rows}"
+
+
+def a_library_that_finds_no_memory() -> str:
+    """What cuDNN or cuBLAS says of any failure counts as out of memory only while a GPU has hardly any left."""
+    error = RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
+    found = [failure.is_out_of_memory(error)]
+    for free in (10 << 20, 1 << 30):
+        with (
+            changed(torch.cuda, "is_initialized", lambda: True),
+            changed(torch.cuda, "mem_get_info", lambda free=free: (free, 80 << 30)),
+        ):
+            found.append(failure.is_out_of_memory(error))
+    return "" if found == [False, True, False] else f"{found}"
+
+
 def numbers_that_do_not_add_up() -> str:
     """A root of a mean is the mean of its parts' roots as long as all parts are alike; then parts of the pieces that
     differ most show that it is not. Of numbers that do add up nothing is refused, and nothing is computed twice."""
@@ -2795,7 +2847,7 @@ CHECKS = [
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
-    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
+    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, a_loss_inside_is_tried_on_few_rows, a_library_that_finds_no_memory, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
     rows_by_number, hooks_of_modules, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 

@@ -92,6 +92,8 @@ class Proof:
         size = self._size(entries)
         fit = max(4 * SMALL, room() // ELEMENT) * plan.batch // max(1, size)
         count = plan.batch if size <= SMALL else min(plan.batch, FEW, max(2, fit))
+        if not parted(self.tape, plan, entries)[1]:  # the modules themselves run for each try
+            count = min(count, SOME)
         named = candidates(plan.batch, [*targets.values()], ignored)
         near = self._near(slots, entries, [*targets], named)
 

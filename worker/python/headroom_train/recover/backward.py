@@ -248,6 +248,7 @@ class FailedBackward:
         note(tape)
         tape.drop(self._args[:1])
         clean(self._failure)
+        self._recovery.spill.keep_ballast()
         self._cleaned = True
 
     def _reached(self) -> dict[int, bool]:

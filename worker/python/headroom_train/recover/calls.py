@@ -166,6 +166,7 @@ class FailedCall:
             raise Refused("the call must not be repeated")
         recovery, record = self._recovery, self._record
         clean(self._failure)
+        recovery.spill.keep_ballast()
         state, begin, spoken = random_state(), sequence(), talked()
         failed: Optional[BaseException] = None
         record.before(self._entry.versions.count(-1))  # type: ignore[union-attr]
@@ -184,6 +185,7 @@ class FailedCall:
             self._entry.nth, self._entry.snapshot = record.calls, record.after()
             return self._goes_on(result, begin)
         self._tape.spans.append((begin, sequence()))
+        recovery.spill.release_ballast(failed)
         clean(failed)
         set_random_state(state)
         if not is_out_of_memory(failed) or not record.put_back():

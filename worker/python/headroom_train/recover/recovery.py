@@ -81,6 +81,7 @@ class Recovery:
         that the first one gave, or ``why`` if an earlier one has given that, and raises the failure. No further way is
         tried once one has found that nothing of the step may be repeated."""
         self.spill.release_ballast(failure)
+        self.spill.opened()  # trials may use it, and a way that needs it
         for way in ways if why is None or not why.final else ():
             try:
                 return way(why)
@@ -125,6 +126,7 @@ class Recovery:
                 why.__cause__ = None
             raise
         except Exception as e:
+            self.spill.release_ballast(e)
             explained()
             release_frames(e)
             raise Refused(

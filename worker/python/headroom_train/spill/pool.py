@@ -91,9 +91,14 @@ class Pool:
         """Memory of the GPU that PyTorch cannot take, if there is any."""
         kept = ctypes.c_void_p()
         free, _ = torch.cuda.mem_get_info(self._device)
-        if free < 4 * BALLAST or self._driver.cuMemAlloc_v2(ctypes.byref(kept), ctypes.c_size_t(BALLAST)):
+        if free < 2 * BALLAST or self._driver.cuMemAlloc_v2(ctypes.byref(kept), ctypes.c_size_t(BALLAST)):
             return None
         return kept
+
+    def keep_ballast(self) -> None:
+        """Keeps memory for libraries, if there is none yet or it has been given."""
+        if self._ballast is None:
+            self._ballast = self._kept()
 
     def release_ballast(self) -> None:
         """Gives libraries the memory that was kept for them."""

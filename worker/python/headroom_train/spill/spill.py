@@ -96,6 +96,11 @@ class Spill:
             for pool in self._pools.values():
                 pool.release_ballast()
 
+    def keep_ballast(self) -> None:
+        """Called when what a failed try had used has been let go: keeps some of it for libraries, if none is kept."""
+        for pool in self._pools.values():
+            pool.keep_ballast()
+
     @contextmanager
     def withheld(self) -> Iterator[None]:
         """A context in which the pools' free memory is out of PyTorch's reach."""
