@@ -170,8 +170,8 @@ def hold(gib: float) -> None:
 
 
 def used() -> int:
-    """Bytes of the first GPU in use, as nvidia-smi has it."""
-    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
+    """Bytes of the first GPU that is visible in use, as nvidia-smi has it."""
+    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", os.environ.get("CUDA_VISIBLE_DEVICES") or "0"]
     return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout) * MIB
 
 
