@@ -144,7 +144,6 @@ class FailedCall:
             set_random_state(state)
             raise
         if not self._tape.step.preemptive:
-            why = why or Refused("what is made of its results relates their rows")
             self._recovery.report.survived(self._failure, Survival("two-pass", why, batch, count))
         return self._goes_on(result, begin)
 
