@@ -32,6 +32,8 @@ class Terms:
         for i in needed(tape, [slot]):
             self._add(plan, i)
         if slot not in self._made:
+            if self.slots:
+                raise Refused("a part of the loss is no sum over rows")
             raise Refused("the loss has no part that is a sum over rows")
         terms = [plan.slots[s] for s in self.slots]
         if any(term.dtype.is_complex or max(term.shape, default=1) > 1 for term in terms):
