@@ -451,6 +451,47 @@ def a_learned_number() -> str:
     return "; ".join(wrong)
 
 
+class Losing(nn.Module):
+    """Returns rows, and a loss of its own that need not be used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        out = self.body(x)
+        return {"rows": out, "loss": out.std(0).sum()}
+
+
+def a_number_that_is_not_used() -> str:
+    """A number of the batch that the script only holds keeps nothing from being computed twice; one that it uses
+    does."""
+    wrong = []
+    for uses in (False, True):
+
+        def trained(at: int) -> list[Tensor]:
+            torch.manual_seed(0)
+            net, x = Losing().double(), torch.randn(ROWS, 6).double()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i in range(4):
+                optimizer.zero_grad()
+                with Whole(FAILS["forward"], ROWS) if i >= at else nullcontext():
+                    found = net(x)
+                    loss = related(F.normalize(found["rows"]))
+                    (loss + found["loss"] if uses else loss).backward()
+                optimizer.step()
+            return [p.detach() for p in net.parameters()]
+
+        want = trained(4)
+        try:
+            off = max(float((a - b).abs().max()) for a, b in zip(want, trained(2)))
+        except torch.OutOfMemoryError:
+            off = 0.0 if uses else 1.0
+        if off > 1e-9:
+            wrong.append(f"uses {uses}: {off:.1g}, {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
+    return "; ".join(wrong)
+
+
 class Louder(nn.Module):
     loud = 1.0
 
@@ -736,6 +777,7 @@ CHECKS: list[Callable[[], Any]] = [
     written_to_in_place,
     a_number_of_the_batch,
     a_learned_number,
+    a_number_that_is_not_used,
     something_that_is_changed_back,
     a_graph_that_has_been_released,
     after_a_call_that_succeeded,

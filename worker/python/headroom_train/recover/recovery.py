@@ -26,7 +26,7 @@ from ..tape.owner import Owner
 from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Unavailable
 from ..tape.tape import Entry, Place, Tape, place_of, plain_class
-from ..tape.trees import mapped, unflatten
+from ..tape.trees import mapped, tensors_in, unflatten
 from ..world import talked
 
 # One way of going on after a failure. It is called with the reason why the ways before it did not hold, None for the
@@ -266,7 +266,7 @@ class Recovery:
         module: Any = entry.module
         record = record_of(module)
 
-        def made() -> tuple[Any, int, int]:
+        def work() -> tuple[Any, int, int]:
             refuse_batchwise([module])
             if record is not None and record.talks:
                 raise Refused(f"a call to {type(module).__name__} communicates with other ranks")
@@ -285,9 +285,12 @@ class Recovery:
                 raise Refused("the call leaves or returns more than what belongs to its rows")
             results = self.postponed(own, deferred, call, leaves, tree)
             count = deferred.make_real("two-pass")
-            return mapped(self.current, results), plan.batch, count
+            made = mapped(self.current, results)
+            if any(place.deferred for place in map(place_of, tensors_in(made)) if place is not None):
+                raise Refused("a number that a module computes belongs to the whole batch")
+            return made, plan.batch, count
 
-        found = self.guarded(made)
+        found = self.guarded(work)
         record.uncut, record.apart = False, True  # type: ignore[union-attr]
         return found
 

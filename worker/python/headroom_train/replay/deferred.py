@@ -389,8 +389,9 @@ class Deferred:
             if tape.step.complete:
                 set_random_state(after)
         run(tape, None, functions, None, real)
-        self._scalars.update({s: real[s] for s in held})
-        self.exits.update(_number(real[s]) for s in held)
+        made = {s: real[s] for s in held if s in real}
+        self._scalars.update(made)
+        self.exits.update(map(_number, made.values()))
         if way == "two-pass":
             self.sizes.confirm(count)
         # The traceback of the original exception holds the script's frames, and with them the results.
@@ -411,13 +412,15 @@ class Deferred:
         return [*range(max(*entries, *written) + 1)] if written else entries
 
     def _rows(self, calls: Sequence[int], functions: Sequence[int], held: Sequence[int]) -> list[int]:
-        """The slots of the modules' results that the script holds or that functions use. Raises :class:`Refused` if one
-        does not have the rows of the batch."""
-        used = {*held, *(s for i in functions for s in self.tape.entries[i].references()[0])}
-        found = [s for i in calls for s in self.tape.entries[i].slots if s in used]
-        if any(self.plan.slots[s].whole for s in found):
+        """The slots of the modules' results that the script holds or that functions use. A number of the batch that is
+        only held stays without a value. Raises :class:`Refused` if a function uses one, or there is nothing else."""
+        used = {s for i in functions for s in self.tape.entries[i].references()[0]}
+        every = [s for i in calls for s in self.tape.entries[i].slots if s is not None]
+        found = [s for s in every if s in used or s in held]
+        rows = [s for s in found if not self.plan.slots[s].whole]
+        if not rows or any(s in used for s in found if self.plan.slots[s].whole):
             raise Refused("a number that a module computes belongs to the whole batch")
-        return found
+        return rows
 
     def unite(self, slot: int) -> None:
         """Makes real a number of the batch that is about to be changed in place, and all others that share memory with
