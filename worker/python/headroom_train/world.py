@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -12,8 +13,11 @@ _called = 0  # calls of process groups from Python: sending to one rank and rece
 
 
 def several() -> bool:
-    """Whether this process is one of several ranks."""
-    return _dist.is_available() and _dist.is_initialized() and _dist.get_world_size() > 1
+    """Whether this process is one of several ranks. Those of a launcher that do not use torch.distributed may wait for
+    each other through another library."""
+    if _dist.is_available() and _dist.is_initialized():
+        return _dist.get_world_size() > 1
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "1")
 
 
 def calls() -> None:

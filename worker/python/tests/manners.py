@@ -650,6 +650,7 @@ def onednn_counts_where_memory_is_limited(t: Training) -> str:
 @check
 def only_watches_where_it_must(t: Training) -> str:
     from headroom_train._torch import only_watches
+    from headroom_train.world import several
 
     armed = [
         v
@@ -660,7 +661,17 @@ def only_watches_where_it_must(t: Training) -> str:
         return f"armed with {armed}"
     # without torch.distributed: the ranks may wait for each other through another library
     os.environ["WORLD_SIZE"] = "2"
-    return "" if only_watches() else "armed as one of two ranks"
+    return "" if several() and not trained_is_recorded() else "armed as one of two ranks"
+
+
+def trained_is_recorded() -> bool:
+    """Whether the calls of a model that is made and trained now are recorded."""
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        net(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    return "_headroom" in vars(net(torch.randn(3, 4)))
 
 
 class Deaf:

@@ -143,6 +143,7 @@ class FailedCall:
         except Refused:
             set_random_state(state)
             raise
+        self._recovery.sizes.refused()  # not straight away in later steps: a second derivative could not be taken
         if not self._tape.step.preemptive:
             self._recovery.report.survived(self._failure, Survival("two-pass", why, batch, count))
         return self._goes_on(result, begin)

@@ -225,6 +225,7 @@ class DeferredFunction:
         def each() -> int:
             call, counts = recovery.one_by_one(tape)
             deferred.make_real("each", call)
+            recovery.sizes.refused()
             return max((pieces for _, pieces in counts), default=0)
 
         def by(way: str) -> Way:
