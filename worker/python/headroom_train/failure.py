@@ -164,11 +164,12 @@ def _release_callers(frame: Optional[FrameType]) -> None:
         frame = frame.f_back
 
 
-def debugged() -> None:
-    """Write the exception that is being handled, an error of our own, to the file that HEADROOM_DEBUG names, if any."""
+def debugged(refused: Optional[Refused] = None) -> None:
+    """Write why a way did not hold, or the traceback of the exception that is being handled, to the file that
+    HEADROOM_DEBUG names, if any."""
     if os.environ.get("HEADROOM_DEBUG"):
         with open(os.environ["HEADROOM_DEBUG"], "a") as f:
-            traceback.print_exc(file=f)
+            print(refused, file=f) if refused is not None else traceback.print_exc(file=f)
 
 
 def unframed(error: BaseException) -> None:

@@ -27,6 +27,7 @@ from .weights import Rule, halves, weight
 # Rounding errors of kernels for different numbers of rows on a GPU, where convolutions use TF32 unless a script says
 # otherwise.
 TF32 = 2e-3
+NUMBER = "a number that a module computes belongs to the whole batch"
 HOOKED = "a parameter has a hook, which would see the gradients of pieces"
 Sketch = list[tuple[float, float]]  # two numbers for each gradient: see sketched
 

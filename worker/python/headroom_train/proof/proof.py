@@ -17,7 +17,7 @@ from ..sandbox.sandbox import NoRandomness
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
 from ..tape.tape import Tape
-from .groups import TF32, Groups, Inputs, Sketch, added, residual
+from .groups import NUMBER, TF32, Groups, Inputs, Sketch, added, residual
 from .plan import Plan
 from .rerun import SEVERAL, SOME, full_precision, modules_of, needed, parted, precisely, rehearsed
 from .rows import Axis, Rows, said
@@ -188,7 +188,7 @@ class Proof:
             for s in fixed:
                 one, other = (self._groups.sketch({s: None}, entries, inputs, some, some)[s] for some in (a + b, c + d))
                 if residual(one, [other]) > max(1e-3, tolerance):
-                    raise Refused("a number that a module computes belongs to the whole batch")
+                    raise Refused(NUMBER)
 
         most = SOME if self._size(entries) <= SMALL else FEW
         self._tried(entries, min(self.plan.batch // 2 * 2 if self.plan.batch > 3 else self.plan.batch, most), tried)

@@ -12,7 +12,7 @@ import torch
 
 from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
 from ..hooks.genuine import in_place
-from ..proof.groups import Inputs, hooked
+from ..proof.groups import NUMBER, Inputs, hooked
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import agree, confirm, note
@@ -22,7 +22,7 @@ from ..proof.weights import Rule
 from ..ranks.ddp import reduces
 from ..replay.deferred import HandBack
 from ..replay.pieces import gradients, pieces_of
-from ..replay.twopass import apart, two_pass
+from ..replay.twopass import apart, results, two_pass
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import HALF, rehearsal
 from ..tape.graph import leaves_behind, walk, within
@@ -332,10 +332,9 @@ class FailedBackward:
     ) -> tuple[Done, dict[torch.Tensor, torch.Tensor]]:
         """The loss and the gradients of what the modules use; then those of what only the functions use."""
         tape, loss = self._tape, self._loss()
-        used = {s for i in functions for s in tape.entries[i].references()[0]}
-        slots = [s for i in calls for s in tape.entries[i].slots if s in used]
-        if loss not in {s for i in functions for s in tape.entries[i].slots} or any(plan.slots[s].whole for s in slots):
-            raise Refused("a number that a module computes belongs to the whole batch")
+        if loss not in {s for i in functions for s in tape.entries[i].slots}:
+            raise Refused(NUMBER)
+        slots = results(tape, plan, calls, functions)
         inputs = Inputs(tape, None, functions)
         env, pieces = two_pass(tape, plan, calls, slots, self._recovery.sizes)
         leaves, given = inputs.leaves(None), 1.0 if self._given is None else self._given

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
 
-from ..failure import OutOfMemoryError, Refused, bare, is_out_of_memory, patiently, release_frames
+from ..failure import OutOfMemoryError, Refused, bare, debugged, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import replaced, set_aside
+from ..proof.groups import NUMBER
 from ..proof.plan import Plan
 from ..proof.rerun import modules_of
 from ..proof.rows import Other, Slot, perform
@@ -35,14 +34,6 @@ Way = Callable[[Optional[Refused]], Any]
 
 
 TOGETHER = "results of two steps whose values are not in memory are used together"
-
-
-def explained(refused: Optional[Refused] = None) -> None:
-    """Appends why a way did not hold, or the traceback of the exception that is being handled, to the file that
-    HEADROOM_DEBUG names, if any."""
-    if os.environ.get("HEADROOM_DEBUG"):
-        with open(os.environ["HEADROOM_DEBUG"], "a") as f:
-            print(refused, file=f) if refused is not None else traceback.print_exc(file=f)
 
 
 class Recovery:
@@ -86,7 +77,7 @@ class Recovery:
             try:
                 return way(why)
             except Refused as refused:
-                explained(refused)
+                debugged(refused)
                 why = why or bare(refused)  # its own traceback would keep this frame, and what the frame holds
                 if refused.final:
                     break
@@ -121,13 +112,13 @@ class Recovery:
                 return work()
         except Refused as why:
             if why.__cause__ is not None:
-                explained()
+                debugged()
                 release_frames(why.__cause__)
                 why.__cause__ = None
             raise
         except Exception as e:
             self.spill.release_ballast(e)
-            explained()
+            debugged()
             release_frames(e)
             raise Refused(
                 "there is not enough memory for values that the step needs at once"
@@ -287,7 +278,7 @@ class Recovery:
             count = deferred.make_real("two-pass")
             made = mapped(self.current, results)
             if any(place.deferred for place in map(place_of, tensors_in(made)) if place is not None):
-                raise Refused("a number that a module computes belongs to the whole batch")
+                raise Refused(NUMBER)
             return made, plan.batch, count
 
         found = self.guarded(work)

@@ -21,6 +21,7 @@ import torch
 
 from ..failure import Refused, Survival, bare, clean, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import set_aside
+from ..proof.groups import NUMBER
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm
@@ -33,7 +34,7 @@ from ..tape.recorded_module import number_of
 from ..tape.snapshot import Snapshot, attributes, submodules
 from ..tape.tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
 from .pieces import by_pieces, gradients, on_host, pieces_of
-from .twopass import apart, two_pass
+from .twopass import apart, results, two_pass
 
 NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU that has made them
 LEFT = -1  # the slot of a tensor that a module left behind
@@ -375,7 +376,9 @@ class Deferred:
         set_random_state(self._begun)
         try:
             if way == "two-pass":
-                rows = self._rows(calls, functions, held)
+                rows = results(tape, self.plan, calls, functions, held)
+                if not rows:
+                    raise Refused(NUMBER)
                 with unseen(tape, self.plan), self.sizes.withheld():
                     made, pieces = two_pass(tape, self.plan, calls, rows, self.sizes)
                 if tape.reducers is not None:
@@ -410,17 +413,6 @@ class Deferred:
         entries = needed(self.tape, slots, known)
         written = [i for i, e in enumerate(self.tape.entries) if e.inplace]
         return [*range(max(*entries, *written) + 1)] if written else entries
-
-    def _rows(self, calls: Sequence[int], functions: Sequence[int], held: Sequence[int]) -> list[int]:
-        """The slots of the modules' results that the script holds or that functions use. A number of the batch that is
-        only held stays without a value. Raises :class:`Refused` if a function uses one, or there is nothing else."""
-        used = {s for i in functions for s in self.tape.entries[i].references()[0]}
-        every = [s for i in calls for s in self.tape.entries[i].slots if s is not None]
-        found = [s for s in every if s in used or s in held]
-        rows = [s for s in found if not self.plan.slots[s].whole]
-        if not rows or any(s in used for s in found if self.plan.slots[s].whole):
-            raise Refused("a number that a module computes belongs to the whole batch")
-        return rows
 
     def unite(self, slot: int) -> None:
         """Makes real a number of the batch that is about to be changed in place, and all others that share memory with
@@ -782,7 +774,7 @@ class Deferred:
             made = self.tape.entries.index(self.maker(slot))
             known = self.plan.slots[slot]
             if known.dim is None:
-                raise Refused("a number that a module computes belongs to the whole batch")
+                raise Refused(NUMBER)
             self._made[slot] = self._by_rows(slot, [i for i in needed(self.tape, [slot]) if i <= made])
         found = self._made[slot]
         return found.to(self.plan.slots[slot].device)

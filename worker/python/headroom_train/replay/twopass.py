@@ -8,7 +8,7 @@ loss; only the modules must treat each row by itself. The loss's own graph and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from typing import Any, Optional
 
@@ -16,7 +16,7 @@ import torch
 
 from ..failure import Refused, bare, clean, is_out_of_memory
 from ..hooks.genuine import set_aside
-from ..proof.groups import Inputs
+from ..proof.groups import NUMBER, Inputs
 from ..proof.plan import Plan
 from ..proof.proof import Proof, refuse_backward_hooks
 from ..proof.rerun import half_in, modules_of, run, unchanged
@@ -67,7 +67,7 @@ class Pieces:
                     if axis is not None:
                         axis.put(whole[s], rows.start, value)
                     elif not torch.equal(whole.setdefault(s, value.clone()), value):
-                        raise Refused("a number that a module computes belongs to the whole batch")
+                        raise Refused(NUMBER)
             self._seen[rows.start] = self._first_row(got[1])
 
         by_pieces(self.plan.batch, self._sizes.next, work, take)
@@ -191,6 +191,18 @@ def apart(tape: Tape, entries: Sequence[int]) -> Optional[tuple[list[int], list[
     needs = {i: tape.entries[i].references()[0] for i in calls}
     mixed = any(not made.isdisjoint(slots) or slots and i > written for i, slots in needs.items())
     return None if mixed else (calls, functions)
+
+
+def results(
+    tape: Tape, plan: Plan, calls: Sequence[int], functions: Sequence[int], held: Collection[int] = ()
+) -> list[int]:
+    """The slots of the modules' results that functions use or that are ``held`` by the script. A number of the batch
+    that is only held is left out. Raises :class:`Refused` if a function uses one."""
+    used = {s for i in functions for s in tape.entries[i].references()[0]}
+    found = [s for i in calls for s in tape.entries[i].slots if s is not None and (s in used or s in held)]
+    if any(plan.slots[s].whole and s in used for s in found):
+        raise Refused(NUMBER)
+    return [s for s in found if not plan.slots[s].whole]
 
 
 def two_pass(

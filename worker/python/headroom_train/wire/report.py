@@ -82,9 +82,9 @@ class Report:
         self._grew()
         wire = self.wire()
         if wire is not None:
-            said = {name: value for name, value in evidence(failure).items() if value}
+            said = {name: value for name, value in self._evidence(failure).items() if value}
             # Many exceptions' messages contain no amounts.
-            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said}, **self._fragments(failure))
+            wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})
         self.memory(FAILED, failure)
 
     @property
@@ -263,10 +263,12 @@ class Report:
             self.remark(f"no snapshot of the memory was written: {type(e).__name__}: {e}", "warning")
 
     def _evidence(self, failure: BaseException) -> dict[str, Any]:
-        return {**evidence(failure), **self._fragments(failure)}
+        found = evidence(failure)
+        return {**found, **self._fragments(failure, found["allocated"])}
 
-    def _fragments(self, failure: BaseException) -> dict[str, Any]:
-        """How the free memory of the GPU on which an allocation has failed lies; empty if that is not known."""
+    def _fragments(self, failure: BaseException, allocated: int) -> dict[str, Any]:
+        """How the free memory of the GPU on which an allocation has failed lies, when so many bytes were ``allocated``;
+        empty if that is not known."""
         found = re.search(r"GPU (\d+) has", str(failure))
         if found is None or not may_ask():
             return {}
@@ -274,8 +276,7 @@ class Report:
             from ..account.inventory import fragmented  # not needed for training
 
             spill = self.sizes.spill
-            pools, allocated = spill.ids() if spill is not None else (), evidence(failure)["allocated"]
-            return {"fragments": fragmented(int(found[1]), pools, allocated)}
+            return {"fragments": fragmented(int(found[1]), spill.ids() if spill is not None else (), allocated)}
         except Exception:
             debugged()
             return {}
