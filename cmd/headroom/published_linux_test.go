@@ -20,14 +20,7 @@ import (
 // there is none, it skips the test, or fails it if HEADROOM_REQUIRE_TORCH is 1.
 func published(t *testing.T) string {
 	t.Helper()
-	path := os.Getenv("HEADROOM_PUBLISHED")
-	if path == "" {
-		if os.Getenv("HEADROOM_REQUIRE_TORCH") == "1" {
-			t.Fatal("HEADROOM_PUBLISHED is not set: make published, then make test")
-		}
-		t.Skip("SKIPPED: no published packages: make published installs them for this test")
-	}
-	return path
+	return installed(t, "HEADROOM_PUBLISHED", "make published", "no published packages: make published installs them for this test")
 }
 
 // publishedRun is what became of one run of a published command.

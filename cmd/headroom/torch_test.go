@@ -34,12 +34,19 @@ type made struct {
 // builds. If there is none, it skips the test, or fails it if HEADROOM_REQUIRE_TORCH is 1.
 func pythonWithTorch(t *testing.T) string {
 	t.Helper()
-	path := os.Getenv("HEADROOM_PYTHON")
+	return installed(t, "HEADROOM_PYTHON", "make torch", "no PyTorch: make torch builds an environment for this test")
+}
+
+// installed returns what the environment variable names that a target of make provides. If it is not
+// set, installed skips the test for the given reason, or fails it if HEADROOM_REQUIRE_TORCH is 1.
+func installed(t *testing.T, variable, target, reason string) string {
+	t.Helper()
+	path := os.Getenv(variable)
 	if path == "" {
 		if os.Getenv("HEADROOM_REQUIRE_TORCH") == "1" {
-			t.Fatal("HEADROOM_PYTHON is not set: make torch, then make test")
+			t.Fatalf("%s is not set: %s, then make test", variable, target)
 		}
-		t.Skip("SKIPPED: no PyTorch: make torch builds an environment for this test")
+		t.Skip("SKIPPED: " + reason)
 	}
 	return path
 }

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import trial
 from forked import status
 from inject import Whole
+from watching import Watched
 
 trial.attach()
 
@@ -231,17 +232,6 @@ def nothing_is_held_by_an_account() -> str:
     del out, net
     left = [r() is not None for r in seen]
     return "" if not any(left) else f"{left}"
-
-
-class Watched(Tensor):
-    """A class of the script's that sees each function that is called on its tensors."""
-
-    calls = 0
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        Watched.calls += 1
-        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 def nothing_of_the_scripts_is_run() -> str:

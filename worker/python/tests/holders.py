@@ -30,6 +30,7 @@ import trial
 from forked import Died, checked, forked
 from holders_scripts import CLEAN, LEAKS
 from inject import Whole
+from watching import Watched
 
 trial.attach()
 
@@ -413,17 +414,6 @@ def a_graph_that_backward_has_freed_holds_nothing() -> str:
     after = graphs.saved(loss.grad_fn, (), False)
     held = before.alive and before.tensors == 2 and before.bytes > 2 * 1000 * 8 * 4
     return "" if held and not after.alive and after.tensors == 0 else f"{before}, {after}"
-
-
-class Watched(Tensor):
-    """A class of the script's that sees each function that is called on its tensors."""
-
-    calls = 0
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        Watched.calls += 1
-        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 def classes_of_the_script_are_not_asked() -> str:

@@ -16,10 +16,11 @@ import socket
 import sys
 import tempfile
 import threading
+import warnings
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -27,7 +28,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import loops_adapters
 import loops_parts
@@ -37,9 +37,10 @@ import trial
 from forked import status
 from inject import Fault, Injector, Whole
 from manners import Failing
+from watching import Bank, Multiplied
 
 trial.attach()
-from headroom_train import _torch, failure  # noqa: E402
+from headroom_train import _torch, failure, memory  # noqa: E402
 from headroom_train.failure import Refused  # noqa: E402
 from headroom_train.hooks.changes import changed  # noqa: E402
 from headroom_train.proof import branching, groups, proof, rerun, weights  # noqa: E402
@@ -56,7 +57,7 @@ from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
 from headroom_train.proof.rows import Axis, Cut, Rows, alike, sample  # noqa: E402
 from headroom_train.proof.rules import Weighing  # noqa: E402
 from headroom_train.proof.trials import Trials, sliced  # noqa: E402
-from headroom_train.recover import backward, check, recovery  # noqa: E402
+from headroom_train.recover import backward, check, functions, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
@@ -65,6 +66,7 @@ from headroom_train.tape import trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
 from headroom_train.tape.snapshot import MOST, Snapshot  # noqa: E402
 from headroom_train.tape.tape import Entry, Outside, Ref  # noqa: E402
+from headroom_train.wire import report  # noqa: E402
 from headroom_train.wire.report import Report  # noqa: E402
 from headroom_train.wire.wire import Wire  # noqa: E402
 
@@ -1878,19 +1880,6 @@ class Losing(nn.Module):
         return F.cross_entropy(self.body(x), y)
 
 
-class Multiplied(TorchDispatchMode):
-    """The numbers of rows that layers multiply."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "addmm" in str(func):
-            self.rows.append(len(args[1]))
-        return func(*args, **(kwargs or {}))
-
-
 def a_loss_inside_is_tried_on_few_rows() -> str:
     """Where the loss is computed inside a module, the whole module runs for each try of a rule: on a few rows."""
     net, x, y = Losing(), torch.randn(600, 6), torch.arange(600) % 5
@@ -1915,6 +1904,91 @@ def a_library_that_finds_no_memory() -> str:
         ):
             found.append(failure.is_out_of_memory(error))
     return "" if found == [False, True, False] else f"{found}"
+
+
+def what_is_read_of_computed_weights() -> str:
+    """A weight that the script has computed has no gradient, and PyTorch warns whoever asks for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = backward.state_of(nn.Parameter(torch.ones(2)) * 2)
+    return "" if found is None else f"{found}"
+
+
+def no_memory_for_our_own() -> str:
+    """Where Python itself finds no memory in our own code, the reason says so."""
+
+    def work() -> None:
+        raise MemoryError
+
+    try:
+        _torch._recorder.guarded(work)  # type: ignore[union-attr]
+    except Refused as why:
+        return "" if "not enough memory" in str(why) else f"{why}"
+    return "nothing was refused"
+
+
+def memory_of_the_host_is_not_the_gpus() -> str:
+    """What PyTorch says is allocated on a GPU includes a pool on the host, which a failure's figures leave out."""
+    text = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is free. "
+        "Of the allocated memory 30.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+    )
+    found = []
+    for pools in ({}, {0: 20 << 30}, {0: 40 << 30}):
+        with changed(torch.cuda, "current_device", lambda: 0), changed(memory, "POOLS", pools):
+            known = report.evidence(torch.OutOfMemoryError(text))
+            found.append((known["allocated"] >> 30, known["reserved"] >> 30))
+    return "" if found == [(30, 31), (10, 11), (30, 31)] else f"{found}"
+
+
+def kept_out_of_reach(change: str = "") -> tuple[list[str], list[str]]:
+    """Where the pool is kept out of reach in a step, and what is done with the memory for libraries where its backward
+    pass fails as a library fails."""
+    recorder: Any = _torch._recorder
+    net, before = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)), nn.Linear(6, 6)
+    optimizer = torch.optim.SGD([*net.parameters(), *before.parameters()], lr=0.1)
+    if change == "hook":
+        net[0].weight.register_hook(lambda grad: grad.clamp(-1, 1))
+    bank, x, y = Bank(), torch.randn(8, 6), torch.arange(8) % 5
+    for i in range(4):
+        with changed(recorder.spill, "_pools", {0: bank} if i == 3 else {}):
+            bank.phase = "forward"
+            out = net(x @ before.weight if change == "graph" else x)
+            bank.phase = "function"
+            loss = F.cross_entropy(out, y)
+            bank.phase = "in place"
+            if change == "in place":
+                out.mul_(1.0)
+            bank.phase = "backward"
+            with Failing("gelu_backward", 1) if i == 3 and change == "fails" else nullcontext():
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return bank.held, bank.ballast
+
+
+def what_is_made_to_fail() -> str:
+    """With memory of the host, a backward pass is made to fail only where it could be made again: not before a hook of
+    the script's, nor behind a graph of its own. Nor is a function that writes in place. What has been let go is kept for
+    libraries in part, and given to one that fails."""
+    with changed(functions, "LARGE", 0):
+        found = {change: kept_out_of_reach(change) for change in ("", "hook", "graph", "fails", "in place")}
+    wrong = {c: held for c, (held, _) in found.items() if ("backward" in held) != (c in ("", "fails", "in place"))}
+    wrong.update({c: held for c, (held, _) in found.items() if "in place" in held or "function" not in held})
+    return "" if not wrong and "kept" in found["fails"][1] else f"{wrong}, {found['fails'][1]}"
+
+
+def a_library_fails_in_our_own_code() -> str:
+    """What is kept for libraries is given to one that fails where a step is made again."""
+
+    def work() -> None:
+        raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+
+    recorder: Any = _torch._recorder
+    bank = Bank()
+    with changed(recorder.spill, "_pools", {0: bank}), suppress(Refused):
+        recorder.guarded(work)
+    return "" if bank.ballast == ["released"] else f"{bank.ballast}"
 
 
 def numbers_that_do_not_add_up() -> str:
@@ -1948,8 +2022,8 @@ def numbers_that_do_not_add_up() -> str:
                     found = False
                 if found != adds:
                     wrong.append(f"{name} of pieces of {size}: {found}")
-            if adds and len(calls) > 4:
-                wrong.append(f"{name} of pieces of {size}: {len(calls)} calls")
+            if adds and len(calls) > 4 or size == 8 and any(rows.count != 8 for rows in calls):
+                wrong.append(f"{name} of pieces of {size}: calls of {[rows.count for rows in calls]} rows")
     return "; ".join(wrong)
 
 
@@ -2847,7 +2921,7 @@ CHECKS = [
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
-    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, a_loss_inside_is_tried_on_few_rows, a_library_that_finds_no_memory, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
+    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, what_is_read_of_computed_weights, no_memory_for_our_own, memory_of_the_host_is_not_the_gpus, what_is_made_to_fail, a_library_fails_in_our_own_code, a_loss_inside_is_tried_on_few_rows, a_library_that_finds_no_memory, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
     rows_by_number, hooks_of_modules, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 

@@ -14,16 +14,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import trial
 from forked import checked
 from inject import Whole
 from manners import Failing
+from watching import Bank, Multiplied
 
 trial.attach()
 
 from headroom_train import _torch  # noqa: E402
+from headroom_train.hooks.changes import changed  # noqa: E402
 from headroom_train.replay.deferred import Deferred, strays  # noqa: E402
 from headroom_train.tape.graph import sequence  # noqa: E402
 
@@ -199,19 +200,6 @@ def the_same_masks() -> str:
     return "" if off < 1e-5 and 0.3 < dropped < 0.7 else f"{off:.1g}, {dropped:.2f} dropped"
 
 
-class Multiplied(TorchDispatchMode):
-    """The numbers of rows that layers multiply."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "addmm" in str(func):
-            self.rows.append(len(args[1]))
-        return func(*args, **(kwargs or {}))
-
-
 def once_known() -> str:
     """Once results had to be computed twice, the next steps do that at once: nothing is tried on the whole batch, and
     the proof is not looked for again."""
@@ -330,6 +318,11 @@ def column_by_a_view(out: Tensor) -> Tensor:
     return related(out)
 
 
+def read_after_a_view(out: Tensor) -> Tensor:
+    out[:, 0].zero_()
+    return related(out) + sum(map(sum, out.tolist()))
+
+
 def results_divided(out: Tensor) -> Tensor:
     out.div_(out.detach().norm(dim=1, keepdim=True))
     return related(out)
@@ -356,43 +349,90 @@ def later(out: Tensor) -> Tensor:
     return loss + related(out + 0)
 
 
+# What a training needs: its modules, and what computes the loss. Other numbers that are to be compared go into a list.
+Made = tuple[nn.Module, Callable[[list[float]], Tensor]]
+
+
+def off(make: Callable[[], Made], fails: str, steps: int = 4) -> float:
+    """How far the weights, the newest gradients, the losses and other numbers of a training in double precision are from
+    those of an undisturbed one, if an operation fails on the whole batch from the third step on."""
+
+    def trained(at: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        modules, loss = make()
+        optimizer, said = torch.optim.SGD(modules.double().parameters(), lr=0.1), list[float]()
+        for i in range(steps):
+            optimizer.zero_grad()
+            with Whole(fails, ROWS) if i >= at else nullcontext():
+                value = loss(said)
+                value.backward()
+            said.append(value.item())
+            grads = [p.grad.clone() for p in modules.parameters() if p.grad is not None]
+            optimizer.step()
+        return [torch.tensor(said).double(), *grads, *(t.detach().clone() for t in modules.state_dict().values())]
+
+    want = trained(steps)
+    return max(float((a - b).abs().max()) for a, b in zip(want, trained(2), strict=True))
+
+
+def survived(make: Callable[[], Made], fails: str, steps: int = 4) -> str:
+    """What is wrong with a training that must survive, with the gradients of an undisturbed one."""
+    try:
+        far = off(make, fails, steps)
+        return f"{fails}: off by {far:.1g}" if far > 1e-9 else ""
+    except torch.OutOfMemoryError:
+        return f"{fails}: {_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+
+
+def unharmed(make: Callable[[], Made], fails: str) -> str:
+    """What is wrong with a training that may end in the failure, but must not go wrong."""
+    try:
+        far = off(make, fails)
+        return f"{fails}: off by {far:.1g}" if far > 1e-9 else ""
+    except torch.OutOfMemoryError:
+        return ""
+
+
+def rows_of(wide: int = 6) -> Tensor:
+    return torch.randn(ROWS, wide).double()
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+
+
 def written_to_in_place() -> str:
     """What the script writes to in place, before or after the failure, has the values and gradients of an undisturbed
     run: results, parts of them, numbers, and what shares memory with those."""
     wrong = []
-    for loss in (halved, added_up, column_by_a_view, results_divided, diagonal, seen_and_changed, later):
+    for loss in (
+        halved,
+        added_up,
+        column_by_a_view,
+        read_after_a_view,
+        results_divided,
+        diagonal,
+        seen_and_changed,
+        later,
+    ):
+
+        def make(loss: Callable[[Tensor], Tensor] = loss) -> Made:
+            both, x = nn.ModuleList([layers(), nn.Sequential(nn.Linear(6, 5), nn.SiLU())]), rows_of()
+
+            def step(said: list[float]) -> Tensor:
+                first, second = loss(both[0](x)), both[1](x)
+                value = first + 0.1 * second.square().mean() + 0.1 * related(second)
+                said.append(first.item())
+                return value
+
+            return both, step
+
         for fails in ("aten.addmm.default", "aten.gelu_backward.default", "aten.silu.default"):
-
-            def trained(at: int) -> tuple[list[Tensor], list[float]]:
-                torch.manual_seed(0)
-                net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)).double()
-                other = nn.Sequential(nn.Linear(6, 5), nn.SiLU()).double()
-                params = [*net.parameters(), *other.parameters()]
-                optimizer, x, said = torch.optim.SGD(params, lr=0.1), torch.randn(ROWS, 6).double(), []
-                for i in range(4):
-                    optimizer.zero_grad()
-                    with Whole(fails, ROWS) if i >= at else nullcontext():
-                        first = loss(net(x))
-                        second = other(x)
-                        value = first + 0.1 * second.square().mean() + 0.1 * related(second)
-                        value.backward()
-                    said += [value.item(), first.item()]
-                    grads = [p.grad.clone() for p in params]  # type: ignore[union-attr]
-                    optimizer.step()
-                return grads, said
-
-            want, numbers = trained(4)
-            try:
-                got, found = trained(2)
-            except torch.OutOfMemoryError:
-                if (loss, fails) != (seen_and_changed, "aten.gelu_backward.default"):
-                    wrong.append(f"{loss.__name__}, {fails}: {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
-                continue
-            off = max(float((a - b).abs().max()) for a, b in zip(want, got))
-            apart = max(abs(a - b) for a, b in zip(numbers, found))
-            if off > 1e-9 or apart > 1e-9:
-                wrong.append(f"{loss.__name__}, {fails}: gradients {off:.1g}, numbers {apart:.1g}")
-    return "; ".join(wrong)
+            if (loss, fails) == (seen_and_changed, "aten.gelu_backward.default"):
+                wrong.append(unharmed(make, fails))
+            else:
+                wrong.append(survived(make, fails))
+    return "; ".join(filter(None, wrong))
 
 
 def a_number_of_the_batch() -> str:
@@ -426,29 +466,30 @@ class Learned(nn.Module):
 
 def a_learned_number() -> str:
     """A number that does not depend on the rows has its gradient once, not once for each piece."""
-    wrong = []
-    for fails in FAILS.values():
 
-        def trained(at: int) -> list[Tensor]:
-            torch.manual_seed(0)
-            net, x = Learned().double(), torch.randn(ROWS, 6).double()
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for i in range(4):
-                optimizer.zero_grad()
-                with Whole(fails, ROWS) if i >= at else nullcontext():
-                    out, scale = net(x)
-                    related(F.normalize(out) * scale).backward()
-                optimizer.step()
-            return [p.detach() for p in net.parameters()]
+    def make() -> Made:
+        net, x = Learned(), rows_of()
 
-        want = trained(4)
-        try:
-            off = max(float((a - b).abs().max()) for a, b in zip(want, trained(2)))
-        except torch.OutOfMemoryError:
-            off = 1.0
-        if off > 1e-9:
-            wrong.append(f"{fails}: {off:.1g}, {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
-    return "; ".join(wrong)
+        def step(_: list[float]) -> Tensor:
+            out, scale = net(x)
+            return related(F.normalize(out) * scale)
+
+        return net, step
+
+    return "; ".join(filter(None, (survived(make, fails) for fails in FAILS.values())))
+
+
+class Drawing(Learned):
+    """Returns a number that is the same in all trials, where nothing is drawn, and another one for each piece."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.body(x), self.scale * (1 + torch.rand(()))
+
+
+def a_number_that_is_drawn() -> str:
+    """A number that is another one in each piece is no learned number."""
+    torch.manual_seed(0)
+    return refused(Drawing(), lambda found: related(F.normalize(found[0]) * found[1]))
 
 
 class Losing(nn.Module):
@@ -466,30 +507,19 @@ class Losing(nn.Module):
 def a_number_that_is_not_used() -> str:
     """A number of the batch that the script only holds keeps nothing from being computed twice; one that it uses
     does."""
-    wrong = []
-    for uses in (False, True):
 
-        def trained(at: int) -> list[Tensor]:
-            torch.manual_seed(0)
-            net, x = Losing().double(), torch.randn(ROWS, 6).double()
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for i in range(4):
-                optimizer.zero_grad()
-                with Whole(FAILS["forward"], ROWS) if i >= at else nullcontext():
-                    found = net(x)
-                    loss = related(F.normalize(found["rows"]))
-                    (loss + found["loss"] if uses else loss).backward()
-                optimizer.step()
-            return [p.detach() for p in net.parameters()]
+    def made(uses: bool) -> Made:
+        net, x = Losing(), rows_of()
 
-        want = trained(4)
-        try:
-            off = max(float((a - b).abs().max()) for a, b in zip(want, trained(2)))
-        except torch.OutOfMemoryError:
-            off = 0.0 if uses else 1.0
-        if off > 1e-9:
-            wrong.append(f"uses {uses}: {off:.1g}, {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
-    return "; ".join(wrong)
+        def step(_: list[float]) -> Tensor:
+            found = net(x)
+            loss = related(F.normalize(found["rows"]))
+            return loss + found["loss"] if uses else loss
+
+        return net, step
+
+    wrong = survived(lambda: made(False), FAILS["forward"]), unharmed(lambda: made(True), FAILS["forward"])
+    return "; ".join(filter(None, wrong))
 
 
 class Louder(nn.Module):
@@ -521,6 +551,64 @@ def something_that_is_changed_back() -> str:
                 return left(net, FAILS["backward"])
         optimizer.step()
     return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+
+
+def something_between_calls_that_is_changed_back() -> str:
+    """The same where each call is computed twice by itself."""
+    torch.manual_seed(0)
+    one, net = nn.Linear(6, 6), Louder()
+    optimizer, x = torch.optim.SGD([*one.parameters(), *net.parameters()], lr=0.1), torch.randn(ROWS, 6)
+    for i in range(3):
+        optimizer.zero_grad()
+        with Whole(FAILS["backward"], ROWS) if i == 2 else nullcontext():
+            Louder.loud = 3.0 if i == 2 else 1.0
+            out = net(one(x).flip(0))
+            Louder.loud = 1.0
+            try:
+                related(F.normalize(out)).backward()
+            except torch.OutOfMemoryError:
+                return ""
+        optimizer.step()
+    return f"{_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
+
+
+def the_rest_of_the_step_goes_on() -> str:
+    """Once a call has been computed twice by itself, and nothing lacks values, the next calls are made as they are
+    written."""
+    torch.manual_seed(0)
+    net, other = layers(), nn.Linear(6, 7)
+    optimizer, x = torch.optim.SGD([*net.parameters(), *other.parameters()], lr=0.1), torch.randn(ROWS, 6)
+    for i in range(4):
+        optimizer.zero_grad()
+        with Whole("aten.gelu.default", ROWS) if i >= 2 else nullcontext():
+            before = related(F.normalize(other(x)))  # the step cannot be cut, so that the call is computed by itself
+            with Multiplied() as tried:
+                out = net(x)
+            with Multiplied() as seen:
+                after = other(x)
+        (before + related(F.normalize(out)) + after.square().mean()).backward()
+        optimizer.step()
+        if seen.rows != [ROWS] or i == 3 and tried.rows.count(ROWS) != 1:  # the whole batch has not fitted before
+            return f"step {i}: {tried.rows}, {seen.rows}"
+    return ""
+
+
+def what_is_held_elsewhere() -> str:
+    """With memory of the host, nothing is let go of while something else holds what an earlier call has made: a call that
+    fails is computed by itself."""
+
+    def make() -> Made:
+        both, x, kept = nn.ModuleList([layers(), nn.Sequential(nn.Linear(6, 5), nn.SiLU())]), rows_of(), {}
+        both[0][0].register_forward_hook(lambda module, given, made: kept.update(features=made))
+
+        def step(_: list[float]) -> Tensor:
+            a = both[0](x)
+            return related(a + both[1](x)) + kept["features"].square().mean()
+
+        return both, step
+
+    with changed(_torch._recorder.spill, "_pools", {0: Bank()}):  # type: ignore[union-attr]
+        return survived(make, "aten.silu.default")
 
 
 class Leaving(nn.Module):
@@ -634,30 +722,14 @@ def one_by_one() -> str:
     call that can be is computed twice by itself."""
     wrong = []
     for loss in (in_between, written_to_in_between, beside_one_that_needs_the_batch):
+
+        def make(loss: Callable[[Two, Tensor], Tensor] = loss) -> Made:
+            both, x = Two(), rows_of()
+            return both, lambda _: loss(both, x)
+
         for fails in FAILS.values() if loss is not beside_one_that_needs_the_batch else ("aten.gelu.default",):
-
-            def trained(at: int) -> list[Tensor]:
-                torch.manual_seed(0)
-                both, x = Two().double(), torch.randn(ROWS, 6).double()
-                optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
-                for i in range(5):
-                    optimizer.zero_grad()
-                    with Whole(fails, ROWS) if i >= at else nullcontext():
-                        value = loss(both, x)
-                        value.backward()
-                    optimizer.step()
-                return [value.detach(), *(t.clone() for t in both.state_dict().values())]
-
-            want = trained(5)
-            try:
-                got = trained(2)
-            except torch.OutOfMemoryError:
-                wrong.append(f"{loss.__name__}, {fails}: {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
-                continue
-            off = max(float((a - b).abs().max()) for a, b in zip(want, got))
-            if off > 1e-9:
-                wrong.append(f"{loss.__name__}, {fails}: {off:.1g}")
-    return "; ".join(wrong)
+            wrong.append(survived(make, fails, 5))
+    return "; ".join(filter(None, wrong))
 
 
 class Capturing(nn.Module):
@@ -675,31 +747,59 @@ class Capturing(nn.Module):
 
 def what_is_behind_an_argument() -> str:
     """An argument may have a graph of its own. A call that uses something else of that graph is not repeated."""
-    wrong = []
-    for captures in (False, True):
 
-        def trained(at: int) -> list[Tensor]:
-            torch.manual_seed(0)
-            net, before = Capturing().double(), nn.Parameter(torch.randn(6, 6).double())
-            optimizer = torch.optim.SGD([*net.parameters(), before], lr=0.1)
-            rows = torch.randn(ROWS, 6).double()
-            for i in range(4):
-                optimizer.zero_grad()
-                x = rows @ before
-                Capturing.number = x.square().mean() if captures else 1.0
-                with Whole("aten.gelu.default", ROWS) if i >= at else nullcontext():
-                    related(net(x)).backward()
-                optimizer.step()
-            return [before.detach(), *(p.detach() for p in net.parameters())]
+    def made(captures: bool) -> Made:
+        net, before, rows = Capturing(), nn.Linear(6, 6), rows_of()
 
-        want = trained(4)
-        try:
-            off = max(float((a - b).abs().max()) for a, b in zip(want, trained(2)))
-        except torch.OutOfMemoryError:
-            off = 0.0 if captures else 1.0
-        if off > 1e-9:
-            wrong.append(f"captures {captures}: {off:.1g}, {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
-    return "; ".join(wrong)
+        def step(_: list[float]) -> Tensor:
+            x = rows @ before.weight
+            Capturing.number = x.square().mean() if captures else 1.0
+            return related(net(x))
+
+        return nn.ModuleList([net, before]), step
+
+    fails = "aten.gelu.default"
+    return "; ".join(filter(None, (survived(lambda: made(False), fails), unharmed(lambda: made(True), fails))))
+
+
+class Related(nn.Module):
+    """Adds a small part of the next row to each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = layers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.body(x)
+        return out + 0.01 * out.roll(1, 0)
+
+
+def rows_that_are_hardly_related() -> str:
+    """In double precision, too, rows that a model relates to each other by a hundredth are noticed."""
+
+    def make() -> Made:
+        net, x = Related(), rows_of()
+        return net, lambda _: F.cross_entropy(net(x), torch.arange(ROWS) % 5)
+
+    return "; ".join(filter(None, (unharmed(make, fails) for fails in FAILS.values())))
+
+
+def a_number_beside_a_view_of_it() -> str:
+    """A number that a view shares has the value that was written to it, where a later call fails."""
+
+    def make() -> Made:
+        both, x = nn.ModuleList([layers(), nn.Sequential(nn.Linear(6, 5), nn.SiLU())]), rows_of()
+
+        def step(said: list[float]) -> Tensor:
+            total = F.cross_entropy(both[0](x), torch.arange(ROWS) % 5)
+            total.view(1).mul_(2)
+            loss = total * both[1](x).square().mean()
+            said.append(total.item())
+            return loss
+
+        return both, step
+
+    return survived(make, "aten.silu.default")
 
 
 def nothing_is_computed_from_nothing() -> str:
@@ -777,12 +877,18 @@ CHECKS: list[Callable[[], Any]] = [
     written_to_in_place,
     a_number_of_the_batch,
     a_learned_number,
+    a_number_that_is_drawn,
     a_number_that_is_not_used,
     something_that_is_changed_back,
+    something_between_calls_that_is_changed_back,
+    the_rest_of_the_step_goes_on,
+    what_is_held_elsewhere,
     a_graph_that_has_been_released,
     after_a_call_that_succeeded,
     what_only_a_graph_has_saved_is_held_by_nobody,
     one_by_one,
+    rows_that_are_hardly_related,
+    a_number_beside_a_view_of_it,
     what_is_behind_an_argument,
     nothing_is_computed_from_nothing,
     no_function_gets_a_result_without_values,
