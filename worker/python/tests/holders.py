@@ -151,6 +151,24 @@ def the_host_grows_by_more_than_is_kept() -> str:
     return "" if said == [["collected"], [], []] else f"{said}"
 
 
+def one_in_many_is_found() -> str:
+    """A graph may hold many tensors for each one that the script keeps, all of one sort, at equal distances."""
+    said = []
+    for many in (1, 2, 9):
+        kept: list[Tensor] = []
+        weight = torch.ones(1000, requires_grad=True)
+
+        def work(step: int, kept: list[Tensor] = kept, weight: Tensor = weight, many: int = many) -> None:
+            for _ in range(2):
+                h = weight
+                for _ in range(many):
+                    h = h.sin()
+                kept.append(h.sin())
+
+        said.append([(h.name, h.count) for h in of_tensors(work)])
+    return "" if all(len(found) == 1 and found[0][0] == "kept" for found in said) else f"{said}"
+
+
 def the_collector_is_left_alone() -> str:
     before = gc.isenabled(), gc.get_threshold(), gc.get_debug()
     kept: list[Tensor] = []
@@ -506,6 +524,7 @@ CHECKS = (
     a_graph_that_backward_has_freed_holds_nothing,
     nothing_is_held_after_a_search,
     the_host_grows_by_more_than_is_kept,
+    one_in_many_is_found,
     the_collector_is_left_alone,
     the_users_modes_are_left_alone,
     warnings_name_the_users_line,

@@ -37,6 +37,7 @@ LEVELS = 12  # from a tensor up to what holds it: a weight of a model in a list 
 NAMING = 6  # from a container up to what has a name
 NEAR = 4  # levels between a tensor and what is chained together
 WIDTH = 64  # the most objects that one question is about
+MANY = 4096  # objects that are asked at once for what they hold
 SECONDS = 4.0  # of this thread's own time, after which no further level is asked about
 REACHED = 20_000  # the most objects that are counted below a container
 
@@ -207,10 +208,14 @@ class Walk:
 
     def named(self, objects: list[Any]) -> list[Any]:
         """Those that are in a variable or in any object: the rest is held by C++ only."""
+        asked = {id(o) for o in objects}
         found = {id(v) for f in frames() if not _is_ours(f) and function(f) for v in _local(f).values()}
-        some = self._referrers(objects)
-        for r in some:
-            found |= {id(o) for o in _referents(r)}
+        every = gc.get_objects()
+        self.hides(objects, asked, found, every)
+        for i in range(0, len(every), MANY):
+            some = [o for o in every[i : i + MANY] if id(o) not in self._hidden and id(o) not in self._running]
+            if not asked.isdisjoint(map(id, gc.get_referents(*some))):
+                found.update(id(o) for r in some if not _ours(r) for o in _referents(r))
         return [o for o in objects if id(o) in found]
 
     def of_optimizer(self, holder: Any) -> bool:

@@ -143,7 +143,7 @@ def _groups(tensors: list[torch.Tensor], b: _Between) -> list[_Group]:
 
 
 def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
-    some = [t for same in _spread(group.kept, 4 * SAMPLES) for t in same[:2]]
+    some = [t for same in group.kept for t in same[:2]]
     walk.hides(some)
     every = [*{key_of(t): t for t in walk.named(some)}.values()]  # graphs and views may hold the others
     samples = _spread(every, SAMPLES)
