@@ -23,9 +23,11 @@ _TEXTS = re.compile(
     r"|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|CUDA error: out of memory|HIP out of memory|MPS backend out of memory"
 )
-# What libraries say that could not allocate memory of their own, and after other failures as well.
+# What libraries say that could not allocate memory of their own, and after other failures as well; and what is said of
+# a kernel whose code could not be loaded, from its second use on.
 _STARVED = re.compile(
-    r"CUDNN_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED|NOT_INITIALIZED)|CUBLAS_STATUS_(?:INTERNAL_ERROR|NOT_INITIALIZED)"
+    r"(?:CUDNN|CUBLAS|CUSOLVER)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED|NOT_INITIALIZED)|CUFFT_INTERNAL_ERROR"
+    r"|CUDA error: unknown error"
 )
 LITTLE = 64 << 20  # bytes of a GPU that are free where a library may have found none
 # OneDNN also says this if it has no kernel for the tensors.
@@ -41,10 +43,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     text = str(error)
     if _TEXTS.search(text) is not None:
         return True
-    return _ONEDNN.match(text) is not None and _limited() or _STARVED.search(text) is not None and _starved()
+    return _ONEDNN.match(text) is not None and _limited() or _STARVED.search(text) is not None and starved()
 
 
-def _starved() -> bool:
+def starved() -> bool:
     """Whether the current GPU has hardly any memory left for what allocates past PyTorch."""
     try:
         return torch.cuda.is_initialized() and torch.cuda.mem_get_info()[0] < LITTLE

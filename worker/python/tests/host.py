@@ -5,9 +5,13 @@ python host.py
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trial
@@ -16,8 +20,11 @@ from forked import checked
 trial.attach()
 
 from headroom_train import _torch  # noqa: E402
+from headroom_train.failure import NoMemory  # noqa: E402
 from headroom_train.hooks import moves  # noqa: E402
+from headroom_train.proof import proof  # noqa: E402
 from headroom_train.spill import pool, spill  # noqa: E402
+from headroom_train.tape.tape import Tape  # noqa: E402
 
 GIB = 1 << 30
 
@@ -184,6 +191,89 @@ def another_allocator() -> str:
     return ""
 
 
+def left_free() -> str:
+    """A library's cudaMalloc fails if it would leave less memory free than the reserve; another's does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text, *needs in (
+            ("runtime", "int cudaMalloc(void **block, unsigned long bytes) { *block = (void *)bytes; return 0; }"),
+            ("first", GROW, "-lruntime", "-Wl,-rpath,$ORIGIN"),
+            ("second", GROW, "-lruntime", "-Wl,-rpath,$ORIGIN,-z,now"),
+        ):
+            built = [
+                "gcc",
+                "-shared",
+                "-fPIC",
+                "-xc",
+                "-",
+                "-xnone",
+                "-L",
+                folder,
+                *needs,
+                "-o",
+                f"{folder}/lib{name}.so",
+            ]
+            subprocess.run(built, input=text.replace("grow", f"grow_{name}"), text=True, check=True)
+        area, first, second = pool._library(), *(ctypes.CDLL(f"{folder}/lib{n}.so") for n in ("first", "second"))
+    grown = [lambda n, f=f: f(ctypes.c_ulong(n)) for f in (first.grow_first, second.grow_second)]
+    free = 100
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_ulong), ctypes.POINTER(ctypes.c_ulong))
+    def information(left: Any, total: Any) -> int:
+        left[0] = free
+        return 0
+
+    said = [[grow(90) for grow in grown]]  # each has called it before
+    limited = [area.headroom_reserve(information, name, ctypes.c_ulong(20)) for name in (b"libfirst.so", b"libnone.so")]
+    said += [[grow(n) for grow in grown] for n in (80, 81)]
+    limited.append(area.headroom_reserve(information, b"libsecond.so", ctypes.c_ulong(30)))
+    said += [[grow(n) for grow in grown] for n in (70, 71)]
+    free = 1000
+    said.append([grow(71) for grow in grown])
+    said = [[code == 2 for code in codes] for codes in said]  # without a GPU, PyTorch's own has other reasons to fail
+    want = [[False, False], [False, False], [True, False], [False, False], [True, True], [False, False]]
+    return "" if (limited, said) == ([1, 0, 1], want) else f"{limited}, {said}"
+
+
+GROW = """
+int cudaMalloc(void **, unsigned long);
+int grow(unsigned long bytes) { void *block; return cudaMalloc(&block, bytes); }
+"""
+
+
+def a_trial_does_without() -> str:
+    """Trials use memory of the host only if two rows do not fit on the GPU, and few rows then."""
+    said = []
+    for spare in (True, False):
+        held, tried = False, []
+
+        @contextmanager
+        def withheld(spare: bool = spare) -> Iterator[bool]:
+            nonlocal held
+            held = True
+            try:
+                yield spare
+            finally:
+                held = False
+
+        def work(count: int, tolerance: float) -> str:
+            tried.append((count, held))
+            if held:
+                raise trial.torch.OutOfMemoryError("CUDA out of memory.")
+            return "found"
+
+        tape = Tape()
+        p = proof.Proof.__new__(proof.Proof)
+        p.tape, p.modules, p.used, p._withheld = tape, [], proof.Uses(), withheld  # type: ignore[assignment]
+        try:
+            got = p._tried([], 16, work)
+        except NoMemory as why:
+            got = str(why)
+        said.append((got, tried))
+    fewer = [(16, True), (8, True), (4, True), (2, True)]
+    want = [("found", [*fewer, (4, False)]), ("there is not enough memory for a trial on two rows", fewer)]
+    return "" if said == want else f"{said}"
+
+
 def without_a_gpu() -> str:
     """Nothing is opened, and no reason is given, where no GPU is in use."""
     s = spill.Spill(lambda text: None)
@@ -198,6 +288,8 @@ CHECKS: list[Callable[[], str]] = [
     withheld,
     the_host,
     turned_off,
+    left_free,
+    a_trial_does_without,
     looked_at,
     moved,
     another_allocator,

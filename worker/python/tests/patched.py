@@ -13,6 +13,7 @@ between two steps, and stays wrapped.
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import os
 import sys
@@ -387,6 +388,27 @@ def own_work_calls_torch_itself() -> str:
     return ", ".join(sorted(set(called)))
 
 
+def what_pytorch_replaces_is_not_the_scripts() -> str:
+    """PyTorch puts functions of its own around some; what the script puts in their place counts, also if a decorator of
+    PyTorch's is around that."""
+    trial.attach()
+    from headroom_train.hooks.genuine import replaced, set_aside
+
+    original, said = torch.manual_seed, []
+    functions: list[Any] = [
+        torch._disable_dynamo(original),
+        torch.no_grad()(lambda seed: None),
+        functools.wraps(original)(lambda seed: None),
+    ]
+    for function in functions:
+        torch.manual_seed = function
+        found = replaced()
+        with set_aside():
+            said.append((found, torch.manual_seed is function))
+    torch.manual_seed = original
+    return "" if said == [(False, True), (True, False), (True, False)] else f"{said}"
+
+
 def others_read_nothing() -> str:
     """While modules are looked for, only PyTorch's own Module.__call__ sees that, and looking at a module does not
     record it."""
@@ -536,6 +558,7 @@ def an_evaluation_finds_only_the_outermost() -> str:
 CHECKS = [
     tables_are_covered, swapped_functions_are_told_apart, replaced_properties_are_told_apart, one_function_in_two_places, own_work_calls_torch_itself,
     others_read_nothing, changes_are_undone_if_ours, what_is_held_is_settled, what_came_meanwhile_stays, an_evaluation_finds_only_the_outermost,
+    what_pytorch_replaces_is_not_the_scripts,
 ]  # fmt: skip
 
 

@@ -776,6 +776,25 @@ def tried_again() -> str:
     return "" if found == [0, 1, 3, 3 + 2, 7, 15, 15 + 10, 31, 63, 127] else f"{found}"
 
 
+def each_by_itself() -> str:
+    """What is known of one kind of step is tried again when it is due, and of other kinds only if a rule was wrong."""
+    one, other = proof.Uses(), proof.Uses()
+    proof.Proof.uses = {("one",): one, ("other",): other}
+
+    def known() -> tuple[bool, ...]:
+        found = tuple(bool(uses.rules) and uses.agreed for uses in (one, other))
+        for uses in (one, other):
+            uses.rules[()], uses.agreed = {}, True
+        return found
+
+    known()
+    one.due(0.0)
+    said = [known()]
+    proof.Proof.forget()
+    said.append(known())
+    return "" if said == [(False, True), (False, False)] else f"{said}"
+
+
 def timed() -> str:
     """The duration of a trial is noted only if the trial was in single precision. Only then is the trial also
     repeated as soon as 100 times its duration has passed."""
@@ -2916,7 +2935,7 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
-    after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, timed,
+    after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,

@@ -200,11 +200,11 @@ class _Originals:
         self._hidden = set(inherited).difference(vars(owner))
 
     def replaced(self) -> list[tuple[str, Any]]:
-        """The names under which something else stands now, and what that is."""
+        """The names under which something of the script's stands now, and what that is."""
         return [
             (n, f)
             for n, f in vars(self.owner).items()
-            if n in self._hidden or n in self._values and f is not self._values[n]
+            if n in self._hidden or n in self._values and not _only_wraps(f, self._values[n])
         ]
 
     def put(self, name: str) -> Any:
@@ -214,6 +214,16 @@ class _Originals:
         else:
             setattr(self.owner, name, self._values[name])
         return getattr(self.owner, name)
+
+
+def _only_wraps(f: Any, original: Any) -> bool:
+    """Whether a function is the original, or what PyTorch itself has put around it, as it does with some."""
+    while f is not original:
+        code = getattr(f, "__code__", None)
+        if code is None or not code.co_filename.startswith(_OF_TORCH) or not hasattr(f, "__wrapped__"):
+            return False
+        f = f.__wrapped__
+    return True
 
 
 _originals: list[_Originals] = []
@@ -232,9 +242,8 @@ def remember() -> None:
 
 
 def replaced() -> bool:
-    """Whether the script has replaced any function. PyTorch itself replaces some."""
-    found = (f for known in _originals for _, f in known.replaced())
-    return any(not getattr(getattr(f, "__code__", None), "co_filename", "").startswith(_OF_TORCH) for f in found)
+    """Whether the script has replaced any function."""
+    return any(known.replaced() for known in _originals)
 
 
 @contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, Callable, ClassVar
 
 import torch
 
-from ..failure import Refused, is_out_of_memory, patiently
+from ..failure import NoMemory, Refused, is_out_of_memory, patiently
 from ..memory import room
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
@@ -32,9 +33,12 @@ PAUSE = 100  # rules are tried again once this many times the duration of their 
 
 
 class Uses:
-    """How many times the rules of one kind of step have been used, and when they were tried."""
+    """What trials have found of one kind of step, how many times it has been used, and when it was tried."""
 
     def __init__(self) -> None:
+        # For each scalar, by slot, names of the rules that no batch has refuted; by kind of tape.
+        self.rules: dict[tuple, dict[int, set]] = {}
+        self.agreed = False  # whether gradients have been found to add up
         self.count = 0
         self.passed = 0  # the count when a trial last found them to be right; 0 if no trial has
         # In seconds: when the newest trial began, and how long it took; infinite until it has passed in single
@@ -51,23 +55,37 @@ class Uses:
         if self.count & (self.count - 1) and now - self.begun < PAUSE * self.took:
             return False
         self.begun, self.took = now, math.inf
+        self.forget()
         return True
+
+    def forget(self) -> None:
+        """From now on nothing has been tried."""
+        self.rules.clear()
+        self.agreed = False
 
 
 class Proof:
     """Tests, on real rows, whether a tape may be cut and by which rules. For each kind of tape this takes some forward
     and backward passes of a few rows, which are repeated when :meth:`Uses.due` says so. The tests leave no traces."""
 
-    # For each scalar, by slot, names of the rules that no batch has refuted; by kind of tape.
-    known: ClassVar[dict[tuple, dict[int, set]]] = {}
     uses: ClassVar[dict[tuple, Uses]] = {}  # by kind of tape
+    unrelated: ClassVar[set[tuple]] = set()  # kinds of calls of which no row has been found to depend on another
 
-    def __init__(self, tape: Tape, plan: Plan) -> None:
-        self.tape, self.plan = tape, plan
+    def __init__(self, tape: Tape, plan: Plan, withheld: Callable[[], Any] = nullcontext) -> None:
+        """``withheld`` returns a context in which no memory of the host is used for what does not fit on a GPU. It
+        yields whether there is any."""
+        self.tape, self.plan, self._withheld = tape, plan, withheld
         self.modules = modules_of(tape)
         self.used = Uses()
         refuse_batchwise(self.modules)
         self._groups = Groups(tape, plan)
+
+    @classmethod
+    def forget(cls) -> None:
+        """From now on nothing has been tried, of any kind of step."""
+        cls.unrelated.clear()
+        for used in cls.uses.values():
+            used.forget()
 
     def rules(self, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[int, list[Rule]]:
         """The rules of some scalars that no trial refutes, by slot. Raises :class:`Refused` if none is left for a
@@ -81,9 +99,9 @@ class Proof:
         kind = (*slots, *self._kind(entries))
         self.used = self.uses.setdefault((*slots, *self._kind(entries, numbers=False)), Uses())
         if self.used.due(time.monotonic()):
-            Proof.known.clear()
+            self.unrelated.clear()
         targets, ignored = self._targets(), self._ignored()
-        known = self.known.get(kind)
+        known = self.used.rules.get(kind)
         if known is not None:  # only the rules that earlier batches could not tell apart are left
             named = candidates(plan.batch, [*targets.values()], ignored, set().union(*known.values()))
             found = {s: distinct([rule for name, rule in named if name in names]) for s, names in known.items()}
@@ -100,7 +118,7 @@ class Proof:
         def weighed(n: int, tolerance: float) -> dict[int, list[Rule]]:
             weighing = Weighing(self._groups, entries, pieces, near, named, tolerance)
             if weighing.settles(n):
-                self.known[kind] = weighing.names()
+                self.used.rules[kind] = weighing.names()
             return weighing.left
 
         return self._tried(entries, min(count, MOST), weighed)
@@ -121,18 +139,16 @@ class Proof:
     def alone(self, entries: Sequence[int]) -> None:
         """Raises :class:`Refused` if the modules' results for a row depend on the other rows."""
         kind = ("alone", *self._kind(entries))
-        if kind not in self.known:
+        if kind not in self.unrelated:
             batch, compare = self.plan.batch, self._groups.compare
             self._tried(entries, min(batch, SOME), lambda n, tolerance: compare(entries, spread(batch, n), tolerance))
-            self.known[kind] = {}
+            self.unrelated.add(kind)
 
     def agree(self, rules: dict[int, Rule]) -> None:
         """Raises :class:`Refused` if a scalar's gradients of two groups of rows, weighted by its rule, do
         not add up to the gradients of all these rows together. Of all the trials this is the least
         likely to pass by chance: the sum must be right for every element of every parameter."""
-        entries = needed(self.tape, list(rules))
-        kind = ("gradients", *rules, *self._kind(entries, numbers=False))
-        if kind in self.known:
+        if self.used.agreed:
             return
         counting = {s: [r for r in range(self.plan.batch) if rule is None or rule[r]] for s, rule in rules.items()}
         # The rows that count for all scalars, so that these can be tried together.
@@ -142,7 +158,7 @@ class Proof:
         for group, rows in [(rules, every)] if together else [({s: rules[s]}, rows) for s, rows in counting.items()]:
             if len(rows) > 1:
                 exact &= self._agrees(group, rows)
-        self.known[kind] = {}
+        self.used.agreed = True
         self.used.passed = self.used.count
         if exact:
             self.used.took = time.monotonic() - self.used.begun
@@ -176,7 +192,7 @@ class Proof:
         trained = [s for s in slots if known[s].requires_grad]
         rows, fixed = ([s for s in trained if (known[s].axis is None) == whole] for whole in (False, True))
         kind, inputs = ("apart", *trained, *self._kind(entries, numbers=False)), Inputs(self.tape, self.plan, entries)
-        if kind in self.known or not trained or not inputs.own or self.plan.batch < 2:
+        if kind in self.unrelated or not trained or not inputs.own or self.plan.batch < 2:
             return
 
         def tried(n: int, tolerance: float) -> None:
@@ -192,7 +208,7 @@ class Proof:
 
         most = SOME if self._size(entries) <= SMALL else FEW
         self._tried(entries, min(self.plan.batch // 2 * 2 if self.plan.batch > 3 else self.plan.batch, most), tried)
-        self.known[kind] = {}
+        self.unrelated.add(kind)
 
     def _add_up(
         self, sketch: Callable[[list[int]], Sketch], inputs: Inputs, chosen: list[int], tolerance: float
@@ -239,7 +255,8 @@ class Proof:
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
         """Calls ``work`` with ``count``, a number of rows, and with a tolerance, without randomness or side effects.
-        Returns the result. If there is not enough memory, ``work`` is called again with fewer rows."""
+        Returns the result. If there is not enough memory, ``work`` is called again with fewer rows, and with memory of
+        the host only if not even two rows fit: that takes many times as long."""
 
         def tried(n: int, tolerance: float) -> Any:
             try:
@@ -266,7 +283,13 @@ class Proof:
                         raise
                     raise Refused(f"the step fails when it is run on {n} of its rows ({said(e)})") from e
 
-        return rehearsed(self.modules, count, without_randomness)
+        try:
+            with self._withheld() as spare:
+                return rehearsed(self.modules, count, without_randomness)
+        except NoMemory:
+            if not spare:
+                raise
+        return rehearsed(self.modules, min(count, FEW), without_randomness)
 
     def _targets(self) -> dict[int, torch.Tensor]:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, clean, is_out_of_memory
+from ..failure import NoMemory, Refused, clean, is_out_of_memory
 from ..hooks.changes import changed
 from ..sandbox.sandbox import ANYWHERE, HALF, NEVER, NoRandomness, rehearsal
 from ..tape.recorded_module import RecordedModule, draws_of, record_of
@@ -196,7 +196,7 @@ def full_precision() -> Iterator[None]:
 
 def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, NoRandomness], Any]) -> Any:
     """Calls ``work`` on ``count`` rows, with randomness and side effects suppressed. Returns the result. If there is
-    not enough memory, ``work`` is called again with fewer rows. Raises :class:`Refused` if not even two rows fit.
+    not enough memory, ``work`` is called again with fewer rows. Raises :class:`NoMemory` if not even two rows fit.
     The :class:`NoRandomness` around the call covers no more than the modules are known to need. If ``work`` then fails
     for a reason other than memory, it is called once more under a full :class:`NoRandomness`."""
     records = [f for f in map(record_of, modules) if f is not None]
@@ -219,5 +219,5 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
             continue
         clean(failed)
         if count <= 2:
-            raise Refused("there is not enough memory for a trial on two rows")
+            raise NoMemory("there is not enough memory for a trial on two rows")
         count = max(2, min(count // 2, SOME))

@@ -149,7 +149,7 @@ def planned(tape: Tape, loss: int, given: Any, sizes: Any) -> Planned:
     plan = cut(tape, needed(tape, [loss]))
     with _on_fewer_rows():
         counts, extra = weighed(tape, Terms(tape, plan, loss), given)
-        rules = proven(Proof(tape, plan), list(counts), pieces_of(plan.batch, sizes.first(plan.batch)))
+        rules = proven(Proof(tape, plan, sizes.withheld), list(counts), pieces_of(plan.batch, sizes.first(plan.batch)))
         return Planned(plan, {s: (g, rules[s]) for s, g in counts.items()}, extra)
 
 

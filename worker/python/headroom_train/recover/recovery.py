@@ -8,7 +8,17 @@ from typing import Any, Callable, NoReturn, Optional
 
 import torch
 
-from ..failure import OutOfMemoryError, Refused, bare, debugged, is_out_of_memory, patiently, release_frames
+from ..failure import (
+    OutOfMemoryError,
+    Refused,
+    bare,
+    clean,
+    debugged,
+    is_out_of_memory,
+    patiently,
+    release_frames,
+    starved,
+)
 from ..hooks.genuine import replaced, set_aside
 from ..proof.groups import NUMBER
 from ..proof.plan import Plan
@@ -72,7 +82,10 @@ class Recovery:
         that the first one gave, or ``why`` if an earlier one has given that, and raises the failure. No further way is
         tried once one has found that nothing of the step may be repeated."""
         self.spill.release_ballast(failure)
-        self.spill.opened()  # trials may use it, and a way that needs it
+        if self.spill.opened():  # trials may use it, and a way that needs it
+            if starved():  # and trials use kernels that have never run
+                clean(failure)
+            self.spill.keep_ballast()
         for way in ways if why is None or not why.final else ():
             try:
                 return way(why)

@@ -499,7 +499,8 @@ class Deferred:
         entries = needed(self.tape, list(counts))
         self._confirm(entries)
         try:
-            rules = proven(Proof(self.tape, plan), list(counts), pieces_of(plan.batch, self.sizes.first(plan.batch)))
+            proof = Proof(self.tape, plan, self.sizes.withheld)
+            rules = proven(proof, list(counts), pieces_of(plan.batch, self.sizes.first(plan.batch)))
         except Refused as refused:  # then the whole batch is run again, with saved tensors on the host
             plan, why = None, bare(refused)  # type: ignore[assignment]
         scale = self._scale(counts)

@@ -181,7 +181,7 @@ def gradients(
     try:
         return values, inputs, sums, by_pieces(batch, size, work, add, forget)
     except Refuted:
-        Proof.known.clear()
+        Proof.forget()
     proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
     rules.update(proven(proof, list(targets), pieces))
     targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}

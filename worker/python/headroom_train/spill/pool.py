@@ -27,7 +27,10 @@ from ..memory import POOLS
 STEP = 2 << 20  # PyTorch makes segments in multiples of this
 SMALL = 1 << 20  # requests up to this size come from blocks of their own, two in a segment of 2 MiB
 SMALLS = 128  # segments for small requests
-BALLAST = 192 << 20  # bytes of the GPU kept free for libraries, which allocate past PyTorch
+# Bytes of the GPU that PyTorch leaves free: libraries and the code of kernels need memory of their own. A kernel whose
+# code finds none when it is first used fails for as long as the process lives.
+RESERVE = 192 << 20
+LEAST = 32 << 20  # the same before anything has failed
 
 # From cuda.h.
 _ATTACH_GLOBAL = 1
@@ -54,10 +57,12 @@ class Pool:
         self._area = self._made(driver, device)
         library.headroom_area(self._area, ctypes.c_ulong(self.bytes))
         alloc, free = (ctypes.cast(f, ctypes.c_void_p).value for f in (library.headroom_alloc, library.headroom_free))
-        self._driver, self._device = driver, device
+        self._driver, self._device, self._library = driver, device, library
         self._allocator = torch._C._cuda_customAllocator(alloc or 0, free or 0)
         with torch.cuda.device(device), unseen():
             self._pool = torch.cuda.MemPool(self._allocator, use_on_oom=True)
+            expandable = any(s.get("is_expandable") for s in torch.cuda.memory_snapshot())
+            self._reserves = not expandable and self._leaves(LEAST)  # those are not made with cudaMalloc
             self._ballast = self._kept()
             self._statistics = Statistics(device)
             self._fill()
@@ -87,17 +92,25 @@ class Pool:
     def _tensor(self, bytes: int) -> torch.Tensor:
         return torch.empty(bytes, dtype=torch.uint8, device=self._device)
 
+    def _leaves(self, bytes: int) -> bool:
+        """Makes PyTorch leave so much of the GPU free. Returns whether it can be made to."""
+        free = self._driver.cuMemGetInfo_v2
+        return bool(self._library.headroom_reserve(free, b"libc10_cuda.so", ctypes.c_ulong(bytes)))
+
     def _kept(self) -> Optional[ctypes.c_void_p]:
-        """Memory of the GPU that PyTorch cannot take, if there is any."""
+        """Memory of the GPU that PyTorch cannot take, if there is any, where it cannot be made to leave some free."""
         kept = ctypes.c_void_p()
         free, _ = torch.cuda.mem_get_info(self._device)
-        if free < 2 * BALLAST or self._driver.cuMemAlloc_v2(ctypes.byref(kept), ctypes.c_size_t(BALLAST)):
+        few = self._reserves or free < 2 * RESERVE
+        if few or self._driver.cuMemAlloc_v2(ctypes.byref(kept), ctypes.c_size_t(RESERVE)):
             return None
         return kept
 
     def keep_ballast(self) -> None:
-        """Keeps memory for libraries, if there is none yet or it has been given."""
-        if self._ballast is None:
+        """Keeps memory for libraries and kernels, now that memory has run out."""
+        if self._reserves:
+            self._leaves(RESERVE)
+        elif self._ballast is None:
             self._ballast = self._kept()
 
     def release_ballast(self) -> None:

@@ -102,11 +102,11 @@ class Spill:
             pool.keep_ballast()
 
     @contextmanager
-    def withheld(self) -> Iterator[None]:
-        """A context in which the pools' free memory is out of PyTorch's reach."""
+    def withheld(self) -> Iterator[bool]:
+        """A context in which the pools' free memory is out of PyTorch's reach. Yields whether there is any."""
         held = [pool.hold() for pool in self._pools.values()]
         try:
-            yield
+            yield any(block is not None for block in held)
         finally:
             held.clear()
 
