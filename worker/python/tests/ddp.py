@@ -2,7 +2,7 @@
 some on both. Either the step is survived, and both ranks end with the weights of an undisturbed run; or the script gets
 the exception, and the other rank is told by its own collectives. No rank may wait forever.
 
-    python ddp.py [--loops a,b] [--every N]
+    python ddp.py [--loops a,b] [--every N] [--most N] [--seconds N]
 
 Two ranks try one fault after the other. After a failure that was left to the script, two new ones go on.
 """
@@ -221,7 +221,7 @@ def off(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
     return worst
 
 
-def sweep(name: str, every: int) -> Found:
+def sweep(name: str, every: int, most: int) -> Found:
     kind, found = LOOPS[name], Found()
     [(_, bare)] = list(carried_out(kind, [Task()], attached=False))
     [(_, calm)] = list(carried_out(kind, [Task()]))
@@ -245,6 +245,8 @@ def sweep(name: str, every: int) -> Found:
             Task(step, (0, 1), (k, (k * 7 + 3) % least), "again" if k % 2 else "once")
             for k in range(every // 2, least, 4 * every)
         ]
+    if most:
+        tasks = tasks[:: max(1, -(-len(tasks) // most))]
     for task, told in carried_out(kind, tasks):
         judge(found, kind, task, told, bare)
     return found
@@ -286,6 +288,8 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--loops", default="")
     p.add_argument("--every", type=int, default=1)
+    p.add_argument("--most", type=int, default=0, help="failures of each loop; 0 for any number")
+    p.add_argument("--seconds", type=float, default=float("inf"), help="after which no further loop begins")
     p.add_argument("--frameworks", action="store_true", help="also Accelerate, Lightning and Transformers")
     p.add_argument("--verbose", action="store_true")
     args = p.parse_args()
@@ -295,7 +299,11 @@ def main() -> int:
         importlib.import_module("ddp_frameworks")
     every = [name for name, kind in LOOPS.items() if not kind.gpu or trial.DEVICE == "cuda"]
     for name in args.loops.split(",") if args.loops else every:
-        found = sweep(name, args.every)
+        if time.monotonic() - began > args.seconds:
+            print(f"not reached: {name}", flush=True)
+            failed += 1
+            continue
+        found = sweep(name, args.every, args.most)
         kind = LOOPS[name]
         swept = found.survived + found.left
         few = swept < FEW  # to tell which part is survived
