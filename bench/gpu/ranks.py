@@ -116,7 +116,7 @@ def gpt2(name: str, device: Any, smoke: bool, batch: int) -> Any:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-        return float(loss)
+        return loss.item()
 
     return step
 
@@ -172,7 +172,7 @@ def gpt(name: str, device: Any, smoke: bool) -> Any:
             with model.no_sync() if part < parts - 1 else nullcontext(), torch.autocast(device.type, torch.bfloat16):
                 loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1).float(), ids[:, 1:].flatten()) / parts
                 loss.backward()
-            total += float(loss)
+            total += loss.item()
         optimizer.step()
         return total
 

@@ -26,6 +26,7 @@ class Loop:
     same = True  # both ranks end with the same weights, to the bit
     least = 0.85  # the least part of the failures that is survived
     left = False  # all failures are left to the script
+    why = ""  # what the reason for that contains
     # Needs the whole batch at once somewhere. What never fits there is survived only with memory of the host, which the
     # CPU has not: half of the failures pass at a second try.
     whole = False
@@ -508,7 +509,7 @@ class Talks(nn.Module):
 class Communicates(Loop):
     """As SyncBatchNorm does: what has communicated is not run again."""
 
-    left = True
+    left, why = True, "communicates with other ranks"
 
     def net(self) -> nn.Module:
         return Talks()
@@ -517,7 +518,7 @@ class Communicates(Loop):
 class Whispers(Loop):
     """Communicates only in its backward pass, through PyTorch's functional collectives."""
 
-    left = True
+    left, why = True, "communicates with other ranks"
 
     class Net(nn.Module):
         class Copy(torch.autograd.Function):
@@ -560,6 +561,33 @@ class Averaged(Loop):
             dist.all_reduce(p.grad)
         self.optimizer.step()
         return loss.item()
+
+
+class Sharded(Loop):
+    """FSDP2: no rank can make a call again by itself."""
+
+    left, same = True, False
+
+    def wrap(self, net: nn.Module) -> Any:
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(net[0])  # type: ignore[index]
+        fully_shard(net)
+        return net
+
+    def tensors(self) -> list[Tensor]:
+        return [p.to_local() for p in self.model.parameters()]  # type: ignore[attr-defined]
+
+
+class ShardedBefore(Loop):
+    """FSDP1."""
+
+    left, same = True, False
+
+    def wrap(self, net: nn.Module) -> Any:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        return FullyShardedDataParallel(net, device_id=self.device)
 
 
 class Autocast(Loop):
@@ -608,7 +636,7 @@ class Checkpointed(Loop):
 class Reentrant(Checkpointed):
     """Its checkpoints hand gradients to the reducer in backward passes of their own."""
 
-    reentrant, left = True, True
+    reentrant, left, why = True, True, "checkpoint with use_reentrant=True"
 
 
 class Related(Loop):
@@ -644,7 +672,7 @@ class Group(Loop):
 class SyncNorm(Loop):
     """Communicates in its forward and its backward pass."""
 
-    left, gpu = True, True
+    left, why, gpu = True, "communicates with other ranks", True
 
     def net(self) -> nn.Module:
         return nn.SyncBatchNorm.convert_sync_batchnorm(
