@@ -28,7 +28,7 @@ func TestRanksOnHost(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Fatalf("%+v", got)
 	}
-	if said := got[0].slowest(); said != "rank 1 of 3 put up to 2 GiB on the host, which took 10 s (" + words.Percent(0.25) + " of its time): the other ranks waited for it" {
+	if said := got[0].slowest(); said != "rank 1 of 3 put up to 2 GiB on the host, which took 10 s ("+words.Percent(0.25)+" of its time): the other ranks waited for it" {
 		t.Error(said)
 	}
 	if got := ranksOnHost([]runs.ProcessStep{alone}); got != nil {

@@ -239,12 +239,17 @@ def sweep(name: str, every: int, most: int) -> Found:
             count = calm[rank].counts[step]
             first = (5 + 7 * step + 11 * rank) % max(1, min(every, count))
             at = range(first, count, every)
-            tasks += [Task(step, (rank,), (k,), "once" if kind.whole and n % 2 else "again") for n, k in enumerate(at)]
+            tasks += [
+                Task(step, (rank,), (k,), "once" if kind.whole and n % 2 else "again")
+                for n, k in enumerate(at, len(tasks))
+            ]
         least = min(calm[0].counts[step], calm[1].counts[step])
         tasks += [
             Task(step, (0, 1), (k, (k * 7 + 3) % least), "again" if k % 2 else "once")
             for k in range(every // 2, least, 4 * every)
         ]
+    if kind.left:
+        most = -(-most // 3)  # each takes two new ranks
     if most:
         tasks = tasks[:: max(1, -(-len(tasks) // most))]
     for task, told in carried_out(kind, tasks):

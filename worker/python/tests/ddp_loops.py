@@ -672,7 +672,7 @@ class Group(Loop):
 class SyncNorm(Loop):
     """Communicates in its forward and its backward pass."""
 
-    left, why, gpu = True, "communicates with other ranks", True
+    left, gpu = True, True
 
     def net(self) -> nn.Module:
         return nn.SyncBatchNorm.convert_sync_batchnorm(
