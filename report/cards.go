@@ -108,7 +108,12 @@ func (r *Report) memoryCard() Card {
 	case m.Foreign > 0:
 		c.Note += fmt.Sprintf("; other processes held up to %v", m.Foreign)
 	}
-	if m.Host > 0 {
+	if len(m.Ranks) > 0 {
+		c.Note += "; " + m.Ranks[0].slowest()
+		for _, rank := range m.Ranks[1:] {
+			c.Lines = append(c.Lines, rank.String())
+		}
+	} else if m.Host > 0 {
 		c.Note += fmt.Sprintf("; up to %v of the host's memory was used in place of the GPU's", m.Host)
 		if m.HostLost >= 1 {
 			c.Note += ", which took " + words.Seconds(m.HostLost)

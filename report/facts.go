@@ -26,6 +26,7 @@ type Usage struct {
 	ForeignTo    int
 	Host         memory.Bytes // most of the host's memory that any step used in place of the GPU's
 	HostLost     float64      // seconds that steps took longer for that, as far as that is known
+	Ranks        []RankUse    // of several ranks, those that used memory of the host; the one that lost most time first
 	Retries      int64        // allocations that succeeded only after the cache was emptied, up to the last step
 }
 

@@ -91,6 +91,7 @@ func New(in Input) *Report {
 	r.Memory = memoryUse(r.steps, in.Entries)
 	if len(r.seen) > 0 {
 		r.Memory = commandsMemory(r.seen)
+		r.Memory.Ranks = ranksOnHost(in.Seen)
 	}
 	r.Speed = speed(r)
 	r.Loss = loss(r.steps)

@@ -34,6 +34,8 @@ type ProcessStep struct {
 	Time    time.Time    `json:"time"`
 	Attempt int          `json:"attempt"`
 	PID     int          `json:"pid"`
+	Rank    int          `json:"rank,omitempty"`   // among World ranks
+	World   int          `json:"world,omitempty"`  // ranks that train together; 0 for a process that trains alone
 	Made    int          `json:"made"`             // optimizer steps of this process, this one included
 	Rows    int          `json:"rows,omitempty"`   // rows in the newest batch; 0 if that was not recorded
 	Pieces  int          `json:"pieces,omitempty"` // number of pieces in which these rows were run

@@ -70,6 +70,7 @@ type Attempt struct {
 	reached int             // connections so far
 	checked chan struct{}   // closed when a first step has been checked, or cannot be checked
 	told    map[string]bool // keys of once-only entries that have been written
+	failed  time.Time       // when the process of ended.OOM reported that failure
 	limits  map[int]int     // of ranks that train together: how many rows each can run at once, 0 for all of them
 }
 
@@ -86,7 +87,7 @@ type Ended struct {
 	Unchecked string    // why a first step cannot be checked, else ""
 
 	// OOM is the newest out-of-memory failure after which the process completed no further step, or
-	// nil if there is none. Where is the line of the user's code at which it happened.
+	// nil if there is none. Of ranks that train together, it is the first one's. Where is the line of the user's code at which it happened.
 	OOM   *memory.OutOfMemoryError
 	Where string
 	Why   string // why the failure was left to the command's own code, or "" if it was not

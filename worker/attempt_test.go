@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -247,6 +248,72 @@ func TestLimitIsKept(t *testing.T) {
 		ended(t, l)
 		if b.pieces != want {
 			t.Errorf("%s: kept %d, want %d", limits, b.pieces, want)
+		}
+	}
+}
+
+// TestFirstRankIsBlamed checks that of two ranks the one that failed first is named, in whatever order they end; but a
+// rank that was started again since has a failure of its own.
+func TestFirstRankIsBlamed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		ends   [2]int // ranks, in the order in which they end
+		again  bool   // rank 0 begins only after rank 1 has failed and ended
+		world  int
+		blamed string
+	}{
+		{"rank 1 ends first", [2]int{1, 0}, false, 2, "rank1.py:1"},
+		{"rank 1 ends last", [2]int{0, 1}, false, 2, "rank1.py:1"},
+		{"started again", [2]int{1, 0}, true, 2, "rank0.py:1"},
+		{"two that train alone", [2]int{1, 0}, false, 1, "rank0.py:1"},
+	} {
+		b := &books{}
+		l := begun(t, b, Armed)
+		ranks := [2]*client{}
+		begin := func(rank int) {
+			ranks[rank] = dial(t, l)
+			ranks[rank].send(helloLine(rank, c.world))
+			ranks[rank].hears()
+			ranks[rank].send(fmt.Sprintf(`{"type":"step","step":1,"allocated":%d}`, rank))
+			ranks[rank].send(helloLine(rank, c.world)) // once it is answered, the step has been read
+			ranks[rank].hears()
+		}
+		fail := func(rank int) {
+			ranks[rank].send(failure("refused", 2, 40, 40, fmt.Sprintf(`,"where":"rank%d.py:1"`, rank)))
+			ranks[rank].hears()
+		}
+		end := func(rank int) {
+			l.mu.Lock()
+			open := len(l.talks)
+			l.mu.Unlock()
+			ranks[rank].send(`{"type":"bye"}`)
+			for left := open; left == open; runtime.Gosched() {
+				l.mu.Lock()
+				left = len(l.talks)
+				l.mu.Unlock()
+			}
+		}
+		begin(1)
+		if !c.again {
+			begin(0)
+			fail(1)
+			fail(0)
+			end(c.ends[0])
+			end(c.ends[1])
+		} else {
+			fail(1)
+			end(1)
+			begin(0)
+			fail(0)
+			end(0)
+		}
+		if got := ended(t, l); got.Where != c.blamed {
+			t.Errorf("%s: %s", c.name, got.Where)
+		}
+		for _, s := range b.steps {
+			if known := s.World == 2 && s.Rank == int(s.Memory.Allocated); known != (c.world == 2) {
+				t.Errorf("%s: %+v", c.name, s)
+			}
 		}
 	}
 }

@@ -33,6 +33,7 @@ type talk struct {
 	rank    int
 	world   int
 	met     bool             // it has said hello
+	since   time.Time        // when it said so
 	seen    harness.Evidence // what its steps have needed
 	cuts    map[int]int      // rows of a batch → pieces in which it was last run
 	trend   trend
@@ -128,11 +129,19 @@ func (t *talk) end() {
 		h := t.holder.At(t.made)
 		t.attempt.ended.Holder = &h
 	}
-	if last != nil {
+	if last != nil && !t.follows(*last) {
+		t.attempt.failed = last.when
 		t.attempt.ended.OOM, t.attempt.ended.Where, t.attempt.ended.Why = &last.failure, last.Where, last.Why
 		t.attempt.ended.Hint = last.Hint
 		t.attempt.ended.Boundary, t.attempt.ended.Every = t.trend.newest(memory.LeakWindow)
 	}
+}
+
+// follows reports whether another rank of the same training has failed before f: then it is
+// that rank's failure that ended the training. Must be called with attempt.mu held.
+func (t *talk) follows(f told) bool {
+	first := t.attempt.failed
+	return t.world > 1 && t.attempt.ended.OOM != nil && t.since.Before(first) && first.Before(f.when)
 }
 
 // take handles a message. An error ends the connection.
@@ -154,7 +163,7 @@ func (t *talk) take(m message) error {
 		}
 		t.settle(runs.InPlace{Way: m.Way, Rows: m.Rows, Pieces: m.Pieces, Why: m.Why}, m.Rows)
 	case "refused":
-		t.refusal(told{message: m, failure: m.failure()})
+		t.refusal(told{message: m, failure: m.failure(), when: time.Now()})
 		t.say(answer{Type: "heard", ID: m.ID})
 	case "note":
 		t.note(m)
@@ -194,7 +203,7 @@ func (t *talk) hello(m message) error {
 	a := t.attempt
 	a.mu.Lock()
 	if !t.met {
-		t.met, t.seen = true, harness.NewEvidence(memory.Stats{})
+		t.met, t.since, t.seen = true, time.Now(), harness.NewEvidence(memory.Stats{})
 	}
 	t.rank, t.world = m.Rank, max(1, m.World)
 	first := !a.ended.Attached
@@ -225,6 +234,9 @@ func (t *talk) step(m message) {
 	now := time.Now()
 	seconds, due := t.pace.due(now, m.Step)
 	made := runs.ProcessStep{Time: now, PID: t.pid, Made: m.Step, Rows: m.Rows, Pieces: m.Pieces, Seconds: seconds, Memory: m.stats(), Forward: m.Forward, Backward: m.Backward, Host: m.Spilled, Lost: m.Lost}
+	if t.world > 1 {
+		made.Rank, made.World = t.rank, t.world
+	}
 	t.last = made
 	if t.newest = &made; due {
 		t.write()

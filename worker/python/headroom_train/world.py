@@ -20,6 +20,12 @@ def several() -> bool:
     return os.environ.get("WORLD_SIZE", "1") not in ("", "1")
 
 
+def neighbours() -> int:
+    """How many ranks are on this machine, this one included, as far as the launcher says so."""
+    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(count)) if count.isdigit() else 1
+
+
 def calls() -> None:
     """Notes that a process group is called from Python."""
     global _called

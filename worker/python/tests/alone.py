@@ -6,6 +6,7 @@ reduced once.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import trial
 from forked import status
@@ -309,17 +311,54 @@ def a_step_that_has_communicated_is_not_made_again() -> str:
 
 
 def communication_hooks_are_called_once_more() -> str:
-    """But not one that has a state of its own, or has written to its bucket."""
-    for state, writes, want in ((None, False, 2), ({}, False, 1), (None, True, 1)):
-        calls: list[int] = []
+    """But not one that has written to its bucket, has changed what it keeps, or keeps what nobody can look into."""
+    kept: Any = {"calls": 0, "lost": torch.ones(2)}
 
-        def hook(state, bucket, writes=writes, calls=calls):
-            calls.append(1)
-            if writes:
+    class Counter:
+        def __init__(self) -> None:
+            self.calls, self.inner = 0, [torch.ones(2)]
+
+    def counts(state: Any) -> None:
+        state["calls"] += 1
+
+    def keeps(state: Any) -> None:
+        state["lost"] = torch.ones(2)
+
+    def frees(state: Any) -> None:
+        address, others = id(state.pop("lost")), []
+        while "lost" not in state and len(others) < 1000:  # at the address of the other
+            others.append(torch.ones(2))
+            if id(others[-1]) == address:
+                state["lost"] = others[-1]
+
+    def writes(state: Any) -> None:
+        state["lost"].add_(1.0)
+
+    for state, changes, survives in (
+        (None, None, True),
+        (None, lambda _: counts(kept), False),  # reached through closures
+        (None, _counts_in_a_global, False),
+        (kept, None, True),
+        (kept, counts, False),
+        (kept, keeps, False),
+        (kept, frees, False),
+        (kept, writes, False),
+        (Counter(), None, True),
+        (Counter(), lambda state: state.inner.append(1), False),
+        (random.Random(1), None, False),
+        (torch.Generator(), None, False),
+        ({"draws": torch.Generator()}, None, False),
+        (nn.Linear(2, 2), None, False),
+        (None, "bucket", False),
+    ):
+
+        def hook(state, bucket, changes=changes):
+            if changes == "bucket":
                 bucket.buffer().mul_(1.0)
-            if len(calls) == 1:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-            done = torch.futures.Future()
+            elif changes is not None:
+                changes(state)
+            _fail_once()
+            done: Any = torch.futures.Future()
             done.set_result(bucket.buffer())
             return done
 
@@ -327,14 +366,79 @@ def communication_hooks_are_called_once_more() -> str:
         t.net.register_comm_hook(state, hook)
         if t.net._comm_hooks[0][0] is not hook:
             return "another hook is registered"
+        _failing.clear()
         try:
             F.cross_entropy(t.net(torch.randn(ROWS, 10)), torch.randint(0, 5, (ROWS,))).backward()
             survived = True
         except torch.OutOfMemoryError:
             survived = False
-        if len(calls) != want or survived != (want == 2):
-            return f"{state}, {writes}: {len(calls)} calls, {survived}"
+        if survived != survives:
+            return f"{state}, {changes}: {survived}"
     return ""
+
+
+_COUNT = {"calls": 0}
+_failing: list[int] = []
+
+
+def _counts_in_a_global(_: Any) -> None:
+    _COUNT["calls"] += 1
+
+
+def _fail_once() -> None:
+    """Fails at its first call. In another module it would be a function of C: nobody looks at what it keeps."""
+    _failing.append(1)
+    if len(_failing) == 1:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+_fail_once.__module__ = "torch"
+
+
+def what_precedes_the_module_is_called_once_more() -> str:
+    """Copying buffers and inputs, and telling a join: unless it has communicated."""
+    from torch.distributed.algorithms.join import Join
+    from torch.nn.parallel import distributed
+
+    t = Training()
+    t.net = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(10, 5), nn.BatchNorm1d(5)))
+    with Join([t.net]):
+        for name, call in (
+            ("aten.ones.default", lambda: Join.notify_join_context(t.net)),
+            ("aten.ones.default", lambda: t.net._check_global_requires_backward_grad_sync(is_joined_rank=False)),
+            ("aten.cat.default", lambda: t.net._default_broadcast_coalesced()),
+            (
+                "aten._to_copy.default",
+                lambda: distributed._to_kwargs((torch.ones(2),), {}, torch.device("meta"), False),
+            ),
+        ):
+            for spoken in (False, True):
+                with _Once(name, (lambda: dist.all_reduce(torch.zeros(1))) if spoken else None) as once:
+                    world.several = lambda: True
+                    try:
+                        call()
+                        survived = True
+                    except torch.OutOfMemoryError:
+                        survived = False
+                if not once.failed or survived is spoken:
+                    return f"{name}, {spoken}: {once.failed}, {survived}"
+    return ""
+
+
+class _Once(TorchDispatchMode):
+    """Makes the first operation of a kind fail, after ``before``."""
+
+    def __init__(self, name: str, before: Callable[[], Any] | None) -> None:
+        super().__init__()
+        self.name, self.before, self.failed = name, before, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func) == self.name and not self.failed:
+            self.failed = True
+            if self.before is not None:
+                self.before()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return func(*args, **(kwargs or {}))
 
 
 def a_group_that_does_not_count() -> str:
@@ -371,6 +475,7 @@ CHECKS = [
     adam_is_the_same_on_all_ranks,
     a_step_that_has_communicated_is_not_made_again,
     communication_hooks_are_called_once_more,
+    what_precedes_the_module_is_called_once_more,
     a_group_that_does_not_count,
 ]
 

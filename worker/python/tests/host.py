@@ -47,10 +47,45 @@ class Imitated:
 
 
 def how_much() -> str:
-    """Half of what the host has free, unless the user has said something else; never more than it has."""
+    """Half of what the host has free, shared by its ranks, unless the user has said something else; never more than it
+    has."""
     cases = {("", 8 * GIB): 4 * GIB, ("1024", 8 * GIB): 1024, (str(9 * GIB), 8 * GIB): 8 * GIB}
     got = {given: spill.wanted(*given) for given in cases}
-    return "" if got == cases else f"{got}"
+    if got != cases:
+        return f"{got}"
+    shared = []
+    for ranks in ("4", "", "many"):
+        os.environ["LOCAL_WORLD_SIZE"] = ranks
+        shared.append(spill.wanted("", 8 * GIB))
+    return "" if shared == [GIB, 4 * GIB, 4 * GIB] else f"{shared}"
+
+
+def of_several_ranks() -> str:
+    """Where several ranks train and nothing can be made again, memory of the host is there before anything fails; if it
+    cannot be, that is part of the reason that is given."""
+    recorder: Any = _torch._recorder
+    found = []
+    for world, opens in (("2", True), ("2", False), ("1", True)):
+        os.environ["WORLD_SIZE"] = world
+        asked: list[int] = []
+        s = spill.Spill(lambda text: None)
+        s.why_not = None if opens else "it is off"
+
+        def opened(asked: list[int] = asked, opens: bool = opens) -> bool:
+            asked.append(1)
+            return opens
+
+        s.opened = opened  # type: ignore[method-assign]
+        recorder.spill, recorder.observe = s, None
+        net = trial.torch.nn.Linear(2, 2)
+        if world == "1":
+            recorder.only_observes("a reason")
+        else:
+            trial.torch.optim.SGD(net.parameters(), lr=0.1)
+            net(trial.torch.ones(1, 2))
+        found.append((len(asked), recorder.report.observes))
+    why = "several ranks train a Linear that is not inside DistributedDataParallel"
+    return "" if found == [(1, why), (1, f"{why}; it is off"), (0, "a reason")] else f"{found}"
 
 
 def slower() -> str:
@@ -282,6 +317,7 @@ def without_a_gpu() -> str:
 
 CHECKS: list[Callable[[], str]] = [
     how_much,
+    of_several_ranks,
     slower,
     told,
     at_the_end,

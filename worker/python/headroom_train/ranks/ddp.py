@@ -19,13 +19,14 @@ from typing import Any, Optional
 
 import torch
 
-from ..failure import Refused, Unrepeatable, clean, is_out_of_memory
+from ..failure import Refused, Unrepeatable
 from ..hooks.changes import Change
 from ..sandbox.sandbox import unwarned
 from ..tape.graph import leaves, walk
 from ..tape.trees import flatten, unflatten
 from ..world import several, talked
 from .collectives import handing_back
+from .patience import Stamp, patient
 
 Given = Sequence[Optional[torch.Tensor]]
 
@@ -88,12 +89,13 @@ def sink(applied: Callable, kind: Any, ddp: Any, busy: Callable[[], bool]) -> Ca
 
 
 def watch(first: Callable[[], Any]) -> None:
-    """Notes which parameters a DistributedDataParallel reduces, in which order, and makes its communication hooks more
-    patient. ``first`` is called once, before the first one of several ranks is made."""
+    """Notes which parameters a DistributedDataParallel reduces, in which order, and makes its communication hooks, and
+    what it calls before the module, more patient. ``first`` is called once, before the first one of several ranks is
+    made."""
     if not torch.distributed.is_available():
         return
-    kind, module = torch.nn.parallel.DistributedDataParallel, torch.nn.parallel.distributed.dist
-    init, register = kind._ddp_init_helper, module._register_comm_hook
+    kind, module = torch.nn.parallel.DistributedDataParallel, torch.nn.parallel.distributed
+    init, register = kind._ddp_init_helper, module.dist._register_comm_hook
 
     @wraps(init)
     def made(self: Any, parameters: list, *args: Any, **kwargs: Any) -> Any:
@@ -106,33 +108,20 @@ def watch(first: Callable[[], Any]) -> None:
 
     @wraps(register)
     def registered(reducer: Any, state: Any, hook: Any) -> Any:
-        return register(reducer, state, _patient(state, hook))
+        return register(reducer, state, patient(hook, _reached(hook)))
 
     Change(kind, "_ddp_init_helper", made)
-    Change(module, "_register_comm_hook", registered)
+    Change(module.dist, "_register_comm_hook", registered)
+    # What is called around the module, and changes nothing before it has communicated.
+    for name in ("_default_broadcast_coalesced", "_check_global_requires_backward_grad_sync"):
+        Change(kind, name, patient(getattr(kind, name)))
+    Change(module, "_to_kwargs", patient(module._to_kwargs))
+    Change(module.Join, "notify_join_context", staticmethod(patient(module.Join.notify_join_context)))
 
 
-def _patient(state: Any, hook: Callable) -> Callable:
-    """A communication hook that is called once more if there is not enough memory, after the cache has been emptied.
-    Not one with a state of its own, which it may have changed, nor one that has written to its bucket or has
-    communicated."""
-    if state is not None and not isinstance(state, torch.distributed.ProcessGroup):
-        return hook
-
-    @wraps(hook)
-    def patient(state: Any, bucket: Any) -> Any:
-        version, spoken = bucket.buffer()._version, talked()
-        failed: Optional[BaseException] = None
-        try:
-            return hook(state, bucket)
-        except Exception as e:
-            if not is_out_of_memory(e) or (version, spoken) != (bucket.buffer()._version, talked()):
-                raise
-            failed = e
-        clean(failed, thorough=False)
-        return hook(state, bucket)
-
-    return patient
+def _reached(hook: Callable) -> Callable[[Any, Any], Optional[Stamp]]:
+    """For the arguments of a communication hook: the stamp of what it may change."""
+    return lambda state, bucket: Stamp.of(hook, state, bucket.buffer())
 
 
 def why_not(ddp: Any) -> Optional[str]:

@@ -24,7 +24,7 @@ from ..tape.idle import Idle, shapes_of
 from ..tape.recorded_module import RecordedModule
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, set_random_state
 from ..tape.trees import mapped
-from ..world import talked
+from ..world import several, talked
 from .backward import Backward
 from .calls import FailedCall
 from .evaluate import evaluate
@@ -67,7 +67,10 @@ class Recorder(Recovery):
         return ddp.around() is not None and ddp.is_redirected(module)
 
     def only_observes(self, why: str) -> None:
-        """From now on, nothing is recorded."""
+        """From now on, nothing is recorded. Of several ranks, none can make a call again without the others: memory of
+        the host is made available before anything fails."""
+        if several() and not self.spill.opened() and self.spill.why_not is not None:
+            why = f"{why}; {self.spill.why_not}"
         self.observe = self.report.observes = why
 
     def step_begins(self) -> bool:

@@ -13,6 +13,7 @@ import torch
 
 from ..failure import OutOfMemoryError
 from ..memory import may_ask
+from ..world import neighbours
 from .pool import Pool, Unavailable, host_memory, supported, unseen
 
 SHARE = 0.25  # a pool is made once steps have used this share of the memory that the process may use
@@ -25,8 +26,8 @@ LEAST = 3  # as many of them as it takes to compare a duration with
 
 def wanted(setting: str, free: int) -> int:
     """How many bytes of the host may be used. ``setting`` is what the user has set: a number of bytes, or nothing,
-    which means half of the ``free`` bytes of the host."""
-    return min(int(setting), free) if setting else free // 2
+    which means half of the ``free`` bytes of the host, shared equally by the ranks that it has."""
+    return min(int(setting), free) if setting else free // (2 * neighbours())
 
 
 class Pace:
