@@ -151,6 +151,20 @@ def the_host_grows_by_more_than_is_kept() -> str:
     return "" if said == [["collected"], [], []] else f"{said}"
 
 
+def what_takes_the_place_of_something_is_not_more() -> str:
+    """A dict in which most entries are replaced grows by those that are added only."""
+    newest = {i: torch.ones(1 << 14) for i in range(8)}
+
+    def work(step: int) -> None:
+        newest[step % 8] = torch.ones(1 << 14) + step
+        if step % 4 == 0:
+            newest[step + 8] = torch.ones(1 << 14) + step
+
+    found = of_tensors(work)
+    right = bool(found) and 0.2 < found[0].rate < 0.3 and 0.2 * (1 << 16) < found[0].per_step < 0.3 * (1 << 16)
+    return "" if right else f"{found}"
+
+
 def the_collector_is_left_alone() -> str:
     before = gc.isenabled(), gc.get_threshold(), gc.get_debug()
     kept: list[Tensor] = []
@@ -519,6 +533,7 @@ CHECKS = (
     a_graph_that_backward_has_freed_holds_nothing,
     nothing_is_held_after_a_search,
     the_host_grows_by_more_than_is_kept,
+    what_takes_the_place_of_something_is_not_more,
     the_collector_is_left_alone,
     the_users_modes_are_left_alone,
     a_note_is_of_what_is_still_there,

@@ -1810,6 +1810,64 @@ LEAKS = {
         Loop().run()
     """,
     ),
+    "an append that has a name of its own": Leak(
+        "collected",
+        "seen",
+        "empty `seen`",
+        """
+        seen = []
+        push = seen.append
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            push(x) #kept
+    """,
+    ),
+    "a list behind a property": Leak(
+        "collected",
+        "t.log",
+        "empty `t.log`",
+        """
+        class T:
+            def __init__(self): self._log = []
+            @property
+            def log(self): return self._log
+        t = T()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            t.log.append(x) #kept
+    """,
+    ),
+    "an array that grows": Leak(
+        "numpy",
+        "everything",
+        "empty `everything`",
+        """
+        mean, everything = np.zeros((4096, 1024)), np.zeros((0, 256), dtype=np.float32)
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            mean = 0.9 * mean + 0.1
+            everything = np.concatenate([everything, x.numpy()]) #kept
+    """,
+    ),
+    "an array that grows in an attribute": Leak(
+        "numpy",
+        "self.rows",
+        "empty `self.rows`",
+        """
+        class Table:
+            def __init__(self): self.rows = None
+            def add(self, x):
+                self.rows = x if self.rows is None else np.vstack((self.rows, x)) #kept
+        table = Table()
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            table.add(x.numpy())
+    """,
+    ),
     "a list of each layer": Leak(
         "collected",
         "self.maps",
@@ -2594,7 +2652,7 @@ CLEAN = {
     """,
     "queues with a limit": """
         import queue
-        q, last, first = queue.Queue(maxsize=60), queue.LifoQueue(60), queue.PriorityQueue(60)
+        q, last, first = queue.Queue(maxsize=900), queue.LifoQueue(900), queue.PriorityQueue(900)
         for step in range(150):
             x = torch.randn(512, 256)
             train(x)
@@ -2602,6 +2660,20 @@ CLEAN = {
                 q.put(x)
                 last.put(x * 2)
                 first.put((step, x * 3))
+    """,
+    "arrays that are joined for a window or an epoch": """
+        window = np.zeros((0, 256), dtype=np.float32)
+        def epoch():
+            global window
+            rows = np.zeros((0, 256), dtype=np.float32)
+            for step in range(60):
+                x = batch()
+                train(x)
+                rows = np.concatenate([rows, x.numpy()])
+                window = np.concatenate([window, x.numpy()])[-60000:]
+            return rows.mean()
+        for e in range(3):
+            epoch()
     """,
     "a list of a function that is called in a line": """
         def epoch():

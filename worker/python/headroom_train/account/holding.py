@@ -297,6 +297,32 @@ class Walk:
                 local.clear()
         return sorted(found, key=lambda n: self._foreign(n.files[0]))
 
+    def arrays(self) -> list[tuple[Any, Name]]:
+        """The arrays that the variables of running functions of the script name, and attributes of what these name."""
+        found = []
+        for frame in frames():
+            code = frame.f_code
+            if self._foreign(code.co_filename) or _is_ours(frame):
+                continue
+            within = (code.co_firstlineno, code.co_name) if function(frame) else None
+            again = within is not None and self._temporary(frame)
+            for name, value in (_local(frame) if within is not None else {**frame.f_globals}).items():
+                if is_array(value):
+                    found.append((value, Name(name, name, False, (code.co_filename,), within, temporary=again)))
+                    continue
+                try:
+                    own = object.__getattribute__(value, "__dict__")
+                except Exception:  # it has none
+                    continue
+                for attribute, inner in dict.items(own) if is_a(own, dict) and not is_a(value, ModuleType) else ():
+                    if is_array(inner) and type(attribute) is str:
+                        text, files = (
+                            f"{type(value).__name__}.{attribute}",
+                            (*class_file(type(value)), code.co_filename),
+                        )
+                        found.append((inner, Name(text, attribute, True, files)))
+        return found
+
     def _temporary(self, frame: FrameType) -> bool:
         outer = frame.f_back
         while outer is not None and frame.f_code.co_name != "<module>":
@@ -486,6 +512,10 @@ def _attribute(owner: Any, value: Any, key: Any) -> str:
     return ""
 
 
+def is_array(o: Any) -> bool:
+    return type(o).__module__ == "numpy" and type(o).__name__ == "ndarray"
+
+
 def unseen() -> list[dict]:
     """The dicts of which the garbage collector knows nothing, as nothing in them can hold anything else: dicts of
     arrays, for one. They are looked for in all objects, which takes as long as a look."""
@@ -532,7 +562,7 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
             if models and o.is_leaf and o.grad is not None:
                 todo.append(o.grad)
             continue
-        if type(o).__module__ == "numpy" and type(o).__name__ == "ndarray":
+        if is_array(o):
             arrays, array_bytes = arrays + 1, array_bytes + int(o.nbytes)
             continue
         for r in gc.get_referents(o):

@@ -10,12 +10,12 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 
 from . import graphs, kinds
-from .holding import HOOKS, LRU, Content, Held, Name, Walk, content, unseen
+from .holding import HOOKS, LRU, Content, Held, Name, Walk, content, is_array, unseen
 from .kinds import Evidence, Holder, Text
 from .look import Census, Key, Look, Sort, census, frames, is_a, key_of, look, size_of, sort_of
 from .notes import Notes, compiles
 from .place import MANAGED, Kept, direct, made, patience, place, statement
-from .source import source
+from .source import joins, source
 
 APART = 12  # steps between two looks
 FURTHEST = 96  # and the most, if what is kept does not grow in each step
@@ -438,7 +438,7 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
             longer.append(c)
     if not longer:
         longer += [c for c in unseen() if len(c) >= b.steps // 2 and _has_arrays(c)]
-    holders = []
+    holders = _of_one_array(b, walk)
     for c in longer[:SORTS]:
         inside = content(c, b.first.storages, False, {id(f) for f in frames()})
         if inside.array_bytes == 0:
@@ -461,6 +461,24 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
     return holders
 
 
+def _of_one_array(b: _Between, walk: Walk) -> list[Holder]:
+    """A variable whose array is joined with another one in each step."""
+    for array, name in walk.arrays():
+        size = int(array.nbytes)
+        kept = place([name], None, root=True) if size > SMALL and size > 0.2 * b.slope * b.third.step else None
+        if kept is None or kept.keeps is None or not joins(kept.keeps.value):
+            continue
+        text, per_step = statement(kept), size // b.third.step
+        return [
+            Holder(
+                kinds.NUMPY, text.name, kept.where, "", 1, size, 0.0, per_step,
+                kinds.cure(kinds.NUMPY, Evidence(arrays=True), text), False,
+                patience(kinds.NUMPY, array, kept, False), True,
+            )
+        ]  # fmt: skip
+    return []
+
+
 def _has_arrays(c: Any) -> bool:
     newest = [*(c.values() if is_a(c, dict) else c)][-1:]
     inner = [
@@ -468,4 +486,4 @@ def _has_arrays(c: Any) -> bool:
         for one in newest
         for v in (one if type(one) in (tuple, list) else one.values() if type(one) is dict else (one,))
     ]
-    return any(type(v).__module__ == "numpy" and type(v).__name__ == "ndarray" for v in inner)
+    return any(map(is_array, inner))

@@ -105,7 +105,34 @@ class Source:
         found = []
         for node in self._scope(within):
             found += [k._replace(limited=self._limited(node)) for k in self._put(node, name, attribute)]
-        return sorted(found, key=lambda k: k.line)
+        return sorted(found or self._called_otherwise(name, attribute), key=lambda k: k.line)
+
+    def _called_otherwise(self, name: str, attribute: bool) -> list[Keeps]:
+        """The places at which something is put in under another name: ``push = seen.append``, or a property."""
+        found = []
+        for node in self._around:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and node.value.attr in PUTS:
+                bound = set(map(_name, node.targets)) if self._is(node.value.value, name, attribute) else set()
+                text = ast.unparse(node.value.value)
+                calls = (
+                    n for n in self._around if isinstance(n, ast.Call) and n.args and _name(n.func) in bound - {""}
+                )
+                for n in calls:
+                    call, spread = f"{ast.unparse(n.func)}(", node.value.attr in _SPREAD
+                    found.append(Keeps(n.lineno, text, call, ")", n.args[-1], self.functions(n), (), spread))
+            elif attribute and isinstance(node, ast.FunctionDef) and node.name != name and self._returns(node, name):
+                found += [k for n in self._around for k in self._put(n, node.name, True)]
+        return found
+
+    def _returns(self, function: ast.FunctionDef, name: str) -> bool:
+        """Whether a function is a property that is an attribute."""
+        last = function.body[-1]
+        return (
+            "property" in map(_name, function.decorator_list)
+            and isinstance(last, ast.Return)
+            and isinstance(last.value, ast.Attribute)
+            and last.value.attr == name
+        )
 
     def _put(self, node: ast.AST, name: str, attribute: bool) -> Iterator[Keeps]:
         functions = self.functions(node)
@@ -379,6 +406,15 @@ def _name(node: ast.AST) -> str:
 
 def _called(node: ast.AST, methods: set[str]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods
+
+
+def joins(value: Optional[ast.expr]) -> bool:
+    """Whether an expression joins arrays to a larger one."""
+    names = {_name(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)} if value is not None else set()
+    return not names.isdisjoint(_JOINS)
+
+
+_JOINS = {"concatenate", "concat", "append", "vstack", "hstack", "column_stack", "row_stack", "dstack"}
 
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.Delete) -> list[ast.expr]:
