@@ -122,6 +122,12 @@ func heldChart(r *Report, when func(time.Time) float64) (chart.Chart, bool) {
 	slices.Reverse(c.Areas) // each area goes down to 0, so that the lower ones are drawn last
 	top := c.Areas[0].Points[0]
 	c.Lines = []chart.Line{{Name: "in use, in each account", Shade: "ink", Points: chart.Series{top}, Width: 1.5}}
+	if grew := r.Holdings.Grew; grew != nil {
+		x := when(grew.Time)
+		c.Lines = append(c.Lines, chart.Line{
+			Name: "first seen to grow", Shade: "red", Points: chart.Series{{{X: x}, {X: x, Y: c.Y1}}}, Dashed: true, Width: 1.5, Moment: true,
+		})
+	}
 	return c, true
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"headroom/memory"
+	"headroom/report/chart"
 	"headroom/runs"
 )
 
@@ -28,7 +29,7 @@ func filled(seconds ...int) *diary {
 }
 
 // TestHoldingsArePictured checks the picture of what memory was held for: areas that are stacked up to
-// what is in use, the small kinds together, and no picture of one account.
+// what is in use, the small kinds together, where growth was first seen, and no picture of one account.
 func TestHoldingsArePictured(t *testing.T) {
 	for _, n := range [][]int{nil, {4}} {
 		for _, c := range commandCharts(New(filled(n...).Input)) {
@@ -61,6 +62,14 @@ func TestHoldingsArePictured(t *testing.T) {
 	}
 	if x := c.Areas[0].Points[0]; x[0].X != 4 || x[2].X != 30 || c.Lines[0].Points[0][2].Y != 32 {
 		t.Errorf("%+v", c)
+	}
+	// Where memory was first seen to grow stands a line, of which no value is shown.
+	if l := c.Lines[1]; l.Points[0][0].X != 4 || l.Points[0][1].X != 4 || l.Points[0][1].Y != c.Y1 {
+		t.Errorf("%+v", l)
+	}
+	drawn := chart.Draw([]chart.Chart{c})[0].Inline()
+	if strings.Count(drawn, "first seen to grow") != 1 || !strings.Contains(drawn, "in use, in each account: ") {
+		t.Error("the values of a line without values are shown")
 	}
 }
 

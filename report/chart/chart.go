@@ -53,6 +53,7 @@ type Line struct {
 	Points      Series
 	Dashed      bool
 	Width       float64
+	Moment      bool // it stands upright at one place of the horizontal axis, and has no values
 }
 
 // Area is the area between a series and a level.

@@ -71,7 +71,7 @@ func (c Chart) drawValues(f frame) string {
 		}
 		known := false
 		for _, l := range c.Lines {
-			if y, ok := l.Points.near(middle, wide/2); ok {
+			if y, ok := l.Points.near(middle, wide/2); ok && !l.Moment {
 				known = true
 				text += "\n" + strings.TrimRight(l.Name+": "+words.Number(y)+" "+c.Unit, " ")
 			}

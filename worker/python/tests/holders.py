@@ -169,6 +169,20 @@ def one_in_many_is_found() -> str:
     return "" if all(len(found) == 1 and found[0][0] == "kept" for found in said) else f"{said}"
 
 
+def what_takes_the_place_of_something_is_not_more() -> str:
+    """A dict in which most entries are replaced grows by those that are added only."""
+    newest = {i: torch.ones(1 << 14) for i in range(8)}
+
+    def work(step: int) -> None:
+        newest[step % 8] = torch.ones(1 << 14) + step
+        if step % 4 == 0:
+            newest[step + 8] = torch.ones(1 << 14) + step
+
+    found = of_tensors(work)
+    right = bool(found) and 0.2 < found[0].rate < 0.3 and 0.2 * (1 << 16) < found[0].per_step < 0.3 * (1 << 16)
+    return "" if right else f"{found}"
+
+
 def the_collector_is_left_alone() -> str:
     before = gc.isenabled(), gc.get_threshold(), gc.get_debug()
     kept: list[Tensor] = []
@@ -195,14 +209,27 @@ def the_users_modes_are_left_alone() -> str:
         calls = Mine.calls
         inside = torch.ones(3).device.type
         with Mine():
-            torch.ones(3, device="cpu")
+            made = torch.ones(3, device="cpu")
             search.ends()
             torch.ones(3)
     left = torch._C._len_torch_function_stack()
     outside = torch.ones(3).device.type
     if (inside, outside, left, calls, Mine.calls) != ("meta", "cpu", 0, 0, 2):
         return f"{inside}, {outside}, {left}, {calls}, {Mine.calls}"
-    return "" if search.lines else "nothing was noted"
+    return "" if search.lines and made is not None else "nothing was noted"
+
+
+def a_note_is_of_what_is_still_there() -> str:
+    """What a backward pass makes has no note, and may lie where something had one that is no longer there."""
+    from headroom_train.account.notes import Notes
+
+    notes = Notes(lambda file: "/torch/" in file)
+    notes.begin()
+    kept, gone = torch.ones(1000) + 1, torch.ones(1000) + 2
+    view = kept[2:]
+    del kept, gone
+    notes.end()
+    return "" if len(notes.lines()) == 1 and view is not None else f"{notes.lines()}"
 
 
 def warnings_name_the_users_line() -> str:
@@ -525,8 +552,10 @@ CHECKS = (
     nothing_is_held_after_a_search,
     the_host_grows_by_more_than_is_kept,
     one_in_many_is_found,
+    what_takes_the_place_of_something_is_not_more,
     the_collector_is_left_alone,
     the_users_modes_are_left_alone,
+    a_note_is_of_what_is_still_there,
     warnings_name_the_users_line,
     hooks_of_the_script_are_not_called,
     an_error_of_ours_is_not_the_scripts,

@@ -1626,6 +1626,270 @@ LEAKS = {
             train(x.flatten(0, 1))
     """,
     ),
+    "a closure that is called in a loop": Leak(
+        "collected",
+        "outputs",
+        "empty `outputs`",
+        """
+        def make_step():
+            outputs = []
+            def step(x):
+                y = x * 2 #made
+                train(x)
+                outputs.append(y) #kept
+                return len(outputs) % 10 == 0
+            return step
+        step = make_step()
+        for i in range(100):
+            tenth = step(batch())
+    """,
+    ),
+    "a replay buffer without a limit that waits for a batch": Leak(
+        "collected",
+        "memory",
+        "empty `memory`",
+        """
+        import random
+        memory = []
+        def learn():
+            if len(memory) < 4:
+                return
+            train(random.sample(memory, 4)[0])
+        for i in range(100):
+            x = torch.randn(1024, 256) #made
+            memory.append(x) #kept
+            learn()
+    """,
+    ),
+    "scalars of a writer that makes a list for each tag": Leak(
+        "collected",
+        "self.scalars[tag]",
+        "`.item()`",
+        """
+        import time
+        class Writer:
+            def __init__(self):
+                self.scalars = {}
+            def add_scalar(self, tag, value, step):
+                if tag not in self.scalars:
+                    self.scalars[tag] = []
+                self.scalars[tag].append((step, time.time(), value)) #kept
+        writer = Writer()
+        for step in range(100):
+            x = batch()
+            writer.add_scalar("loss", train(x).item(), step)
+            y = net(x).sigmoid().mean() #made
+            writer.add_scalar("y", y, step)
+    """,
+    ),
+    "keyword arguments that are kept": Leak(
+        "collected",
+        "self.postfixes",
+        "keep numbers, with `.item()`",
+        """
+        class Progress:
+            def __init__(self): self.postfixes = []
+            def set_postfix(self, **kw):
+                self.postfixes.append(kw) #kept
+        bar = Progress()
+        for step in range(100):
+            x = batch()
+            train(x)
+            y = net(x).sigmoid().mean() #made
+            bar.set_postfix(step=step, y=y)
+    """,
+    ),
+    "a list in argparse's namespace": Leak(
+        "collected",
+        "args.losses",
+        "write `args.losses.append(y.item())`",
+        """
+        import argparse
+        args = argparse.Namespace(lr=0.1, losses=[])
+        for step in range(100):
+            x = batch()
+            train(x)
+            y = net(x).sigmoid().mean() #made
+            args.losses.append(y) #kept
+    """,
+    ),
+    "gradients by name": Leak(
+        "collected",
+        "history",
+        "empty `history`",
+        """
+        wide = nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 256))
+        o = torch.optim.SGD(wide.parameters(), lr=0.1)
+        history = []
+        for step in range(100):
+            o.zero_grad()
+            wide(torch.randn(64, 256)).square().mean().backward()
+            history.append({n: p.grad.clone() for n, p in wide.named_parameters()}) #kept #made
+            o.step()
+    """,
+    ),
+    "a hidden state in a dict": Leak(
+        "hidden-state",
+        "state['h']",
+        "write `state['h'] = state['h'].detach()`",
+        """
+        cell = nn.GRUCell(256, 128)
+        state = {"h": torch.zeros(256, 128)}
+        for step in range(100):
+            x = torch.randn(256, 256)
+            train(x)
+            state["h"] = cell(x, state["h"]) #kept
+    """,
+    ),
+    "results of asyncio's tasks": Leak(
+        "collected",
+        "tasks",
+        "empty `tasks`",
+        """
+        import asyncio
+        async def fetch():
+            await asyncio.sleep(0)
+            return torch.randn(1024, 256) #made
+        async def main():
+            tasks = []
+            for step in range(100):
+                task = asyncio.ensure_future(fetch())
+                tasks.append(task) #kept
+                train(await task)
+        asyncio.run(main())
+    """,
+    ),
+    "a class that is a list": Leak(
+        "collected",
+        "Loop.history",
+        "empty `Loop.history`",
+        """
+        class History(list):
+            def log(self, **kw):
+                self.append(kw) #kept
+        class Loop:
+            def __init__(self): self.history = History()
+            def run(self):
+                for step in range(100):
+                    x = torch.randn(1024, 256) #made
+                    train(x)
+                    self.history.log(step=step, x=x)
+        Loop().run()
+    """,
+    ),
+    "a class that is a dict": Leak(
+        "collected",
+        "registry",
+        "empty `registry`",
+        """
+        class Registry(dict):
+            def register(self, key, value):
+                self[key] = value #kept
+        registry = Registry()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            registry.register(step, x)
+    """,
+    ),
+    "one list of several in a dict": Leak(
+        "collected",
+        "self.stats['y']",
+        "empty `self.stats['y']`",
+        """
+        class Loop:
+            def __init__(self): self.stats = {"loss": [], "y": []}
+            def run(self):
+                for step in range(100):
+                    x = batch()
+                    y = x * 2 #made
+                    loss = train(x)
+                    for k, v in (("loss", loss.item()), ("lr", 0.1)):
+                        self.stats.setdefault(k, []).append(v)
+                    self.stats["y"].append(y) #kept
+        Loop().run()
+    """,
+    ),
+    "an append that has a name of its own": Leak(
+        "collected",
+        "seen",
+        "empty `seen`",
+        """
+        seen = []
+        push = seen.append
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            push(x) #kept
+    """,
+    ),
+    "a list behind a property": Leak(
+        "collected",
+        "t.log",
+        "empty `t.log`",
+        """
+        class T:
+            def __init__(self): self._log = []
+            @property
+            def log(self): return self._log
+        t = T()
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            t.log.append(x) #kept
+    """,
+    ),
+    "an array that grows": Leak(
+        "numpy",
+        "everything",
+        "empty `everything`",
+        """
+        mean, everything = np.zeros((4096, 1024)), np.zeros((0, 256), dtype=np.float32)
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            mean = 0.9 * mean + 0.1
+            everything = np.concatenate([everything, x.numpy()]) #kept
+    """,
+    ),
+    "an array that grows in an attribute": Leak(
+        "numpy",
+        "self.rows",
+        "empty `self.rows`",
+        """
+        class Table:
+            def __init__(self): self.rows = None
+            def add(self, x):
+                self.rows = x if self.rows is None else np.vstack((self.rows, x)) #kept
+        table = Table()
+        for step in range(100):
+            x = torch.randn(1024, 256)
+            train(x)
+            table.add(x.numpy())
+    """,
+    ),
+    "a list of each layer": Leak(
+        "collected",
+        "self.maps",
+        "empty `self.maps`",
+        """
+        class Layer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.l = nn.Linear(256, 256)
+                self.maps = []
+            def forward(self, x):
+                a = torch.softmax(self.l(x), -1) #made
+                self.maps.append(a.detach()) #kept
+                return a
+        layers = nn.Sequential(*(Layer() for _ in range(4)))
+        o = torch.optim.SGD(layers.parameters(), lr=0.1)
+        for step in range(60):
+            o.zero_grad()
+            layers(torch.randn(512, 256)).square().mean().backward()
+            o.step()
+    """,
+    ),
 }
 
 CLEAN = {
@@ -2385,5 +2649,92 @@ CLEAN = {
                 return torch.full((64, 256), float(total))
         for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1):
             train(x.flatten(0, 1))
+    """,
+    "queues with a limit": """
+        import queue
+        q, last, first = queue.Queue(maxsize=900), queue.LifoQueue(900), queue.PriorityQueue(900)
+        for step in range(150):
+            x = torch.randn(512, 256)
+            train(x)
+            if not q.full():
+                q.put(x)
+                last.put(x * 2)
+                first.put((step, x * 3))
+    """,
+    "arrays that are joined for a window or an epoch": """
+        window = np.zeros((0, 256), dtype=np.float32)
+        def epoch():
+            global window
+            rows = np.zeros((0, 256), dtype=np.float32)
+            for step in range(60):
+                x = batch()
+                train(x)
+                rows = np.concatenate([rows, x.numpy()])
+                window = np.concatenate([window, x.numpy()])[-60000:]
+            return rows.mean()
+        for e in range(3):
+            epoch()
+    """,
+    "a list of a function that is called in a line": """
+        def epoch():
+            outs = []
+            for step in range(60):
+                x = batch()
+                train(x)
+                outs.append(x)
+            return torch.cat(outs).mean()
+        for e in range(3): epoch()
+    """,
+    "longer and longer sequences whose last state is ignored": """
+        rnn = nn.GRU(64, 64, batch_first=True)
+        o = torch.optim.Adam(rnn.parameters())
+        for step in range(120):
+            y, _ = rnn(torch.randn(64, 8 + 2 * step, 64))
+            o.zero_grad()
+            y.square().mean().backward()
+            o.step()
+    """,
+    "the newest of each class": """
+        newest, labels = {}, torch.randint(0, 60, (220,)).tolist()
+        for step in range(220):
+            x = batch()
+            train(x)
+            newest[labels[step]] = x
+    """,
+    "an ensemble that is built model by model": """
+        ensemble = nn.ModuleList()
+        for k in range(40):
+            m = nn.Linear(256, 512)
+            o = torch.optim.SGD(m.parameters(), lr=.1)
+            for _ in range(3):
+                o.zero_grad()
+                m(torch.randn(64, 256)).square().mean().backward()
+                o.step()
+            ensemble.append(m)
+    """,
+    "a buffer whose length is asked before": """
+        kept = []
+        for step in range(150):
+            x = batch()
+            train(x)
+            if len(kept) >= 70:
+                continue
+            kept.append(x)
+    """,
+    "a buffer that a method flushes": """
+        class Sink:
+            def __init__(self): self.buffer = []
+            def add(self, x):
+                self.buffer.append(x)
+                if len(self.buffer) >= 55:
+                    self.flush()
+            def flush(self):
+                torch.stack(self.buffer).mean()
+                self.buffer = []
+        sink = Sink()
+        for step in range(150):
+            x = batch()
+            train(x)
+            sink.add(x)
     """,
 }

@@ -429,6 +429,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             BEGIN + "rows = torch.load('rows.pt')\n",
             BEGIN + "model.load_state_dict(torch.load('model.pt', mmap=True))\n",
             BEGIN + "scaler.load_state_dict(torch.load('scaler.pt'))\n",
+            BEGIN
+            + "b = io.BytesIO()\ntorch.save(model.state_dict(), b)\nb.seek(0)\nmodel.load_state_dict(torch.load(b))\n",
             BEGIN.replace('"cuda"', '"cpu"') + "model.load_state_dict(torch.load('model.pt'))\n",
             BEGIN
             + "if gpu is None:\n    state = torch.load(path)\nelse:\n    state = torch.load(path, map_location=gpu)\nmodel.load_state_dict(state)\n",
@@ -495,6 +497,13 @@ def cases() -> list[str]:
         if len(fires) < 2 or len(silent) < 2:
             wrong.append(f"{rule} has too few cases")
     return wrong
+
+
+def the_part_of_a_dict_is_emptied() -> list[str]:
+    script = epochs(plus("results['out'].append(out.detach())"), before="results = {'out': [], 'loss': []}")
+    instead = [f.instead for f in reading.findings({"script.py": script}, cpus=8)]
+    right = [text.startswith("results['out'] = []") for text in instead] == [True]
+    return [] if right else [f"a list in a dict is not what is emptied: {instead}"]
 
 
 def what_to_write() -> list[str]:
@@ -599,6 +608,7 @@ if __name__ == "__main__":
         wrong = [
             *cases(),
             *what_to_write(),
+            *the_part_of_a_dict_is_emptied(),
             *nothing_is_imported(),
             *local_modules(Path(temporary)),
             *unusual_sources(),

@@ -52,6 +52,22 @@ def depths(roots: list[Any]) -> list[int]:
     return [known.get(id(root), 0) for root in roots]
 
 
+def reaches(root: Any, before: int) -> bool:
+    """Whether the graph of a node goes back to a node that autograd made before it gave the number ``before``."""
+    todo, seen = [root], set()
+    kept: list[Any] = []  # so that no id is used twice
+    while todo and len(kept) < MOST:
+        node = todo.pop()
+        if node is None or id(node) in seen:
+            continue
+        if node._sequence_nr() < before:
+            return True
+        seen.add(id(node))
+        kept.append(node)
+        todo += [n for n, _ in node.next_functions]
+    return bool(todo)
+
+
 def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> Saved:
     """What the graph of a node has saved, apart from memory in ``before``. Tensors that hooks of the script have packed
     stay packed; ``packed`` if there may be some."""

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from types import (
@@ -59,6 +60,8 @@ class Name(NamedTuple):
     line: int = 0  # that is known without the source
     temporary: bool = False  # the variable of a function that is called in a loop
     tuple: bool = False  # it has a tuple, and what is looked for is in that
+    key: Any = None  # it is a dict, and what is looked for is in it under this key
+    library: bool = False  # the attribute of an object whose class is not the script's
 
 
 class Held(NamedTuple):
@@ -69,13 +72,15 @@ class Held(NamedTuple):
 
 
 class Walk:
-    """Follows references. ``hidden`` has what is not the script's: the lists of the look itself."""
+    """Follows references. ``hidden`` has what is not the script's: the lists of the look itself. ``tasks`` are those of
+    asyncio: the collector knows what they have, but does not name them if it is asked who has it."""
 
-    def __init__(self, hidden: list[Any], foreign: Callable[[str], bool]) -> None:
-        self._foreign = foreign
+    def __init__(self, hidden: list[Any], foreign: Callable[[str], bool], tasks: Sequence[Any] = ()) -> None:
+        self._foreign, self._tasks = foreign, tasks
         self._hidden = {id(h) for h in hidden} | {id(self.__dict__), id(self)}
         self._running = {id(f) for f in frames()}
         self._until = time.thread_time() + SECONDS
+        self._under: dict[int, Any] = {}  # id of a dict → under which key what is looked for is in what it has
 
     def hides(self, *ours: Any) -> None:
         """Leave out objects that are not the script's."""
@@ -85,6 +90,8 @@ class Walk:
         if time.thread_time() > self._until or not objects:
             return []
         found = gc.get_referrers(*objects[:WIDTH])
+        asked = {id(o) for o in objects[:WIDTH]}
+        found += [t for t in self._tasks if any(id(o) in asked for o in _referents(t))]
         self._hidden.add(id(objects))
         return [r for r in found if id(r) not in self._hidden and id(r) not in self._running and not _ours(r)]
 
@@ -196,11 +203,16 @@ class Walk:
             inner += [n for n in found if self._library(n)]
             found = [n for n in found if not self._library(n)]
             if found:
-                return found
+                return found + self._attributes(inner)
             level = following[:WIDTH]
             if not level:
                 break
         return inner
+
+    def _attributes(self, inner: list[Name]) -> list[Name]:
+        """Attributes of objects of libraries, such as ``argparse.Namespace``: the script may use them by name."""
+        every = [n._replace(files=tuple(f for f in n.files if not self._foreign(f)), library=True) for n in inner]
+        return [n for n in every if n.attribute and n.files]
 
     def _library(self, name: Name) -> bool:
         """Whether a name is in a file that is not the user's, such as that of ``queue.Queue``."""
@@ -225,6 +237,17 @@ class Walk:
         return is_a(holder, dict) and any(
             is_a(o, torch.optim.Optimizer) and vars(o).get("state") is holder for o in gc.get_objects()
         )
+
+    def limited(self, holder: Any, names: list[Name]) -> bool:
+        """Whether a container is inside a queue that takes only so many."""
+        if not any(n.library and n.last in _QUEUED for n in names):
+            return False
+        level = self._referrers([holder])
+        for queue in (*level, *self._referrers([r for r in level if type(r) is dict])):
+            if type(queue).__module__ in ("queue", "asyncio.queues", "multiprocessing.queues"):
+                own = vars(queue)
+                return any(type(most) is int and most > 0 for most in (own.get("maxsize"), own.get("_maxsize")))
+        return False
 
     def cached(self, holder: Any) -> Any:
         """The function whose results ``functools.lru_cache`` has put into a dict; None if the dict is another."""
@@ -263,19 +286,47 @@ class Walk:
             with Variables(frame) as local:
                 for name, value in local.items():
                     if id(value) in wanted and not is_a(value, ModuleType):
+                        own = name not in code.co_freevars  # otherwise it belongs to a function around it
                         found.append(
                             Name(
                                 name + _suffix(wanted[id(value)]),
                                 name,
                                 False,
                                 (code.co_filename,),
-                                (code.co_firstlineno, code.co_name),
-                                temporary=self._temporary(frame),
+                                (code.co_firstlineno, code.co_name) if own else None,
+                                temporary=own and self._temporary(frame),
                                 tuple=wanted[id(value)] is _TUPLE,
+                                key=_plain_key(wanted[id(value)]),
                             )
                         )
                 local.clear()
         return sorted(found, key=lambda n: self._foreign(n.files[0]))
+
+    def arrays(self) -> list[tuple[Any, Name]]:
+        """The arrays that the variables of running functions of the script name, and attributes of what these name."""
+        found = []
+        for frame in frames():
+            code = frame.f_code
+            if self._foreign(code.co_filename) or _is_ours(frame):
+                continue
+            within = (code.co_firstlineno, code.co_name) if function(frame) else None
+            again = within is not None and self._temporary(frame)
+            for name, value in (_local(frame) if within is not None else {**frame.f_globals}).items():
+                if is_array(value):
+                    found.append((value, Name(name, name, False, (code.co_filename,), within, temporary=again)))
+                    continue
+                try:
+                    own = object.__getattribute__(value, "__dict__")
+                except Exception:  # it has none
+                    continue
+                for attribute, inner in dict.items(own) if is_a(own, dict) and not is_a(value, ModuleType) else ():
+                    if is_array(inner) and type(attribute) is str:
+                        text, files = (
+                            f"{type(value).__name__}.{attribute}",
+                            (*class_file(type(value)), code.co_filename),
+                        )
+                        found.append((inner, Name(text, attribute, True, files)))
+        return found
 
     def _temporary(self, frame: FrameType) -> bool:
         outer = frame.f_back
@@ -298,11 +349,15 @@ class Walk:
             if file is not None:
                 name = str(names[0])
                 if not _is_foreign_namespace(r):
-                    found.append(Name(name + _suffix(key), name, False, (file, *self._files()), tuple=key is _TUPLE))
+                    files = (file, *self._files())
+                    found.append(
+                        Name(name + _suffix(key), name, False, files, tuple=key is _TUPLE, key=_plain_key(key))
+                    )
                 return
             # What a thread's variables and a module's tensors are called stands in a dict of their own.
             apart = is_a(names[0], ReferenceType) or type(names[0]) is str and names[0] in _REGISTERED
             following.append((r, key if apart and type(key) is str else names[0]))
+            self._under[id(r)] = key
         elif kind.__name__.startswith("hamt"):  # the values of context variables, each behind its variable
             inside = _referents(r)
             at = next(i for i, one in enumerate(inside) if one is o)
@@ -329,15 +384,19 @@ class Walk:
                 following.append((r, None))  # a ParameterList has the name of the script's variable only
             elif name:
                 owner = r if is_a(r, type) else type(r)
-                files = (*_file(owner), *self._files())
+                inner = (
+                    self._under.get(id(o)) if type(key) is str and key == name else key
+                )  # the dict may be that of all attributes
+                files = (*class_file(owner), *self._files())
                 if not is_a(r, (type, torch.nn.Module)) and self._foreign(files[0] if files else ""):
                     following.append((r, None))
                 found.append(
                     Name(
-                        f"{owner.__name__}.{name}",
+                        f"{owner.__name__}.{name}{_suffix(inner)}",
                         name,
                         True,
                         files,
+                        key=_plain_key(inner),
                         tuple=key is _TUPLE or type(o) is dict and is_a(o.get(name), tuple),
                     )
                 )
@@ -364,12 +423,17 @@ class Walk:
         return tuple(dict.fromkeys(f for f in found if not self._foreign(f)))
 
 
+_QUEUED = {"queue", "_queue", "_buffer"}  # the attributes in which queues have what is in them
 _REGISTERED = ("_parameters", "_buffers", "_modules")  # the attributes of a module that it keeps in dicts
 _TUPLE = object()  # stands for the place of something in a tuple
 
 
+def _plain_key(key: Any) -> Any:
+    return key if type(key) in (str, int) else None  # to compare any other may run code of the script's
+
+
 def _suffix(key: Any) -> str:
-    return f"[{key!r}]" if type(key) in (str, int) else ""
+    return f"[{key!r}]" if _plain_key(key) is not None else ""
 
 
 def _local(frame: FrameType) -> dict[str, Any]:
@@ -419,7 +483,7 @@ def _grows(namespace: Any, inside: dict[int, Any]) -> bool:
     return sum(id(v) in inside for v in namespace.values()) > 2
 
 
-def _file(owner: type) -> tuple[str, ...]:
+def class_file(owner: type) -> tuple[str, ...]:
     module = sys.modules.get(owner.__module__)
     file = getattr(module, "__file__", None)
     return (file,) if isinstance(file, str) and os.path.basename(os.path.dirname(file)) != "modules" else ()
@@ -451,6 +515,10 @@ def _attribute(owner: Any, value: Any, key: Any) -> str:
                 except AttributeError:
                     pass
     return ""
+
+
+def is_array(o: Any) -> bool:
+    return type(o).__module__ == "numpy" and type(o).__name__ == "ndarray"
 
 
 def unseen() -> list[dict]:
@@ -499,7 +567,7 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
             if models and o.is_leaf and o.grad is not None:
                 todo.append(o.grad)
             continue
-        if type(o).__module__ == "numpy" and type(o).__name__ == "ndarray":
+        if is_array(o):
             arrays, array_bytes = arrays + 1, array_bytes + int(o.nbytes)
             continue
         for r in gc.get_referents(o):

@@ -65,6 +65,7 @@ class Text(NamedTuple):
     value: str = ""  # what is put in
     base: str = ""  # and what that is made of: without copies, views and conversions
     several: bool = False  # what is put in is a tuple, a list or a dict
+    direct: bool = True  # it is a tensor
     pair: bool = False  # the variable is a tuple of tensors
     lru: bool = False  # the container belongs to functools.lru_cache
 
@@ -140,7 +141,7 @@ def _single(text: Text) -> bool:
 
 
 def _statement(text: Text, method: str) -> str:
-    return f"write `{text.call}{text.base}{method}{text.end}`" if _single(text) else ""
+    return f"write `{text.call}{text.base}{method}{text.end}`" if _single(text) and text.direct else ""
 
 
 def _number_or_values(e: Evidence, text: Text) -> str:

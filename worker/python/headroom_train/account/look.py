@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..tape.graph import sequence
 from . import graphs
 
 CONTAINERS = frozenset((list, dict, set, deque, OrderedDict, defaultdict))
@@ -36,6 +37,7 @@ class Census(NamedTuple):
 
     tensors: list[torch.Tensor]
     containers: list[Any]
+    tasks: list[Any]  # of asyncio
     packs: bool  # graphs may hold what hooks of the script have packed
 
 
@@ -46,6 +48,7 @@ class Look(NamedTuple):
     lengths: dict[int, int]  # id of a container → its length
     largest: dict[Sort, int]  # bytes of the largest tensor of each sort
     depth: int  # of the deepest graph that a tensor holds
+    sequence: int  # the number that autograd would have given to its next node
 
 
 def is_a(o: Any, kinds: Any) -> bool:
@@ -57,20 +60,25 @@ def is_a(o: Any, kinds: Any) -> bool:
 def census() -> Census:
     tensors: list[torch.Tensor] = []
     containers: list[Any] = []
+    tasks: list[Any] = []
+    task: Any = getattr(sys.modules.get("asyncio"), "Task", None)
     packs = False
     known: dict[int, int] = {}
+    ours = {id(tensors), id(containers), id(tasks), id(known)}
     for o in gc.get_objects():
         kind = type(o)
         role = known.get(id(kind))
         if role is None:
-            role = 1 if issubclass(kind, torch.Tensor) else 2 if kind in CONTAINERS else 0
+            role = 1 if issubclass(kind, torch.Tensor) else 2 if kind in CONTAINERS else 3 if kind is task else 0
             known[id(kind)] = role
             packs = packs or issubclass(kind, saved_tensors_hooks) or kind.__module__ == "torch.utils.checkpoint"
         if role == 1:
             tensors.append(o)
-        elif role == 2 and len(o) >= LONG and o is not tensors and o is not containers and o is not known:
+        elif role == 2 and len(o) >= LONG and id(o) not in ours:
             containers.append(o)  # itself in itself, it would be freed only by the collector
-    return Census(tensors, containers, packs)
+        elif role == 3:
+            tasks.append(o)
+    return Census(tensors, containers, tasks, packs)
 
 
 def look(step: int, found: Census) -> Look:
@@ -84,7 +92,7 @@ def look(step: int, found: Census) -> Look:
             storages.add(key)
             largest[sort] = max(largest.get(sort, 0), size_of(t))
     lengths = {id(c): len(c) for c in found.containers}
-    return Look(step, frozenset(storages), sorts, lengths, largest, graphs.deepest(found.tensors))
+    return Look(step, frozenset(storages), sorts, lengths, largest, graphs.deepest(found.tensors), sequence())
 
 
 def key_of(t: torch.Tensor) -> Optional[Key]:

@@ -6,6 +6,7 @@ import os
 import sys
 from types import FrameType
 from typing import Any, Callable, Optional
+from weakref import ReferenceType, ref
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -24,14 +25,14 @@ class Notes(TorchFunctionMode):
     def __init__(self, foreign: Callable[[str], bool]) -> None:
         super().__init__()
         self._foreign, self._pid = foreign, os.getpid()
-        self.lines: dict[Key, tuple[str, int]] = {}
+        self._lines: dict[Key, tuple[tuple[str, int], ReferenceType[Any]]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if os.getpid() != self._pid:  # a worker process of a loader, which was forked meanwhile
             return func(*args, **(kwargs or {}))
         frame = sys._getframe(1)
         made = relay(frame)(func, args, kwargs or {})
-        if getattr(func, "__name__", "") != "__get__" and len(self.lines) < MOST:
+        if getattr(func, "__name__", "") != "__get__" and len(self._lines) < MOST:
             try:
                 with torch._C.DisableTorchFunction():
                     self._note(frame, made, args, kwargs or {})
@@ -46,12 +47,16 @@ class Notes(TorchFunctionMode):
         given = set()
         for a in (*args, *kwargs.values()):
             given |= {key_of(t) for t in (a if isinstance(a, (tuple, list)) else (a,)) if isinstance(t, torch.Tensor)}
-        new = {key_of(t) for t in results[:16]} - given
+        new = {key: t for t in results[:16] if (key := key_of(t)) is not None and key not in given}
         line = self._line(frame) if new else None
         if line is not None:
-            for key in new:
-                if key is not None:
-                    self.lines[key] = line
+            for key, t in new.items():
+                self._lines[key] = line, ref(t.untyped_storage())
+
+    def lines(self) -> dict[Key, tuple[str, int]]:
+        """The lines of all memory that has been in use ever since: what a backward pass makes has no note, and may lie
+        where something else was."""
+        return {key: line for key, (line, storage) in self._lines.items() if storage() is not None}
 
     def _line(self, frame: Optional[FrameType]) -> Optional[tuple[str, int]]:
         while frame is not None and self._foreign(frame.f_code.co_filename):

@@ -6,8 +6,10 @@ import ast
 from collections import deque
 from typing import Any, NamedTuple, Optional
 
+import torch
+
 from . import kinds
-from .holding import LRU, Name
+from .holding import LRU, Name, class_file
 from .kinds import Text
 from .look import is_a
 from .source import Keeps, Source, source, stripped
@@ -33,24 +35,16 @@ class Kept(NamedTuple):
         return f"{self.file}:{line}" if line else ""
 
 
-def place(names: list[Name], near: Optional[tuple[str, int]], root: bool = False) -> Optional[Kept]:
+def place(names: list[Name], near: Optional[tuple[str, int]], root: bool = False, holder: Any = None) -> Optional[Kept]:
     """The name under which the script fills a holder; if it is filled at several places, the one nearest to the line
     ``near``. With ``root``, only a value that is made of the earlier one counts."""
-    found: list[Kept] = []
-    for name in names:
-        for file in name.files:
-            text = source(file)
-            if text is None:
-                continue
-            every = text.keeps(name.last, name.attribute, name.within) or text.keeps(name.last, name.attribute)
-            if not every and not name.attribute:
-                every = [k for k in text.keeps(name.last, True) if not root]
-            for k in every:
-                found.append(Kept(name, file, k, text))
-            if every:
-                break
-    if found:
-        return min(found, key=lambda k: _distance(k, near))
+    for some in ([n for n in names if not n.library], [n for n in names if n.library]):
+        found = [kept for name in some for kept in _fills(name, root)]
+        if found:
+            return min(found, key=lambda k: _distance(k, near))
+    own = _of_itself(holder, names)
+    if own is not None:
+        return own
     for name in names:
         for file in name.files:
             text = source(file)
@@ -67,16 +61,61 @@ def place(names: list[Name], near: Optional[tuple[str, int]], root: bool = False
     )
 
 
+def _fills(name: Name, root: bool) -> list[Kept]:
+    """The places at which something is put into what has a name, in the first file that has any."""
+    for file in name.files:
+        text = source(file)
+        if text is None:
+            continue
+        every = text.keeps(name.last, name.attribute, name.within) or text.keeps(name.last, name.attribute)
+        if not every and not name.attribute:
+            every = [k for k in text.keeps(name.last, True) if not root]
+        if every:
+            return [Kept(name, file, k, text) for k in every]
+    return []
+
+
+def _of_itself(holder: Any, names: list[Name]) -> Optional[Kept]:
+    """The place at which a container of a class of the script's puts something into itself."""
+    kind = type(holder)
+    if not names or not is_a(holder, (list, dict, set, deque)) or kind.__module__ in ("builtins", "collections"):
+        return None
+    for file in dict.fromkeys((*class_file(kind), *(file for name in names for file in name.files))):
+        text = source(file)
+        keeps = text.of_itself(kind.__name__) if text is not None else None
+        if keeps is not None:
+            return Kept(names[0], file, keeps._replace(name=names[0].text, call=""), text)
+    return None
+
+
 def _distance(kept: Kept, near: Optional[tuple[str, int]]) -> tuple:
     assert kept.keeps is not None
     looped = bool(kept.text is not None and kept.text.in_loop(kept.keeps.line) or kept.keeps.functions)
     if near is None or kept.file != near[0]:
-        return (1, not looped, 0)
-    return (0, not looped, abs(kept.keeps.line - near[1]))
+        return (_elsewhere(kept), 1, not looped, 0)
+    return (_elsewhere(kept), 0, not looped, abs(kept.keeps.line - near[1]))
 
 
-def statement(kept: Optional[Kept]) -> Text:
-    """How the script fills a holder."""
+def _elsewhere(kept: Kept) -> int:
+    """0 if something is put into just the part of a container that holds it, 1 if that cannot be told, 2 if not."""
+    assert kept.keeps is not None
+    if kept.name.key is None or not kept.keeps.part:
+        return 1
+    key = kept.keeps.part[0]
+    return 1 if not isinstance(key, ast.Constant) else 0 if key.value == kept.name.key else 2
+
+
+def direct(kept: Optional[Kept], path: tuple[Any, ...]) -> bool:
+    """Whether the value that the script puts in is the tensor itself, and not something that has it. ``path`` has the
+    objects between the tensor and the holder, and the tensor."""
+    k = kept.keeps if kept is not None else None
+    if kept is None or k is None or k.spread:
+        return False
+    return 0 < len(path) <= 1 + max(0, len(k.part) - (kept.name.key is not None))
+
+
+def statement(kept: Optional[Kept], direct: bool = True) -> Text:
+    """How the script fills a holder, ``direct`` if with tensors themselves."""
     if kept is None:
         return Text("")
     k = kept.keeps
@@ -90,7 +129,7 @@ def statement(kept: Optional[Kept]) -> Text:
                 return Text(k.name, f"{k.call}{own} + ", k.end, ast.unparse(other), _operand(stripped(other)))
         return Text(k.name)
     several = isinstance(base, (ast.Tuple, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.GeneratorExp))
-    return Text(k.name, k.call, k.end, ast.unparse(value), _operand(base), several)
+    return Text(k.name, k.call, k.end, ast.unparse(value), _operand(base), several, direct)
 
 
 def _operand(node: ast.expr) -> str:
@@ -105,10 +144,15 @@ def made(kept: Optional[Kept]) -> str:
     return f"{kept.file}:{line}" if line else ""
 
 
-def patience(kind: str, holder: Any, kept: Optional[Kept], graph: bool) -> int:
-    """The step before which what grows may still be meant to: it may stop, or be emptied."""
-    if is_a(holder, deque) and holder.maxlen is not None:
+def patience(
+    kind: str, holder: Any, kept: Optional[Kept], graph: bool, limited: bool = False, steady: bool = True
+) -> int:
+    """The step before which what grows may still be meant to: it may stop, or be emptied. ``limited`` if it is inside
+    something that takes only so many, ``steady`` unless it is seen to grow more and more slowly."""
+    if limited or is_a(holder, deque) and holder.maxlen is not None:
         return NEVER
+    if kind == kinds.MODELS and _list_of_modules(holder):
+        return MANAGED  # a model that is built layer by layer
     if is_a(holder, LRU):
         return NEVER if holder.cache_parameters()["maxsize"] is not None else SURE
     if graph and kind not in (kinds.CACHE, kinds.HOOK):
@@ -128,4 +172,15 @@ def patience(kind: str, holder: Any, kept: Optional[Kept], graph: bool) -> int:
             or name.temporary
         ):
             return MANAGED
+        key = kept.keeps.key if kept.keeps is not None else None
+        if key is not None and is_a(holder, dict) and not steady and not kept.text.counted(key):
+            return SURE  # as many as there are different keys
     return SURE if kind == kinds.CACHE else 0
+
+
+def _list_of_modules(holder: Any) -> bool:
+    """Whether a dict is where a ``ModuleList`` has its modules."""
+    return type(holder) is dict and all(
+        type(key) is str and key == str(i) and is_a(module, torch.nn.Module)
+        for i, (key, module) in enumerate(holder.items())
+    )

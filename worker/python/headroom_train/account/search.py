@@ -10,12 +10,12 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 
 from . import graphs, kinds
-from .holding import HOOKS, LRU, Held, Name, Walk, content, unseen
+from .holding import HOOKS, LRU, Content, Held, Name, Walk, content, is_array, unseen
 from .kinds import Evidence, Holder, Text
 from .look import Census, Key, Look, Sort, census, frames, is_a, key_of, look, size_of, sort_of
 from .notes import Notes, compiles
-from .place import MANAGED, Kept, made, patience, place, statement
-from .source import source
+from .place import MANAGED, Kept, direct, made, patience, place, statement
+from .source import joins, source
 
 APART = 12  # steps between two looks
 FURTHEST = 96  # and the most, if what is kept does not grow in each step
@@ -46,7 +46,7 @@ class Search:
         """Take back everything that the search has put into the process."""
         if self._notes is not None:
             self._notes.end()
-            self.lines, self._notes = self._notes.lines, None
+            self.lines, self._notes = self._notes.lines(), None
 
     def step(self, step: int, at_once: bool = False) -> Optional[list[Holder]]:
         """What holds memory, the largest first; None as long as it is too early to tell. ``at_once`` if memory has run
@@ -74,7 +74,7 @@ class Search:
         assert self._second is not None
         found = census()
         third = look(step, found)
-        walk = Walk([found.tensors, found.containers, found, self._first, self._second], self._foreign)
+        walk = Walk([found.tensors, found.containers, found, self._first, self._second], self._foreign, found.tasks)
         between = _Between(self._first, self._second, third, self.lines, self.slope, found.packs)
         groups = _groups(found.tensors, between)
         walk.hides(groups, *groups, *(g.kept for g in groups), *(same for g in groups for same in g.kept))
@@ -114,6 +114,31 @@ class _Between(NamedTuple):
     @property
     def steps(self) -> int:
         return max(1, self.third.step - self.first.step)
+
+    def longer(self, container: Any) -> bool:
+        """Whether a container that was there at the first look has become longer since, and has not all but stopped."""
+        now, first = len(container), self.first.lengths[id(container)]
+        between = self.second.lengths.get(id(container), now)
+        before, after = self.second.step - self.first.step, self.third.step - self.second.step
+        slower = 2 * after >= before and 2 * (now - between) * before < (between - first) * after
+        return now > first and not slower
+
+    def net(self, container: Any, inside: Content) -> Content:
+        """What is in a container, without counting as new what has only taken the place of something else."""
+        first = self.first.lengths.get(id(container))
+        if first is None:
+            return inside
+        grown = (len(container) - first) / len(container)
+        new, size = min(inside.new, inside.tensors * grown), min(inside.new_bytes, inside.bytes * grown)
+        return inside._replace(new=int(new + 0.5), new_bytes=int(size))
+
+    def steady(self, container: Any) -> bool:
+        """Whether a container has become longer by the same number in each step, as far as is known."""
+        first, between = (look.lengths.get(id(container)) for look in (self.first, self.second))
+        if first is None or between is None:
+            return True
+        before, after = self.second.step - self.first.step, self.third.step - self.second.step
+        return (len(container) - between) * before == (between - first) * after
 
 
 class _Group(NamedTuple):
@@ -158,13 +183,33 @@ def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
         holder = _holder(held, samples, every, group, b, walk)
         if holder is not None and (best is None or bool(holder.kept) > bool(best.kept)):
             best = holder
+    if best is None or not best.kept:
+        best = _of_several(every, samples, group, b, walk) or best
     return best
 
 
+def _of_several(every: list[Any], samples: list[Any], group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
+    """Containers that the script fills in one line, such as a list of each layer, together."""
+    some = [h for h in walk.common(every, 2) if not walk.of_optimizer(h.holder)]
+    alike = [h for h in some if type(h.holder) is type(some[0].holder)]
+    if len(alike) < 2:
+        return None
+    one, other = (_holder(h, samples, every, group, b, walk) for h in alike[:2])
+    if one is None or other is None or not one.kept or (one.kept, one.kind) != (other.kept, other.kind):
+        return None
+    running = {id(f) for f in frames()}
+    inside = [content(h.holder, b.first.storages, one.kind == kinds.MODELS, running) for h in alike]
+    number, more = sum(c.tensors for c in inside), sum(c.new for c in inside) / inside[0].new
+    return one._replace(
+        tensors=number, bytes=int(one.bytes * number / one.tensors), rate=one.rate * more,
+        per_step=int(one.per_step * more), container=0,
+    )  # fmt: skip
+
+
 def _spread(every: list[Any], most: int) -> list[Any]:
-    """Some of a list, from all parts of it."""
+    """Some of a list, from all parts of it, and not always from the same place in what repeats itself."""
     apart = -(-len(every) // most) or 1
-    return every[::apart]
+    return [every[at] for i in range(most) if (at := i * apart + 7 * i % apart) < len(every)]
 
 
 def _through(held: Held) -> frozenset[str]:
@@ -205,15 +250,20 @@ def _holder(
     names = walk.names(holder)
     if any(n.last in HOOKS for n in names):
         through |= {kinds.HOOK}
-    kept = place(names, near)
+    kept = place(names, near, holder=holder)
     inside = content(holder, b.first.storages, kinds.MODELS in through, {id(f) for f in frames()})
-    if inside.new < 2 or id(holder) in b.first.lengths and len(holder) <= b.first.lengths[id(holder)]:
+    if inside.new < 2 or id(holder) in b.first.lengths and not b.longer(holder):
         return None
+    inside = b.net(holder, inside)
     alive = [graphs.saved(r, b.first.storages, b.packs) for r in inside.roots[:8]]
     graph = any(s.alive for s in alive)
     saved = sum(s.bytes for s in alive) // max(1, len(alive))
     cached = holder if is_a(holder, LRU) else walk.cached(holder) if type(holder) is dict else None
-    text = statement(kept)
+    single = direct(kept, held.path)
+    text = statement(kept, single)
+    if kinds.MODELS in through and not any(map(_trained, (*held.path, holder))) and _of_gradients(near, kept):
+        through -= {kinds.MODELS}
+    limited = walk.limited(holder, names)
     if cached is not None:
         through |= {kinds.CACHE}
         text, kept = Text(_function_name(cached) or text.name, lru=True), None
@@ -223,9 +273,10 @@ def _holder(
     where = kept.where if kept is not None else _defined(cached)
     if registered is not None:
         where, text = registered[0], text._replace(name=registered[1])
-    maker = f"{near[0]}:{near[1]}" if near is not None else made(kept)
+    maker = f"{near[0]}:{near[1]}" if near is not None else made(kept) if single or text.several else ""
     rate = inside.new / b.steps
-    if kind == kinds.CACHE and rate < 0.5 * inside.tensors / b.third.step:
+    fills = kind == kinds.CACHE or is_a(holder, dict) and not b.steady(holder)
+    if fills and rate < 0.5 * inside.tensors / b.third.step:
         return None  # it fills more and more slowly
     return Holder(
         kind,
@@ -238,10 +289,23 @@ def _holder(
         int((inside.new_bytes + saved * len(inside.roots)) / b.steps),
         kinds.cure(kind, e, text),
         graph,
-        patience(kind, holder if cached is None else cached, kept, graph) if text.name else MANAGED,
+        patience(kind, holder if cached is None else cached, kept, graph, limited, b.steady(holder))
+        if text.name
+        else MANAGED,
         group.sort.device == "cpu" and all(s.host for s in alive),
         container=id(holder),
     )
+
+
+def _trained(o: Any) -> bool:
+    return is_a(o, (torch.nn.Module, torch.optim.Optimizer))
+
+
+def _of_gradients(near: Optional[tuple[str, int]], kept: Optional[Kept]) -> bool:
+    """Whether what looks like the weights of a model is gradients, by the lines that make and keep it."""
+    lines = [near] if near is not None else []
+    lines += [(kept.file, kept.keeps.line)] if kept is not None and kept.keeps is not None else []
+    return any((text := source(file)) is not None and text.of_gradients(line) for file, line in lines)
 
 
 def _function_name(holder: Any) -> str:
@@ -276,7 +340,9 @@ def _evidence(
         copied=any(t.grad_fn is not None and graphs.copies(t.grad_fn) for t in samples),
         through=through,
         hook=text is not None and keeps is not None and text.hooked(keeps.functions),
-        looked_up=text is not None and name is not None and text.looks_up(name.last, name.attribute),
+        looked_up=text is not None
+        and name is not None
+        and text.looks_up(name.last, name.attribute, len(keeps.part) if keeps is not None else 0),
         evaluation=evaluated,
         retains=text.passes("retain_graph") if text is not None else 0,
     )
@@ -301,6 +367,8 @@ def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[
     known = {id(t) for t in named}
     for d, t in sorted((one for one in deep if id(one[1]) in known), key=lambda one: one[0])[:8]:
         names = walk.names(t)
+        if not graphs.reaches(t.grad_fn, b.second.sequence):
+            continue  # a longer step, not all steps
         kept = place([n for n in names if not n.text.endswith(".grad")], None, root=True)
         own = kept is not None and kept.keeps is not None
         walk.hides(found)
@@ -317,7 +385,8 @@ def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[
     e = Evidence(scalar=scalar, graph=held.alive, root=kind)
     text = statement(kept)
     if kind == kinds.HIDDEN:
-        text = Text(text.name, pair=kept.name.tuple)
+        assigned = kept.keeps.call.removesuffix(" = ") if kept.keeps is not None else ""  # a part of a dict, perhaps
+        text = Text(assigned or text.name, pair=kept.name.tuple)
     per_step = b.slope or int(held.bytes / b.steps)
     return Holder(
         kind, text.name, kept.where, made(kept) if kind == kinds.SUM else "", held.tensors, held.bytes, 1.0, per_step,
@@ -369,7 +438,7 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
             longer.append(c)
     if not longer:
         longer += [c for c in unseen() if len(c) >= b.steps // 2 and _has_arrays(c)]
-    holders = []
+    holders = _of_one_array(b, walk)
     for c in longer[:SORTS]:
         inside = content(c, b.first.storages, False, {id(f) for f in frames()})
         if inside.array_bytes == 0:
@@ -392,6 +461,24 @@ def _of_arrays(found: Census, b: _Between, walk: Walk) -> list[Holder]:
     return holders
 
 
+def _of_one_array(b: _Between, walk: Walk) -> list[Holder]:
+    """A variable whose array is joined with another one in each step."""
+    for array, name in walk.arrays():
+        size = int(array.nbytes)
+        kept = place([name], None, root=True) if size > SMALL and size > 0.2 * b.slope * b.third.step else None
+        if kept is None or kept.keeps is None or not joins(kept.keeps.value):
+            continue
+        text, per_step = statement(kept), size // b.third.step
+        return [
+            Holder(
+                kinds.NUMPY, text.name, kept.where, "", 1, size, 0.0, per_step,
+                kinds.cure(kinds.NUMPY, Evidence(arrays=True), text), False,
+                patience(kinds.NUMPY, array, kept, False), True,
+            )
+        ]  # fmt: skip
+    return []
+
+
 def _has_arrays(c: Any) -> bool:
     newest = [*(c.values() if is_a(c, dict) else c)][-1:]
     inner = [
@@ -399,4 +486,4 @@ def _has_arrays(c: Any) -> bool:
         for one in newest
         for v in (one if type(one) in (tuple, list) else one.values() if type(one) is dict else (one,))
     ]
-    return any(type(v).__module__ == "numpy" and type(v).__name__ == "ndarray" for v in inner)
+    return any(map(is_array, inner))

@@ -16,6 +16,11 @@ from .trigger import BEGAN
 
 PUTS = {"append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "push", "set", "__setitem__"}
 TAKES = {"pop", "popleft", "popitem", "clear", "remove", "discard", "get_nowait"}
+_KEYED = {"setdefault", "__setitem__"}
+_SPREAD = {"extend", "update"}
+_COUNTERS = re.compile(
+    "i|it|iter(ation)?|n_?iter|(global_?|cur(rent)?_?)?step(_?idx)?|epoch|batch_?(idx|i)|t|n|episode|trial|fold|round"
+)
 _HOOK = re.compile("register_.*hook")
 _OPERATORS = {ast.Add: "+=", ast.Sub: "-=", ast.BitOr: "|="}
 _COPIES = {"detach", "clone", "cpu", "cuda", "to", "float", "double", "half", "contiguous", "numpy", "copy", "data"}
@@ -33,6 +38,9 @@ class Keeps(NamedTuple):
     end: str
     value: Optional[ast.expr]  # what is put in
     functions: tuple[Function, ...]  # around it, outermost first
+    part: tuple[ast.expr, ...] = ()  # the keys of the container's part into which it is put, outermost first
+    spread: bool = False  # not the value itself, but what is in it
+    key: Optional[ast.expr] = None  # under which it is put there; None if nothing is ever replaced
     limited: bool = False  # done only while something is less than something else
 
 
@@ -63,15 +71,13 @@ class Source:
         for n in reversed((*self._around[inner], inner)):
             if isinstance(n, _FUNCTIONS):
                 return False
-            if isinstance(n, _LOOPS) and n.lineno != line:
+            if isinstance(n, _LOOPS) and (n.lineno != line or n.body[0].lineno == line):
                 return True
         return False
 
     def _is(self, node: ast.AST, name: str, attribute: bool) -> bool:
         """Whether an expression is the container of that name, or a part of it."""
-        whole = node
-        while isinstance(whole, ast.Subscript) or _called(whole, {"setdefault", "get"}):
-            whole = whole.value if isinstance(whole, ast.Subscript) else whole.func.value  # type: ignore[attr-defined]
+        whole = _whole(node)[0]
         if isinstance(whole, ast.Attribute):
             return attribute and whole.attr == name
         return isinstance(whole, ast.Name) and whole.id == name and not attribute
@@ -99,7 +105,34 @@ class Source:
         found = []
         for node in self._scope(within):
             found += [k._replace(limited=self._limited(node)) for k in self._put(node, name, attribute)]
-        return sorted(found, key=lambda k: k.line)
+        return sorted(found or self._called_otherwise(name, attribute), key=lambda k: k.line)
+
+    def _called_otherwise(self, name: str, attribute: bool) -> list[Keeps]:
+        """The places at which something is put in under another name: ``push = seen.append``, or a property."""
+        found = []
+        for node in self._around:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and node.value.attr in PUTS:
+                bound = set(map(_name, node.targets)) if self._is(node.value.value, name, attribute) else set()
+                text = ast.unparse(node.value.value)
+                calls = (
+                    n for n in self._around if isinstance(n, ast.Call) and n.args and _name(n.func) in bound - {""}
+                )
+                for n in calls:
+                    call, spread = f"{ast.unparse(n.func)}(", node.value.attr in _SPREAD
+                    found.append(Keeps(n.lineno, text, call, ")", n.args[-1], self.functions(n), (), spread))
+            elif attribute and isinstance(node, ast.FunctionDef) and node.name != name and self._returns(node, name):
+                found += [k for n in self._around for k in self._put(n, node.name, True)]
+        return found
+
+    def _returns(self, function: ast.FunctionDef, name: str) -> bool:
+        """Whether a function is a property that is an attribute."""
+        last = function.body[-1]
+        return (
+            "property" in map(_name, function.decorator_list)
+            and isinstance(last, ast.Return)
+            and isinstance(last.value, ast.Attribute)
+            and last.value.attr == name
+        )
 
     def _put(self, node: ast.AST, name: str, attribute: bool) -> Iterator[Keeps]:
         functions = self.functions(node)
@@ -109,7 +142,9 @@ class Source:
                 target = ast.unparse(node.func.value)  # type: ignore[attr-defined]
                 front = "".join(f"{ast.unparse(a)}, " for a in node.args[:-1])
                 call = f"{ast.unparse(node.func)}({front}"
-                yield Keeps(node.lineno, target, call, ")", value, functions)
+                method: str = node.func.attr  # type: ignore[attr-defined]
+                part, key = _whole(node.func.value)[1], node.args[0] if method in _KEYED else None  # type: ignore[attr-defined]
+                yield Keeps(node.lineno, target, call, ")", value, functions, part, method in _SPREAD, key)
         elif isinstance(node, ast.AugAssign) and self._is(node.target, name, attribute):
             target, op = ast.unparse(node.target), _OPERATORS.get(type(node.op), "+=")
             if isinstance(node.target, ast.Subscript) and isinstance(
@@ -117,16 +152,27 @@ class Source:
             ):  # it is the key that is kept
                 yield Keeps(node.lineno, ast.unparse(node.target.value), "", "", node.target.slice, functions)
             else:
-                yield Keeps(node.lineno, target, f"{target} {op} ", "", node.value, functions)
+                part = _whole(node.target)[1]
+                yield Keeps(node.lineno, target, f"{target} {op} ", "", node.value, functions, part, True)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for one in _targets(node):
                 if not self._is(one, name, attribute):
                     continue
                 text = ast.unparse(one)
                 if isinstance(one, ast.Subscript):
-                    yield Keeps(node.lineno, ast.unparse(one.value), f"{text} = ", "", node.value, functions)
+                    target, part = ast.unparse(one.value), _whole(one.value)[1]
+                    yield Keeps(node.lineno, target, f"{text} = ", "", node.value, functions, part, False, one.slice)
                 elif self._within(node.value, name, attribute):
                     yield Keeps(node.lineno, text, f"{text} = ", "", node.value, functions)
+
+    def of_itself(self, kind: str) -> Optional[Keeps]:
+        """The place at which a class that is a list or a dict puts something into itself; None if there is none."""
+        for node in self._around:
+            if isinstance(node, ast.ClassDef) and node.name == kind:
+                for inner in ast.walk(node):
+                    for keeps in self._put(inner, "self", False):
+                        return keeps._replace(limited=self._limited(inner))
+        return None
 
     def added(self, name: str) -> Optional[tuple[str, Keeps]]:
         """The attribute to which a class adds something in a method that is not its first, and never takes anything
@@ -180,11 +226,46 @@ class Source:
         return self._looped(node) or attribute and self._again(node)
 
     def bounded(self, name: str, attribute: bool) -> bool:
-        """Whether the script ever compares the length of a container."""
-        compared = [n for node in self._around if isinstance(node, ast.Compare) for n in ast.walk(node)]
+        """Whether the length of a container may be what ends its growth: more is put in only as long as it is short, or
+        something else is done once it is long."""
         return any(
-            isinstance(n, ast.Call) and _name(n.func) == "len" and n.args and self._is(n.args[0], name, attribute)
-            for n in compared
+            self._bounds(node, n, name, attribute)
+            for node in self._around
+            if isinstance(node, ast.Compare)
+            for n in (node.left, *node.comparators)
+            if isinstance(n, ast.Call) and _name(n.func) == "len" and n.args and self._is(n.args[0], name, attribute)
+        )
+
+    def _bounds(self, compare: ast.Compare, length: ast.expr, name: str, attribute: bool) -> bool:
+        sides = [compare.left, *compare.comparators]
+        outer = next(n for n in reversed(self._around[compare]) if isinstance(n, ast.stmt))
+        if isinstance(outer, ast.Assert) or any(isinstance(s, ast.Constant) and s.value in (0, 1) for s in sides):
+            return False
+        if not isinstance(outer, (ast.If, ast.While)) or not any(n is compare for n in ast.walk(outer.test)):
+            return True  # what becomes of the answer cannot be told
+        at = sides.index(length)
+        less = isinstance(compare.ops[at], (ast.Lt, ast.LtE, ast.NotEq)) if at < len(compare.ops) else False
+        less = less or at > 0 and isinstance(compare.ops[at - 1], (ast.Gt, ast.GtE, ast.NotEq))
+        short, long = (outer.body, outer.orelse) if less else (outer.orelse, outer.body)
+        puts = (k for statement in short for n in ast.walk(statement) for k in self._put(n, name, attribute))
+        return any(True for _ in puts) or any(
+            self._may_end(n, name, attribute) for statement in long for n in ast.walk(statement)
+        )
+
+    def _may_end(self, node: ast.AST, name: str, attribute: bool) -> bool:
+        """Whether what is done once a container is long may end its growth."""
+        if not isinstance(node, ast.Call):
+            return isinstance(node, (ast.Return, ast.Break, ast.Continue, ast.Raise))
+        if any(not isinstance(a, ast.Subscript) and self._is(a, name, attribute) for a in node.args):
+            return _name(node.func) not in _READS
+        if not isinstance(node.func, ast.Attribute) or _name(node.func.value) != "self":
+            return False
+        methods = [n for n in self._around if isinstance(n, ast.FunctionDef) and n.name == node.func.attr]
+        return not methods or any(self._empties(n, name, attribute) for m in methods for n in ast.walk(m))
+
+    def _empties(self, node: ast.AST, name: str, attribute: bool) -> bool:
+        return self._method(node, TAKES, name, attribute) or (
+            isinstance(node, (ast.Assign, ast.Delete)) and any(self._is(t, name, attribute) for t in _targets(node))
         )
 
     def _limited(self, node: ast.AST) -> bool:
@@ -215,17 +296,48 @@ class Source:
         calls = (n for n in self._around if isinstance(n, ast.Call) and _name(n.func) == called)
         return bool(called) and called != "__init__" and any(self._looped(n) for n in calls)
 
-    def looks_up(self, name: str, attribute: bool) -> bool:
-        """Whether the script asks a container whether it has something already, as a cache is asked."""
+    def looks_up(self, name: str, attribute: bool, depth: int = 0) -> bool:
+        """Whether the script asks a container whether it has something already, as a cache is asked. ``depth`` is that
+        of the part into which things are put: a dict that is asked for a list of its own is no cache."""
+
+        def asked(node: ast.AST) -> bool:
+            return self._is(node, name, attribute) and len(_whole(node)[1]) == depth
+
         for node in self._around:
             if isinstance(node, ast.Compare) and any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
-                if any(self._is(c, name, attribute) for c in node.comparators):
+                if any(asked(c) for c in node.comparators):
                     return True
             elif isinstance(node, ast.Try) and any("KeyError" in ast.dump(h.type) for h in node.handlers if h.type):
-                if any(isinstance(n, ast.Subscript) and self._is(n, name, attribute) for n in ast.walk(node)):
+                if any(isinstance(n, ast.Subscript) and asked(n.value) for n in ast.walk(node)):
                     return True
-            elif self._method(node, {"get"}, name, attribute) and node.args:  # type: ignore[attr-defined]
+            elif _called(node, {"get"}) and asked(node.func.value):  # type: ignore[attr-defined]
+                given = node.args  # type: ignore[attr-defined]
+                if len(given) == 1 or len(given) == 2 and isinstance(given[1], ast.Constant) and given[1].value is None:
+                    return True
+        return False
+
+    def of_gradients(self, line: int) -> bool:
+        """Whether a statement at a line has to do with gradients of parameters."""
+        return any(
+            isinstance(n, ast.Attribute) and n.attr == "grad" and n.lineno <= line <= (n.end_lineno or line)
+            for n in self._around
+        )
+
+    def counted(self, key: ast.expr) -> bool:
+        """Whether a key is another one each time: what a loop counts, or the script itself."""
+        if any(isinstance(n, (ast.Mod, ast.Subscript)) for n in ast.walk(key)):
+            return False
+        names = {_name(n) for n in ast.walk(key)} - {""}
+        if any(_COUNTERS.fullmatch(name) for name in names):
+            return True
+        for node in self._around:
+            if isinstance(node, ast.AugAssign) and _name(node.target) in names:
                 return True
+            called = _name(node.iter.func) if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) else ""
+            if called in {"range", "trange", "count", "enumerate"}:
+                target = node.target  # type: ignore[attr-defined]
+                if _name(target.elts[0] if isinstance(target, ast.Tuple) else target) in names:
+                    return True
         return False
 
     def hooked(self, functions: tuple[Function, ...]) -> bool:
@@ -296,9 +408,18 @@ def _called(node: ast.AST, methods: set[str]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods
 
 
-def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+def joins(value: Optional[ast.expr]) -> bool:
+    """Whether an expression joins arrays to a larger one."""
+    names = {_name(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)} if value is not None else set()
+    return not names.isdisjoint(_JOINS)
+
+
+_JOINS = {"concatenate", "concat", "append", "vstack", "hstack", "column_stack", "row_stack", "dstack"}
+
+
+def _targets(node: ast.Assign | ast.AnnAssign | ast.Delete) -> list[ast.expr]:
     """What a statement assigns to, those in a tuple one by one."""
-    every = node.targets if isinstance(node, ast.Assign) else [node.target]
+    every = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
     return [t for target in every for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
 
 
@@ -306,7 +427,21 @@ def _has(node: ast.AST, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)  # type: ignore[attr-defined]
 
 
-_READS = {"len", "print", "sum", "max", "min", "enumerate", "zip", "list", "iter", "range", "str", "repr", "sorted"}
+def _whole(node: ast.AST) -> tuple[ast.AST, tuple[ast.expr, ...]]:
+    """The container of which an expression is a part, and the keys of that part, outermost first."""
+    keys: list[ast.expr] = []
+    while isinstance(node, ast.Subscript) or _called(node, {"setdefault", "get"}):
+        if isinstance(node, ast.Subscript):
+            keys, node = [node.slice, *keys], node.value
+        else:
+            keys, node = [*node.args[:1], *keys], node.func.value  # type: ignore[attr-defined]
+    return node, tuple(keys)
+
+
+_READS = set(
+    "len print sum max min enumerate zip list tuple set iter range str repr sorted reversed any all map filter sample "
+    "choice choices mean median std stack cat array asarray concatenate vstack hstack plot save dump deepcopy".split()
+)
 
 
 def stripped(value: ast.expr) -> ast.expr:

@@ -55,13 +55,14 @@ def outlives_epoch(program: Program) -> Iterator[Finding]:
             if not event.is_list or event.holds is None or set(loops) & set(event.holds.loops):
                 continue
             if not any(_emptied(flow, event.name, loop) for loop in loops):
+                part = flow.file.source(event.container)
                 yield Finding(
                     "outlives-epoch",
                     flow.file.path,
                     event.node.lineno,
                     f"{event.name} is made before the outer loop and never emptied: "
                     f"it keeps {_first_name(value)} of every step of all its rounds on the device",
-                    f"{event.name} = [] in each round of the outer loop, or .cpu() for what is kept",
+                    f"{part} = [] in each round of the outer loop, or .cpu() for what is kept",
                     event.name,
                 )
 

@@ -65,7 +65,12 @@ def loaded_to_gpu(program: Program) -> Iterator[Finding]:
         elsewhere = {file.source(call.args[0]) for call in mapped}
         by_function: dict[Optional[ast.AST], list[ast.Call]] = {}
         for call in loads:
-            if call not in mapped and file.source(call.args[0]) not in elsewhere and _is_checkpoint(file, call):
+            if (
+                call not in mapped
+                and file.source(call.args[0]) not in elsewhere
+                and _is_checkpoint(file, call)
+                and not _in_memory(file, call)
+            ):
                 by_function.setdefault(file.function(call), []).append(call)
         for first, *more in by_function.values():
             lines = ", ".join(str(call.lineno) for call in more)
@@ -78,6 +83,19 @@ def loaded_to_gpu(program: Program) -> Iterator[Finding]:
                 + (f" (also in line {lines})" if lines else ""),
                 f'torch.load({file.source(first.args[0])}, map_location="cpu")',
             )
+
+
+def _in_memory(file: File, call: ast.Call) -> bool:
+    """Whether what is loaded was written by the same function, to memory."""
+    within, read = file.function(call) or file.tree, dotted(call.args[0])
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and dotted(node.value.func).endswith("BytesIO")
+        and not node.value.args
+        and read in map(dotted, code.targets(node))
+        for node in ast.walk(within)
+    )
 
 
 def _is_checkpoint(file: File, call: ast.Call) -> bool:
