@@ -401,17 +401,20 @@ func (t *talk) holds(m message) {
 	if h.Ends > h.Step {
 		t.ends = time.Now().Add(time.Duration(h.Seconds * float64(time.Second)))
 	}
-	kind, key := runs.KindWorker, "holds\n"+h.Kind+h.Name+h.Kept
+	kind := runs.KindWorker
 	if m.Level == "warning" {
 		kind = runs.KindWarning
 	}
+	if !t.attempt.first("holds\n" + h.Kind + h.Name + h.Kept) { // the first to arrive, whichever is joined first
+		return
+	}
 	if t.attempt.o.Joined == nil {
-		t.noted(key, runs.Entry{Kind: kind, Holder: &h}.Told())
+		t.noted("", runs.Entry{Kind: kind, Holder: &h}.Told())
 		return
 	}
 	t.attempt.all.Go(func() {
 		joined := t.attempt.o.Joined(h)
-		t.noted(key, runs.Entry{Kind: kind, Holder: &joined}.Told())
+		t.noted("", runs.Entry{Kind: kind, Holder: &joined}.Told())
 	})
 }
 
@@ -429,6 +432,15 @@ func (t *talk) memory(m message) {
 
 func (t *talk) once(key, text string) {
 	t.noted(key, runs.Entry{Kind: runs.KindWorker, Text: text})
+}
+
+// first says whether a key has not been told before, and marks it as told.
+func (a *Attempt) first(key string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	told := a.told[key]
+	a.told[key] = true
+	return !told
 }
 
 // noted writes an entry to the journal: at most one for each non-empty key, and at most

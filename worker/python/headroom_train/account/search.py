@@ -170,9 +170,10 @@ def _groups(tensors: list[torch.Tensor], b: _Between) -> list[_Group]:
 def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
     some = [t for same in group.kept for t in same[:2]]
     walk.hides(some)
-    every = [*{key_of(t): t for t in walk.named(some)}.values()]  # graphs and views may hold the others
+    named = [*{key_of(t): t for t in walk.named(some)}.values()]  # graphs and views may hold the others
+    every = _spread(named, 4 * SAMPLES)
     samples = _spread(every, SAMPLES)
-    walk.hides(every, samples)
+    walk.hides(named, every, samples)
     if len(samples) < 2:
         return None
     best: Optional[Holder] = None
