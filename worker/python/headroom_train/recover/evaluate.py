@@ -13,15 +13,17 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, Survival, clean, is_out_of_memory, patiently, release_frames
+from ..failure import Refused, Survival, clean, debugged, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import apart, is_inference
 from ..proof.adding import Adding
 from ..proof.plan import Plan
 from ..proof.proof import Proof
 from ..proof.rerun import run
 from ..proof.rows import Other, Rows, Slot
-from ..proof.weights import typed, weight
+from ..proof.weights import settled, typed, weight
+from ..replay.deferred import gone
 from ..replay.pieces import by_pieces, pieces_of, room_for
+from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
 from ..tape.recorded_module import RecordedModule, number_of
 from ..tape.snapshot import Change, Snapshot
@@ -29,6 +31,8 @@ from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_rand
 from ..tape.trees import tensors_in, unflatten
 from ..world import talked
 from .recovery import Recovery
+
+UNWEIGHED = "headroom cannot determine how much each piece's loss contributes to the loss of the whole batch"
 
 
 class Watch:
@@ -96,23 +100,6 @@ def evaluate(
         with recorder.inside(taped):  # some modules are faster with plain tensors, and round otherwise
             return call(*args, **kwargs)
     failed: Optional[BaseException] = sizes.failure if preemptive else None
-    if not preemptive:
-        try:
-            with recorder.withheld([limits]):
-                result = call(*args, **kwargs)
-        except BaseException as e:
-            if not is_out_of_memory(e):
-                raise
-            failed = e
-        if failed is None:
-            try:
-                watch.passed()
-            except Exception as e:
-                record.unreadable(e)
-            return result
-        sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
-        release_frames(failed)
-        set_random_state(state)
 
     def pieces(_: Optional[Refused]) -> Any:
         try:
@@ -120,7 +107,10 @@ def evaluate(
             if changed:
                 raise Refused(f"{type(module).__name__} had changed {changed} when it failed")
             clean(failed)
-            result, count, batch = recorder.guarded(lambda: _evaluated(recorder, module, call, args, kwargs, failed))
+            lenient = limits.numberless
+            result, count, batch = recorder.guarded(
+                lambda: _evaluated(recorder, module, call, args, kwargs, failed, lenient)
+            )
         except Refused:
             sizes.refused()
             limits.uncut = True
@@ -128,6 +118,19 @@ def evaluate(
         sizes.confirm(count)
         if not preemptive:
             recorder.report.survived(failed, Survival.pieces(batch, count))
+        return result
+
+    def numberless(why: Optional[Refused]) -> Any:
+        """As :func:`pieces`, but numbers whose weights are not known are left out: the script may not use them."""
+        if not isinstance(why, Unweighed):
+            raise Refused("the numbers that the call returns are not the reason")
+        limits.numberless = True
+        try:
+            result = pieces(None)
+        except Refused:
+            limits.numberless = False
+            raise
+        limits.uncut = False
         return result
 
     def again(why: Optional[Refused], way: str = "call") -> Any:
@@ -151,19 +154,43 @@ def evaluate(
         recorder.open_spill()
         return again(why, "spill")
 
-    if not preemptive:
-        return recorder.recover(failed, [pieces, again, spilled], training=False)
+    if preemptive:
+        try:
+            return pieces(None)
+        except Refused as refused:  # nothing has failed yet
+            debugged(refused)
+        failed, preemptive = None, False
+        set_random_state(state)
     try:
-        return pieces(None)
-    except Refused:
-        pass
-    return call(*args, **kwargs)  # nothing has failed yet
+        with recorder.withheld([limits]):
+            result = call(*args, **kwargs)
+    except BaseException as e:
+        if not is_out_of_memory(e):
+            raise
+        failed = e
+    if failed is None:
+        try:
+            watch.passed()
+        except Exception as e:
+            record.unreadable(e)
+        return result
+    sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
+    release_frames(failed)
+    set_random_state(state)
+    return recorder.recover(failed, [pieces, again, spilled, numberless], training=False)
 
 
 def _evaluated(
-    recovery: Recovery, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Any
+    recovery: Recovery,
+    module: torch.nn.Module,
+    call: Callable,
+    args: tuple,
+    kwargs: dict,
+    failure: Any,
+    lenient: bool,
 ) -> tuple[Any, int, int]:
-    """The result of a call, computed in pieces; their number, and the number of rows."""
+    """The result of a call, computed in pieces; their number, and the number of rows. ``lenient`` as for
+    :func:`in_pieces`."""
     refuse_batchwise([module])
     tape = Tape()
     tape.step.fails(failure)
@@ -176,13 +203,19 @@ def _evaluated(
     if plan.left or plan.keeps:
         raise Refused("a call changes an attribute")
     leaves = [recovery.unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
-    return (*in_pieces(tape, plan, leaves, tree, recovery.evaluation), plan.batch)  # type: ignore[attr-defined]
+    sizes: Sizes = recovery.evaluation  # type: ignore[attr-defined]
+    return (*in_pieces(tape, plan, leaves, tree, sizes, lenient), plan.batch)
 
 
-def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:
+class Unweighed(Refused):
+    """Raised if nothing but the weights of a number among the results is not known."""
+
+
+def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, lenient: bool) -> tuple[Any, int]:
     """Returns the result of a tape's only call, and the number of pieces in which it was computed.
     ``leaves`` and ``tree`` are what :meth:`Plan.result` returned for the call. Raises
-    :class:`Refused` if the result cannot be computed exactly."""
+    :class:`Refused` if the result cannot be computed exactly. If ``lenient`` is true, a number whose weights are not
+    known is no reason to refuse: using it raises the failure."""
     [entry] = tape.entries
     slots = {s: plan.slots[s] for s in entry.slots if s is not None}
     proof = Proof(tape, plan)
@@ -196,7 +229,8 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
     whole = {s: room_for(known) for s, known in slots.items() if known.dim is not None}
     like: dict[int, torch.Tensor] = {}
-    adding = Adding(plan.batch, {s: found[0] for s, found in rules.items()}, (number_of(entry.module), *scalars))
+    weighed = {s: found[0] for s, found in rules.items() if settled(found, pieces) or not lenient}
+    adding = Adding(plan.batch, weighed, (number_of(entry.module), *weighed))
     state = random_state()
 
     def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
@@ -219,10 +253,11 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
     patiently(lambda: adding.confirm(lambda rows: run(tape, plan, [0], rows)), crowded)
     for s, found in sums.items():
-        if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
-            raise Refused(
-                "headroom cannot determine how much each piece's loss contributes to the loss of the whole batch"
-            )
-        whole[s] = typed(found[0], like[s])
+        if all(torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
+            whole[s] = typed(found[0], like[s])
+        elif lenient:
+            whole[s] = gone(tape, UNWEIGHED)
+        else:
+            raise Unweighed(UNWEIGHED)
     made = iter([whole[s] for s in entry.slots if s is not None])
     return unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count

@@ -162,9 +162,7 @@ class Recovery:
     def left_behind(self, places: Sequence[Place]) -> None:
         for place in places:
             if place.slot == LEFT:
-                self.refused(
-                    place.failure, Refused("the script uses a tensor that a module computed but did not return")
-                )
+                self.refused(place.failure, Refused(place.why))
             if place.deferred and not place.tape.step.done and place.tape.thread() is not self.mine():
                 self.refused(
                     place.tape.step.failure,

@@ -40,13 +40,13 @@ NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU
 LEFT = -1  # the slot of a tensor that a module left behind
 
 
-def gone(tape: Tape) -> torch.Tensor:
-    """A stand-in for a tensor that a try or a replay has left on a module. Using the stand-in raises the failure.
-    Using the tensor itself would give a gradient for only part of the batch."""
+def gone(tape: Tape, why: str = "the script uses a tensor that a module computed but did not return") -> torch.Tensor:
+    """A stand-in for a tensor that a try or a replay has left on a module. Using the stand-in raises the failure, and
+    ``why`` is reported. Using the tensor itself would give a gradient for only part of the batch."""
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
-    place.deferred, place.failure = True, bare(tape.step.failure)
+    place.deferred, place.failure, place.why = True, bare(tape.step.failure), why
     return empty
 
 

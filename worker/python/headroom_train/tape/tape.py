@@ -68,11 +68,13 @@ class Place:
     """The place of a recorded tensor: its tape and slot. A *deferred* tensor has no values: they
     were never computed, or they have been released. They can be computed from the tape."""
 
-    __slots__ = ("tape", "slot", "deferred", "failure")
+    __slots__ = ("tape", "slot", "deferred", "failure", "why")
 
     def __init__(self, tape: Tape, slot: int) -> None:
         self.tape, self.slot, self.deferred = tape, slot, False
-        self.failure: Optional[BaseException] = None  # raised when a tensor that a module left behind is used
+        # Raised when a tensor that a module left behind is used, and what is said then.
+        self.failure: Optional[BaseException] = None
+        self.why = ""
 
 
 class Entry:
