@@ -15,6 +15,7 @@ from ..replay.deferred import LEFT, Deferred, foreign, make, postpone, strays
 from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
+from .backward import trained
 from .recovery import TOGETHER, Recovery, Way
 
 _SAME_FOR_OTHER_ROWS = "the loss is the same for other rows, so it is not known how it depends on them"
@@ -83,9 +84,12 @@ class DeferredFunction:
             self._replace(self._resolved)
             if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
                 return recovery.guarded(self._result)
+            params = trained(tape) if name == "backward" else []
             result = self._with_values()
-            if name == "backward" and tape.reducers is not None:
-                tape.reducers.confirm()
+            if name == "backward":
+                if tape.reducers is not None:
+                    tape.reducers.confirm()
+                recovery.passed(tape, params)
             return result
         except Refused as why:
             refused = bare(why)

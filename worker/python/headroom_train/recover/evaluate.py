@@ -8,7 +8,7 @@ training, and need less memory for each row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import torch
@@ -20,7 +20,7 @@ from ..proof.plan import Plan
 from ..proof.proof import Proof
 from ..proof.rerun import run
 from ..proof.rows import Other, Rows, Slot
-from ..proof.weights import settled, typed, weight
+from ..proof.weights import typed, weight
 from ..replay.deferred import gone
 from ..replay.pieces import by_pieces, pieces_of, room_for
 from ..replay.sizes import Sizes
@@ -107,9 +107,8 @@ def evaluate(
             if changed:
                 raise Refused(f"{type(module).__name__} had changed {changed} when it failed")
             clean(failed)
-            lenient = limits.numberless
             result, count, batch = recorder.guarded(
-                lambda: _evaluated(recorder, module, call, args, kwargs, failed, lenient)
+                lambda: _evaluated(recorder, module, call, args, kwargs, failed, limits.unweighed)
             )
         except Refused:
             sizes.refused()
@@ -120,16 +119,12 @@ def evaluate(
             recorder.report.survived(failed, Survival.pieces(batch, count))
         return result
 
-    def numberless(why: Optional[Refused]) -> Any:
-        """As :func:`pieces`, but numbers whose weights are not known are left out: the script may not use them."""
+    def without(why: Optional[Refused]) -> Any:
+        """As :func:`pieces`, but without the numbers whose weights are not known: the script may not use them."""
         if not isinstance(why, Unweighed):
             raise Refused("the numbers that the call returns are not the reason")
-        limits.numberless = True
-        try:
-            result = pieces(None)
-        except Refused:
-            limits.numberless = False
-            raise
+        limits.unweighed |= why.slots
+        result = pieces(None)
         limits.uncut = False
         return result
 
@@ -177,7 +172,7 @@ def evaluate(
     sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
     release_frames(failed)
     set_random_state(state)
-    return recorder.recover(failed, [pieces, again, spilled, numberless], training=False)
+    return recorder.recover(failed, [pieces, again, spilled, without], training=False)
 
 
 def _evaluated(
@@ -187,9 +182,9 @@ def _evaluated(
     args: tuple,
     kwargs: dict,
     failure: Any,
-    lenient: bool,
+    unweighed: set[int],
 ) -> tuple[Any, int, int]:
-    """The result of a call, computed in pieces; their number, and the number of rows. ``lenient`` as for
+    """The result of a call, computed in pieces; their number, and the number of rows. ``unweighed`` as for
     :func:`in_pieces`."""
     refuse_batchwise([module])
     tape = Tape()
@@ -204,20 +199,29 @@ def _evaluated(
         raise Refused("a call changes an attribute")
     leaves = [recovery.unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
     sizes: Sizes = recovery.evaluation  # type: ignore[attr-defined]
-    return (*in_pieces(tape, plan, leaves, tree, sizes, lenient), plan.batch)
+    return (*in_pieces(tape, plan, leaves, tree, sizes, unweighed), plan.batch)
 
 
 class Unweighed(Refused):
-    """Raised if nothing but the weights of a number among the results is not known."""
+    """Raised if nothing but the weights of some numbers among the results, in ``slots``, is not known."""
+
+    def __init__(self, text: str, slots: Collection[int] = ()) -> None:
+        super().__init__(text, slots)
+        self.slots = {*slots}
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
-def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, lenient: bool) -> tuple[Any, int]:
+def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, without: set[int]) -> tuple[Any, int]:
     """Returns the result of a tape's only call, and the number of pieces in which it was computed.
     ``leaves`` and ``tree`` are what :meth:`Plan.result` returned for the call. Raises
-    :class:`Refused` if the result cannot be computed exactly. If ``lenient`` is true, a number whose weights are not
-    known is no reason to refuse: using it raises the failure."""
+    :class:`Refused` if the result cannot be computed exactly. Numbers in the slots ``without`` are not computed: using
+    them raises the failure."""
     [entry] = tape.entries
     slots = {s: plan.slots[s] for s in entry.slots if s is not None}
+    whole = {s: gone(tape, UNWEIGHED) for s in without & slots.keys()}
+    slots = {s: known for s, known in slots.items() if s not in whole}
     proof = Proof(tape, plan)
     proof.alone([0])
     pieces = pieces_of(plan.batch, sizes.first(plan.batch))
@@ -227,10 +231,9 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, len
     crowded = "there is not enough memory to work out how much each piece contributes to the whole"
     rules = patiently(lambda: proof.rules(scalars, pieces), crowded)
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
-    whole = {s: room_for(known) for s, known in slots.items() if known.dim is not None}
+    whole.update({s: room_for(known) for s, known in slots.items() if known.dim is not None})
     like: dict[int, torch.Tensor] = {}
-    weighed = {s: found[0] for s, found in rules.items() if settled(found, pieces) or not lenient}
-    adding = Adding(plan.batch, weighed, (number_of(entry.module), *weighed))
+    adding = Adding(plan.batch, {s: found[0] for s, found in rules.items()}, (number_of(entry.module), *scalars))
     state = random_state()
 
     def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
@@ -238,8 +241,8 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, len
         if not same_random_state(random_state(), state):
             raise Refused("the call draws random numbers")
         adding.note(rows, env)
-        for s, value in env.items():
-            known = slots[s]
+        for s, known in slots.items():
+            value = env[s]
             if known.axis is not None:
                 known.axis.put(whole[s], rows.start, value)
             elif s in rules:
@@ -251,13 +254,14 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, len
                 raise Refused("a result neither has one entry per row of the batch nor is a sum over the rows")
 
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
+    unsure = {s for s, (first, *others) in sums.items() if not all(_same(first, other) for other in others)}
+    if unsure:
+        raise Unweighed(UNWEIGHED, unsure)
     patiently(lambda: adding.confirm(lambda rows: run(tape, plan, [0], rows)), crowded)
-    for s, found in sums.items():
-        if all(torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
-            whole[s] = typed(found[0], like[s])
-        elif lenient:
-            whole[s] = gone(tape, UNWEIGHED)
-        else:
-            raise Unweighed(UNWEIGHED)
+    whole.update({s: typed(found[0], like[s]) for s, found in sums.items()})
     made = iter([whole[s] for s in entry.slots if s is not None])
     return unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(torch.isclose(other, one, rtol=1e-6, equal_nan=True))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
 
 from ..failure import OutOfMemoryError, Refused, bare, debugged, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import replaced, set_aside
+from ..hooks.updates import Updates
 from ..proof.groups import NUMBER
 from ..proof.plan import Plan
-from ..proof.rerun import modules_of
+from ..proof.rerun import modules_of, weigh
 from ..proof.rows import Other, Slot, perform
 from ..ranks.collectives import replaying
 from ..replay.deferred import LEFT, Deferred, gone, make, postpone
@@ -48,6 +49,8 @@ class Recovery:
         self.sizes = Sizes()
         self.sizes.spill = self.spill
         self.tidy: set[tuple] = set()  # kinds of steps whose calls have left nothing behind: see strays
+        self.updates = Updates()
+        self.trained: Collection[int] = ()  # ids of the parameters that belong to an optimizer
         # The reason why nothing is replayed; None if failures are recovered from.
         self.observe: Optional[str] = None
 
@@ -85,6 +88,32 @@ class Recovery:
         if self.spill.why_not is not None:
             why = why.more(f"{why}; {self.spill.why_not}")
         self.refused(failure, why, training)
+
+    def settle(self) -> None:
+        """Called before weights change: what the script still holds of steps that ran out of memory, and no replay has
+        kept, gets its values. What cannot be computed is refused when the script asks for it."""
+        known = self.mine().deferred
+        for tape in [*known]:
+            known.discard(tape)
+            deferred = tape.deferred
+            if deferred is None:
+                continue
+            for slot in deferred.held():
+                with suppress(Refused):
+                    self.guarded(
+                        lambda deferred=deferred, slot=slot: (
+                            deferred.plan.slots[slot].dim is not None and deferred.has(slot) or deferred.value(slot)
+                        )
+                    )
+            deferred.settle()
+
+    def passed(self, tape: Tape, params: Sequence[torch.Tensor]) -> None:
+        """Called after the script's backward pass, which may have given gradients to these parameters. Without an
+        optimizer nothing tells when weights are about to change: they may do so now."""
+        if not self.trained:
+            self.report.phases.backward_ends()
+            self.settle()
+            self.updates.backward(params)
 
     def open_spill(self) -> None:
         """Raises :class:`Refused` if memory of the host cannot be used for what does not fit."""
@@ -244,6 +273,8 @@ class Recovery:
         postpone(tape)
         tape.add(entry, result, deferred=True)
         deferred.plan.accept()
+        if not self.trained:
+            weigh(tape, modules_of(tape))
         if entry.module is not None:
             for change in deferred.plan.left:
                 change.replace(gone(tape))
