@@ -280,24 +280,25 @@ class Finder:
             return any(p.requires_grad for p in parameters([module]))
         return any(id(p) in self.trained for p in parameters([module]))
 
-    def _in_vain(self) -> bool:
+    def _in_vain(self) -> None:
         """Called for a call that is inspected before there is an optimizer. Ends the search after many such calls if
         none was recorded: the script does not train."""
         self._looked += 1
         if self._looked == MANY and not self._supposed and self._looking is not None:
             self._looking.undo()
             self._looking = None
-        return not torch.is_grad_enabled()
 
     def found(self, module: torch.nn.Module) -> Optional[RecordedModule]:
         """What is to be called in place of a module that is called without having been found before; None for
         the module itself."""
         recorder, gradients, thread = self.recorder, torch.is_grad_enabled(), self.recorder.mine()
+        if not self.trained:
+            self._in_vain()
+            if not gradients:
+                return None
         if torch.compiler.is_compiling() or thread.within or gradients and not module.training:
             return None
         if thread.busy or not recorder.here():
-            return None
-        if not self.trained and self._in_vain():
             return None
         if alone(module) or ddp.around() is not None and ddp.is_redirected(module):
             return None
