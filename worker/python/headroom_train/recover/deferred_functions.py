@@ -11,7 +11,7 @@ from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_me
 from ..hooks.genuine import in_place, numel
 from ..proof.rerun import records_of
 from ..proof.rows import Slot
-from ..replay.deferred import LEFT, Deferred, foreign, make, postpone, strays
+from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
 from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
@@ -261,6 +261,8 @@ class DeferredFunction:
         if self._name == "backward":
             fixed = deferred.plan.slots[place_of(args[0]).slot].fixed  # type: ignore[union-attr]
             raise Refused(_SAME_FOR_OTHER_ROWS if fixed else "backward is called on a result that is not a scalar")
+        if self._filled():
+            return None
         entry = Entry(self._func, None, tape.encode(args), tape.encode(self._kwargs))
         if changes(self._name):
             if not changes_deferred(self._name, args):
@@ -280,6 +282,28 @@ class DeferredFunction:
         if not any(isinstance(leaf, Slot) for leaf in leaves):
             return self._asked()
         return self._recovery.postponed(tape, deferred, entry, leaves, tree)
+
+    def _filled(self) -> bool:
+        """Makes a buffer of the script's into which results are written one without values as well; false if that is
+        impossible."""
+        tape, deferred, target = self._tape, self._deferred, self._args[0]
+        if self._name != "__setitem__" or self._changes or not torch.is_grad_enabled() or not tape.may_begin(target):
+            return False
+        begun = uniform(target)
+        if begun is None:
+            return False
+        entry = Entry(self._func, None, tape.encode((begun, *self._args[1:])), tape.encode(self._kwargs))
+        entry.fresh = True
+        [known], _ = self._recovery.result(tape, deferred, entry)
+        alike = (known.shape, known.dtype) == (target.shape, target.dtype)
+        if not known.requires_grad or not alike:
+            return False
+        with torch.enable_grad():
+            target.add_(make(known))  # it has a graph now
+        emptied(target)
+        tape.add(entry, target, deferred=True)
+        deferred.plan.accept()
+        return True
 
     def _asked(self) -> Any:
         """What the function returns for the values of the whole batch."""

@@ -17,7 +17,7 @@ from ..hooks.genuine import apart, clone, is_backward, numel
 from ..proof.recheck import note
 from ..proof.rerun import modules_of, records_of
 from ..ranks import ddp
-from ..replay.deferred import disown
+from ..replay.deferred import disown, uniform
 from ..sandbox.norms import refuse_batchwise
 from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes
 from ..tape.graph import KEEP
@@ -156,7 +156,7 @@ class Functions:
     def _recorded(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
         """Calls a function, and records that."""
         failed: Optional[BaseException] = None
-        begun = begins(tape, name, args)
+        begun = begins(tape, name, args, kwargs)
         spoken = talked() if getattr(func, "opaque", False) else -1
         with torch._C.DisableTorchFunctionSubclass():
             try:
@@ -312,16 +312,18 @@ class Functions:
         return recovery.guarded(postponed)
 
 
-def begins(tape: Tape, name: str, args: tuple) -> Optional[torch.Tensor]:
-    """A copy of the number to which a function is about to add a result of the tape, if a sum begins with it; else
-    None."""
-    if not changes(name) or name == "__setitem__" or not args or not isinstance(args[0], torch.Tensor):
-        return None
-    if not torch.is_grad_enabled():
+def begins(tape: Tape, name: str, args: tuple, kwargs: dict) -> Optional[torch.Tensor]:
+    """What a tensor of the script's holds before a function of the tape's results changes it, if it is a number to
+    which something is added, or a buffer of equal numbers into which results are written; else None."""
+    if not changes(name) or not args or type(args[0]) is not torch.Tensor or not torch.is_grad_enabled():
         return None
     try:
         with apart():
-            return clone(args[0]) if type(args[0]) is torch.Tensor and tape.may_begin(args[0]) else None
+            if not tape.may_begin(args[0]):
+                return None
+            if name != "__setitem__":
+                return clone(args[0]) if numel(args[0]) == 1 else None
+            return uniform(args[0]) if any(t.requires_grad for t in recorded(args[2:], kwargs)) else None
     except Exception:  # the error is our own, not the script's; the step is then refused later
         return None
 
@@ -341,7 +343,7 @@ def note_call(
         if name not in ("data_ptr", "untyped_storage", "storage"):
             tape.refuse(f"{name} is used on a result of the model")
     elif changes(name):
-        _note_change(tape, func, args, kwargs, result, begun)
+        _note_change(tape, func, args, kwargs, args[0] if name == "__setitem__" else result, begun)
     elif _has_tensors(result):
         tape.add(Entry(func, None, tape.encode(args), tape.encode(kwargs)), result)
 
@@ -355,7 +357,7 @@ def _has_tensors(result: Any) -> bool:
 def _note_change(
     tape: Tape, func: Callable, args: tuple, kwargs: dict, result: Any, begun: Optional[torch.Tensor]
 ) -> None:
-    if begun is not None and result is args[0] and result.requires_grad:
+    if begun is not None and result is args[0] and result.requires_grad:  # a sum or a buffer begins
         entry = Entry(func, None, tape.encode((begun, *args[1:])), tape.encode(kwargs))
         entry.fresh = True
         tape.add(entry, result)

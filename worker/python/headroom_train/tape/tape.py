@@ -188,11 +188,10 @@ class Tape:
         return Outside(index)
 
     def may_begin(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of the script's may become a result of the tape when something is added to it in place: a
-        number to which nothing else refers, such as the zero with which a sum begins."""
+        """Whether a tensor of the script's may become a result of the tape when something is added or written to it in
+        place: one to which nothing else refers, such as the zero with which a sum begins, or a buffer for results."""
         return (
             type(tensor) is torch.Tensor
-            and numel(tensor) == 1
             and not tensor.requires_grad
             and tensor.layout == torch.strided
             and not is_inference(tensor)
