@@ -87,7 +87,7 @@ def install() -> None:
     genuine.remember()
     for work in (finder.step, recorder.step_ends, report.step):
         register_optimizer_step_post_hook(unless_compiled(work))
-    recorder.updates.ends = lambda: (recorder.updated(), report.step())
+    recorder.updates.ends = (recorder.updated, report.step)
     finder.look()  # for a script that never makes an optimizer
 
 

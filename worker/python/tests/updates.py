@@ -1,6 +1,6 @@
 """Checks scripts that have no optimizer, and change their weights by themselves.
 
-    python updates.py
+python updates.py
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ def state_of(param: torch.Tensor) -> Any:
 
 class Updates:
     """Tells when such a step ends: when the next forward pass begins, if parameters or their gradients have changed
-    since the last backward pass. ``ends`` is called then. A script that changes both without raising their versions
-    (``p.data``, ``p.grad.data``) is seen to make no steps, and nothing else depends on that."""
+    since the last backward pass. All of ``ends`` are called then. A script that changes both without raising their
+    versions (``p.data``, ``p.grad.data``) is seen to make no steps, and nothing else depends on that."""
 
     def __init__(self) -> None:
-        self.ends: Callable[[], Any] = lambda: None
+        self.ends: Sequence[Callable[[], Any]] = ()
         self._params: list[weakref.ref[torch.Tensor]] = []
         self._states: Optional[list] = None  # of these parameters, after the last backward pass
 
@@ -35,7 +35,8 @@ class Updates:
         """Called when a forward pass begins."""
         if self._states is not None and self._states != self._now():
             self._states = None
-            self.ends()
+            for work in self.ends:
+                work()
 
     def _now(self) -> list:
         there = (ref() for ref in self._params)

@@ -45,6 +45,23 @@ def changed(recovery: Recovery, tape: Tape, deferred: Deferred, entry: Entry, ta
     postpone(tape)
 
 
+def filled(recovery: Recovery, tape: Tape, func: Callable, begun: torch.Tensor, args: tuple, kwargs: dict) -> bool:
+    """Makes a buffer of the script's into which results are written one without values as well; false if that is
+    impossible. ``begun`` is what it held before."""
+    deferred, target = tape.deferred, args[0]
+    entry = Entry(func, None, tape.encode((begun, *args[1:])), tape.encode(kwargs))
+    entry.fresh = True
+    [known], _ = recovery.result(tape, deferred, entry)
+    if not known.requires_grad or (known.shape, known.dtype) != (target.shape, target.dtype):
+        return False
+    with torch.enable_grad():
+        target.add_(make(known))  # it has a graph now
+    emptied(target)
+    tape.add(entry, target, deferred=True)
+    deferred.plan.accept()
+    return True
+
+
 class DeferredFunction:
     """One call of a function on recorded tensors of which some have no values. Some functions are recorded, and what
     they return has no values either; for others, values are computed."""
@@ -261,8 +278,10 @@ class DeferredFunction:
         if self._name == "backward":
             fixed = deferred.plan.slots[place_of(args[0]).slot].fixed  # type: ignore[union-attr]
             raise Refused(_SAME_FOR_OTHER_ROWS if fixed else "backward is called on a result that is not a scalar")
-        if self._filled():
-            return None
+        if self._name == "__setitem__" and not self._changes and torch.is_grad_enabled() and tape.may_begin(args[0]):
+            begun = uniform(args[0])
+            if begun is not None and filled(self._recovery, tape, self._func, begun, args, self._kwargs):
+                return None
         entry = Entry(self._func, None, tape.encode(args), tape.encode(self._kwargs))
         if changes(self._name):
             if not changes_deferred(self._name, args):
@@ -282,28 +301,6 @@ class DeferredFunction:
         if not any(isinstance(leaf, Slot) for leaf in leaves):
             return self._asked()
         return self._recovery.postponed(tape, deferred, entry, leaves, tree)
-
-    def _filled(self) -> bool:
-        """Makes a buffer of the script's into which results are written one without values as well; false if that is
-        impossible."""
-        tape, deferred, target = self._tape, self._deferred, self._args[0]
-        if self._name != "__setitem__" or self._changes or not torch.is_grad_enabled() or not tape.may_begin(target):
-            return False
-        begun = uniform(target)
-        if begun is None:
-            return False
-        entry = Entry(self._func, None, tape.encode((begun, *self._args[1:])), tape.encode(self._kwargs))
-        entry.fresh = True
-        [known], _ = self._recovery.result(tape, deferred, entry)
-        alike = (known.shape, known.dtype) == (target.shape, target.dtype)
-        if not known.requires_grad or not alike:
-            return False
-        with torch.enable_grad():
-            target.add_(make(known))  # it has a graph now
-        emptied(target)
-        tape.add(entry, target, deferred=True)
-        deferred.plan.accept()
-        return True
 
     def _asked(self) -> Any:
         """What the function returns for the values of the whole batch."""

@@ -17,14 +17,14 @@ from ..hooks.genuine import apart, clone, is_backward, numel
 from ..proof.recheck import note
 from ..proof.rerun import modules_of, records_of
 from ..ranks import ddp
-from ..replay.deferred import disown, uniform
+from ..replay.deferred import disown, postpone, uniform
 from ..sandbox.norms import refuse_batchwise
 from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes
 from ..tape.graph import KEEP
 from ..tape.tape import Entry, Place, Recorded, Tape, alone, place_of, plain_class, recorded, unrecorded
 from ..tape.trees import flatten, mapped, tensors_in
 from ..world import talked
-from .deferred_functions import DeferredFunction, changed
+from .deferred_functions import DeferredFunction, changed, filled
 from .recovery import Recovery, Way
 
 LARGE = 1 << 24  # elements of a tensor whose functions may fail for want of memory rather than use the host's
@@ -168,7 +168,7 @@ class Functions:
                 failed = e
         if failed is not None:
             try:
-                return self._recovery.recover(failed, self._ways(tape, func, name, args, kwargs, failed, spoken))
+                return self._recovery.recover(failed, self._ways(tape, func, name, args, kwargs, failed, spoken, begun))
             finally:
                 failed = None  # its traceback holds this frame, and with it the arguments
         try:
@@ -234,10 +234,18 @@ class Functions:
         return args, kwargs
 
     def _ways(
-        self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException, spoken: int
+        self,
+        tape: Tape,
+        func: Callable,
+        name: str,
+        args: tuple,
+        kwargs: dict,
+        failure: BaseException,
+        spoken: int,
+        begun: Optional[torch.Tensor],
     ) -> Sequence[Way]:
         """How to go on after a function has failed. ``spoken`` is what :func:`talked` returned before the call, or -1
-        for a function that does not communicate."""
+        for a function that does not communicate, ``begun`` what :func:`begins` did."""
         recovery, given = self._recovery, recorded(args, kwargs)
         recovery.sizes.failed_after(failure)
         release_frames(failure)
@@ -274,7 +282,7 @@ class Functions:
             """Makes results without values of what the script holds, and of what the function returns."""
             tape.step.fails(failure)
             try:
-                return self._deferred(tape, func, name, args, kwargs)
+                return self._deferred(tape, func, name, args, kwargs, begun)
             except Refused:
                 if not released():
                     tape.step.repeated()
@@ -288,18 +296,25 @@ class Functions:
             return [again, spilled] if all(numel(t) == 1 for t in given) else [again, pieces, spilled]
         return [pieces, again, spilled]
 
-    def _deferred(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+    def _deferred(
+        self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, begun: Optional[torch.Tensor]
+    ) -> Any:
         """Records a function that has failed; what it returns has no values. Raises :class:`Refused` if the step cannot
         be run in pieces."""
         recovery = self._recovery
         recovery.may(tape)
-        if changes(name) and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
+        begins_buffer = begun is not None and name == "__setitem__"
+        if changes(name) and not begins_buffer and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
             raise Refused(f"{name} may have changed its argument when it failed")
         recovery.guarded(lambda: note(tape))
         refuse_batchwise(modules_of(tape))
         deferred = recovery.deferred_of(tape, tape.entries[0])
         tape.step.complete = True
         disown(tape, modules_of(tape))
+        if begins_buffer:
+            if not recovery.guarded(lambda: filled(recovery, tape, func, begun, args, kwargs)):  # type: ignore[arg-type]
+                raise Refused(f"{name} may have changed its argument when it failed")
+            return postpone(tape)
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
         entry.inplace = changes(name)
         if entry.inplace:
