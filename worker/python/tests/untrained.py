@@ -252,12 +252,14 @@ def what_does_not_fit_in_pieces_any_more_is_recovered_as_any_other_call() -> str
     """The trial of pieces from the start does not hold: then the call is made whole, and if it fails, once more."""
     net, x = mlp(10, 12, 5).requires_grad_(False), torch.randn(ROWS, 10)
     torch.optim.SGD(STUDENT.parameters(), lr=0.1)
-    survived(net, x)
-    evaluate = _torch._recorder.evaluation  # type: ignore[union-attr]
-    first, evaluate.first = evaluate.first, failing_once(evaluate.first)
-    said = survived(net, x)
-    evaluate.first = first
-    return said
+    sizes = _torch._recorder.evaluation  # type: ignore[union-attr]
+    with torch.no_grad():
+        want = net(x)
+        for _ in range(2):
+            with Whole("aten.addmm.default", ROWS):
+                got = net(x)
+            sizes.first = failing_once(type(sizes).first.__get__(sizes))
+    return "" if torch.allclose(want, got) else "other results"
 
 
 def failing_once(work: Callable) -> Callable:
