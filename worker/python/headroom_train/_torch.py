@@ -29,6 +29,7 @@ from .wire.report import Report
 from .world import several
 
 _recorder: Optional[Recorder] = None
+MANY = 10000  # calls of modules after which a script that has no optimizer, and records nothing, is taken not to train
 FIRST, LAST = (2, 4), (2, 15)  # the oldest and the newest version of PyTorch with which the tests have passed
 
 
@@ -72,7 +73,7 @@ def install() -> None:
     recorder.sizes.learned = report.limit
     report.sizes, report.last = recorder.sizes, recorder.spill.ends
     finder = Finder(recorder)
-    report.trained = finder.trained
+    report.trained = recorder.trained = finder.trained
     opened = recorder.spill.opened
     _around_steps(
         check.instead
@@ -86,6 +87,8 @@ def install() -> None:
     genuine.remember()
     for work in (finder.step, recorder.step_ends, report.step):
         register_optimizer_step_post_hook(unless_compiled(work))
+    recorder.updates.ends = (recorder.updated, report.step)
+    finder.look()  # for a script that never makes an optimizer
 
 
 def _around_steps(around: Callable[[Callable], Callable]) -> None:
@@ -209,6 +212,9 @@ class Finder:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
+        # Those found before there was an optimizer, whose parameters are taken to be trained, by the script itself.
+        self._supposed: weakref.WeakSet[RecordedModule] = weakref.WeakSet()
+        self._looked = 0  # calls that were inspected before there was an optimizer
         self._untrained: weakref.WeakSet[RecordedModule] = weakref.WeakSet()
         self._compiles = False  # the script compiles something
         self._looking: Optional[Change] = None  # while the calls of all modules are inspected
@@ -222,6 +228,12 @@ class Finder:
         """Called with parameters that an optimizer is given. Modules that were not trained before may be from now
         on."""
         self.trained.update(map(id, parameters))
+        for record in [*self._supposed]:
+            module = record.module()
+            if module is not None and not self._is_trained(module):
+                record.trained = False
+                self._untrained.add(record)
+        self._supposed.clear()
         for record in [*self._untrained]:
             module = record.module()
             if module is not None and self._is_trained(module):
@@ -262,12 +274,28 @@ class Finder:
             self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
 
     def _is_trained(self, module: torch.nn.Module) -> bool:
+        """Whether an optimizer trains a parameter of a module. While there is none, the script may change weights by
+        itself: whether a parameter may be trained."""
+        if not self.trained:
+            return any(p.requires_grad for p in parameters([module]))
         return any(id(p) in self.trained for p in parameters([module]))
+
+    def _in_vain(self) -> None:
+        """Called for a call that is inspected before there is an optimizer. Ends the search after many such calls if
+        none was recorded: the script does not train."""
+        self._looked += 1
+        if self._looked == MANY and not self._supposed and self._looking is not None:
+            self._looking.undo()
+            self._looking = None
 
     def found(self, module: torch.nn.Module) -> Optional[RecordedModule]:
         """What is to be called in place of a module that is called without having been found before; None for
         the module itself."""
         recorder, gradients, thread = self.recorder, torch.is_grad_enabled(), self.recorder.mine()
+        if not self.trained:
+            self._in_vain()
+            if not gradients:
+                return None
         if torch.compiler.is_compiling() or thread.within or gradients and not module.training:
             return None
         if thread.busy or not recorder.here():
@@ -295,6 +323,8 @@ class Finder:
             record = RecordedModule(recorder, module, trained)
             if not trained:
                 self._untrained.add(record)
+            elif not self.trained:
+                self._supposed.add(record)
             return record
 
     def step(self) -> None:

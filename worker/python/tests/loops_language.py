@@ -311,3 +311,38 @@ class CtcOfOneRow(Ctc):
         x, y, frames, lengths = self.drawn(i)
         y = torch.cat([row[:n] for row, n in zip(y, lengths)])
         return F.ctc_loss(self.net(x).transpose(0, 1), y, frames, lengths, zero_infinity=True)
+
+
+@shape()
+class WrittenIntoABuffer(Raw):
+    """A decoder's results are written, step by step, into a tensor that was made for them, and the next step is given
+    what the last one has chosen."""
+
+    time_first = False
+
+    def build(self) -> None:
+        self.words, self.first = nn.Embedding(9, 6), nn.GRUCell(6, 8)
+        self.cell, self.head = nn.GRUCell(6, 8), nn.Linear(8, 9)
+        params = [p for m in self.modules().values() for p in m.parameters()]
+        self.optimizer = torch.optim.SGD(params, lr=0.1)
+
+    def loss(self, i: int) -> Tensor:
+        y = torch.randint(0, 9, (self.rows, 5), generator=self.draw(i))
+        state = self.first(self.words(y[:, 0]))
+        out = torch.zeros(5, self.rows, 9) if self.time_first else torch.zeros(self.rows, 5, 9)
+        word = y[:, 0]
+        for t in range(1, 5):
+            state = self.cell(self.words(word), state)
+            made = self.head(state)
+            if self.time_first:
+                out[t] = made
+            else:
+                out[:, t] = made
+            word = made.argmax(1) if t % 2 else y[:, t]
+        out = out.transpose(0, 1) if self.time_first else out
+        return F.cross_entropy(out[:, 1:].reshape(-1, 9), y[:, 1:].reshape(-1))
+
+
+@shape()
+class WrittenIntoABufferByTime(WrittenIntoABuffer):
+    time_first = True

@@ -206,7 +206,17 @@ class _Function:
         return Tried(cut, trials.both(entry, cut)) if entry.inplace else found[0]
 
     def _cuts(self, axes: dict[int, Axis]) -> Iterator[Cut]:
-        """All ways to cut the function's arguments, where ``axes`` says where rows would be in outside tensors."""
+        """All ways to cut the function's arguments, where ``axes`` says where rows would be in outside tensors. They
+        may be in any dimension of a buffer into which results are written."""
+        buffer = self._entry.args[0].index if self._entry.fresh and self._name == "__setitem__" else -1
+        if buffer >= 0:
+            sizes = self._trials.tape.outside[buffer].shape
+            for axis in (Axis(d) for d, n in enumerate(sizes) if n == self._trials.batch):
+                yield from (cut for cut in self._chosen({**axes, buffer: axis}) if buffer in cut.outside)
+            axes = {i: axis for i, axis in axes.items() if i != buffer}
+        yield from self._chosen(axes)
+
+    def _chosen(self, axes: dict[int, Axis]) -> Iterator[Cut]:
         if len(axes) > 4:
             raise Refused(f"{self._name} takes too many tensors of the batch's size")
         sized = any(type(leaf) is int and leaf > 0 and leaf % self._trials.batch == 0 for leaf in self._entry.leaves())

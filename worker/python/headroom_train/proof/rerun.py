@@ -21,6 +21,7 @@ from .plan import Plan
 from .rows import NOTHING, Rows, arguments, perform
 
 SOME = 8  # the most rows of a trial that runs the modules several times
+_UPDATED = "parameters have been changed since they were used"
 SEVERAL = "the batch is reduced to more than one number"
 
 
@@ -107,6 +108,27 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
         why = altered(tape, tape.entries[i])
         if why is not None:
             raise Refused(why)
+    known = [p for p in parameters(modules_of(tape, entries)) if id(p) in tape.weights]
+    if known and _figures(known) != [tape.weights[id(p)] for p in known]:
+        raise Refused(_UPDATED)
+
+
+def weigh(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
+    """Notes what the parameters of modules are like, for :func:`unchanged`: a script that changes them by itself often
+    does so through ``p.data``, and no version tells."""
+    params = [p for p in parameters(modules) if p.requires_grad and id(p) not in tape.weights]
+    tape.weights.update(zip(map(id, params), _figures(params)))
+
+
+@torch.no_grad()
+def _figures(params: Sequence[torch.Tensor]) -> list[list[float]]:
+    """Two figures of each parameter, of which at least one is another after an update."""
+    found: dict[int, torch.Tensor] = {}
+    for device in dict.fromkeys(p.device for p in params):
+        there = [(i, p.detach()) for i, p in enumerate(params) if p.device == device]
+        figures = [torch.stack([t.sum(), torch.linalg.vector_norm(t)]).double() for _, t in there]
+        found.update(zip((i for i, _ in there), torch.stack(figures).cpu()))  # all at once: each read waits for a GPU
+    return [found[i].tolist() for i in range(len(params))]
 
 
 def altered(tape: Tape, entry: Entry) -> Optional[str]:
@@ -116,7 +138,7 @@ def altered(tape: Tape, entry: Entry) -> Optional[str]:
             return "an argument has been changed since it was used"
     if entry.module is None or entry.versions is None or entry.versions == versions_of(parameters([entry.module])):
         return None
-    return "parameters have been changed since they were used"
+    return _UPDATED
 
 
 def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
@@ -124,8 +146,10 @@ def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
     return [p._version if p.requires_grad else -1 for p in params]
 
 
-def modules_of(tape: Tape) -> list[torch.nn.Module]:
-    return list({id(e.module): e.module for e in tape.entries if e.module is not None}.values())
+def modules_of(tape: Tape, entries: Optional[Sequence[int]] = None) -> list[torch.nn.Module]:
+    """The modules that are called on a tape, or by some of its entries."""
+    some = tape.entries if entries is None else [tape.entries[i] for i in entries]
+    return list({id(e.module): e.module for e in some if e.module is not None}.values())
 
 
 def records_of(tape: Tape) -> list[RecordedModule]:

@@ -145,7 +145,7 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
             args = (args[0].clone(), *args[1:])
         stack.enter_context(in_place())
         result = entry.call(*args, **kwargs)
-    return args[0] if result is None and entry.inplace else result
+    return args[0] if result is None and (entry.inplace or entry.fresh) else result
 
 
 def arguments(

@@ -12,6 +12,7 @@ import torch
 
 from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
 from ..hooks.genuine import in_place
+from ..hooks.updates import state_of
 from ..proof.groups import NUMBER, Inputs, hooked
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
@@ -30,12 +31,6 @@ from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
 from .recovery import Recovery, Way
-
-
-def state_of(param: torch.Tensor) -> Any:
-    """A value that is different once a backward pass has computed the parameter's gradient."""
-    grad = param.grad if param.is_leaf else None  # computed weights (functional_call) have none, and reading it warns
-    return None if grad is None else (id(grad), grad._version)
 
 
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
@@ -91,6 +86,7 @@ class Backward:
                     recorder.check.backward(recorder, tape, args, kwargs)
                 tape.close()
                 recorder.leave(tape)
+                recorder.passed(tape, params)
             return result
         recorder.sizes.failed_after(failed)
         release_frames(failed)
@@ -388,6 +384,7 @@ class FailedBackward:
     def _end(self) -> None:
         self._tape.close()
         self._tape.step.finished()
+        self._recovery.passed(self._tape, self._params)
 
     def _loss(self) -> int:
         return place_of(self._args[0]).slot  # type: ignore[union-attr]

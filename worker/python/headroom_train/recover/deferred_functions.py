@@ -11,10 +11,11 @@ from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_me
 from ..hooks.genuine import in_place, numel
 from ..proof.rerun import records_of
 from ..proof.rows import Slot
-from ..replay.deferred import LEFT, Deferred, foreign, make, postpone, strays
+from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
 from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
+from .backward import trained
 from .recovery import TOGETHER, Recovery, Way
 
 _SAME_FOR_OTHER_ROWS = "the loss is the same for other rows, so it is not known how it depends on them"
@@ -42,6 +43,23 @@ def changed(recovery: Recovery, tape: Tape, deferred: Deferred, entry: Entry, ta
     tape.add(entry, target)
     deferred.plan.accept()
     postpone(tape)
+
+
+def filled(recovery: Recovery, tape: Tape, func: Callable, begun: torch.Tensor, args: tuple, kwargs: dict) -> bool:
+    """Makes a buffer of the script's into which results are written one without values as well; false if that is
+    impossible. ``begun`` is what it held before."""
+    deferred, target = tape.deferred, args[0]
+    entry = Entry(func, None, tape.encode((begun, *args[1:])), tape.encode(kwargs))
+    entry.fresh = True
+    [known], _ = recovery.result(tape, deferred, entry)
+    if not known.requires_grad or (known.shape, known.dtype) != (target.shape, target.dtype):
+        return False
+    with torch.enable_grad():
+        target.add_(make(known))  # it has a graph now
+    emptied(target)
+    tape.add(entry, target, deferred=True)
+    deferred.plan.accept()
+    return True
 
 
 class DeferredFunction:
@@ -83,9 +101,12 @@ class DeferredFunction:
             self._replace(self._resolved)
             if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
                 return recovery.guarded(self._result)
+            params = trained(tape) if name == "backward" else []
             result = self._with_values()
-            if name == "backward" and tape.reducers is not None:
-                tape.reducers.confirm()
+            if name == "backward":
+                if tape.reducers is not None:
+                    tape.reducers.confirm()
+                recovery.passed(tape, params)
             return result
         except Refused as why:
             refused = bare(why)
@@ -257,6 +278,10 @@ class DeferredFunction:
         if self._name == "backward":
             fixed = deferred.plan.slots[place_of(args[0]).slot].fixed  # type: ignore[union-attr]
             raise Refused(_SAME_FOR_OTHER_ROWS if fixed else "backward is called on a result that is not a scalar")
+        if self._name == "__setitem__" and not self._changes and torch.is_grad_enabled() and tape.may_begin(args[0]):
+            begun = uniform(args[0])
+            if begun is not None and filled(self._recovery, tape, self._func, begun, args, self._kwargs):
+                return None
         entry = Entry(self._func, None, tape.encode(args), tape.encode(self._kwargs))
         if changes(self._name):
             if not changes_deferred(self._name, args):

@@ -8,12 +8,12 @@ training, and need less memory for each row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, Survival, clean, is_out_of_memory, patiently, release_frames
+from ..failure import Refused, Survival, clean, debugged, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import apart, is_inference
 from ..proof.adding import Adding
 from ..proof.plan import Plan
@@ -21,7 +21,9 @@ from ..proof.proof import Proof
 from ..proof.rerun import run
 from ..proof.rows import Other, Rows, Slot
 from ..proof.weights import typed, weight
+from ..replay.deferred import gone
 from ..replay.pieces import by_pieces, pieces_of, room_for
+from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
 from ..tape.recorded_module import RecordedModule, number_of
 from ..tape.snapshot import Change, Snapshot
@@ -29,6 +31,8 @@ from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_rand
 from ..tape.trees import tensors_in, unflatten
 from ..world import talked
 from .recovery import Recovery
+
+UNWEIGHED = "headroom cannot determine how much each piece's loss contributes to the loss of the whole batch"
 
 
 class Watch:
@@ -96,23 +100,6 @@ def evaluate(
         with recorder.inside(taped):  # some modules are faster with plain tensors, and round otherwise
             return call(*args, **kwargs)
     failed: Optional[BaseException] = sizes.failure if preemptive else None
-    if not preemptive:
-        try:
-            with recorder.withheld([limits]):
-                result = call(*args, **kwargs)
-        except BaseException as e:
-            if not is_out_of_memory(e):
-                raise
-            failed = e
-        if failed is None:
-            try:
-                watch.passed()
-            except Exception as e:
-                record.unreadable(e)
-            return result
-        sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
-        release_frames(failed)
-        set_random_state(state)
 
     def pieces(_: Optional[Refused]) -> Any:
         try:
@@ -120,7 +107,9 @@ def evaluate(
             if changed:
                 raise Refused(f"{type(module).__name__} had changed {changed} when it failed")
             clean(failed)
-            result, count, batch = recorder.guarded(lambda: _evaluated(recorder, module, call, args, kwargs, failed))
+            result, count, batch = recorder.guarded(
+                lambda: _evaluated(recorder, module, call, args, kwargs, failed, limits.unweighed)
+            )
         except Refused:
             sizes.refused()
             limits.uncut = True
@@ -128,6 +117,15 @@ def evaluate(
         sizes.confirm(count)
         if not preemptive:
             recorder.report.survived(failed, Survival.pieces(batch, count))
+        return result
+
+    def without(why: Optional[Refused]) -> Any:
+        """As :func:`pieces`, but without the numbers whose weights are not known: the script may not use them."""
+        if not isinstance(why, Unweighed):
+            raise Refused("the numbers that the call returns are not the reason")
+        limits.unweighed |= why.slots
+        result = pieces(None)
+        limits.uncut = False
         return result
 
     def again(why: Optional[Refused], way: str = "call") -> Any:
@@ -151,19 +149,43 @@ def evaluate(
         recorder.open_spill()
         return again(why, "spill")
 
-    if not preemptive:
-        return recorder.recover(failed, [pieces, again, spilled], training=False)
+    if preemptive:
+        try:
+            return pieces(None)
+        except Refused as refused:  # nothing has failed yet
+            debugged(refused)
+        failed, preemptive = None, False
+        set_random_state(state)
     try:
-        return pieces(None)
-    except Refused:
-        pass
-    return call(*args, **kwargs)  # nothing has failed yet
+        with recorder.withheld([limits]):
+            result = call(*args, **kwargs)
+    except BaseException as e:
+        if not is_out_of_memory(e):
+            raise
+        failed = e
+    if failed is None:
+        try:
+            watch.passed()
+        except Exception as e:
+            record.unreadable(e)
+        return result
+    sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
+    release_frames(failed)
+    set_random_state(state)
+    return recorder.recover(failed, [pieces, again, spilled, without], training=False)
 
 
 def _evaluated(
-    recovery: Recovery, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict, failure: Any
+    recovery: Recovery,
+    module: torch.nn.Module,
+    call: Callable,
+    args: tuple,
+    kwargs: dict,
+    failure: Any,
+    unweighed: set[int],
 ) -> tuple[Any, int, int]:
-    """The result of a call, computed in pieces; their number, and the number of rows."""
+    """The result of a call, computed in pieces; their number, and the number of rows. ``unweighed`` as for
+    :func:`in_pieces`."""
     refuse_batchwise([module])
     tape = Tape()
     tape.step.fails(failure)
@@ -176,15 +198,30 @@ def _evaluated(
     if plan.left or plan.keeps:
         raise Refused("a call changes an attribute")
     leaves = [recovery.unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
-    return (*in_pieces(tape, plan, leaves, tree, recovery.evaluation), plan.batch)  # type: ignore[attr-defined]
+    sizes: Sizes = recovery.evaluation  # type: ignore[attr-defined]
+    return (*in_pieces(tape, plan, leaves, tree, sizes, unweighed), plan.batch)
 
 
-def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tuple[Any, int]:
+class Unweighed(Refused):
+    """Raised if nothing but the weights of some numbers among the results, in ``slots``, is not known."""
+
+    def __init__(self, text: str, slots: Collection[int] = ()) -> None:
+        super().__init__(text, slots)
+        self.slots = {*slots}
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, without: set[int]) -> tuple[Any, int]:
     """Returns the result of a tape's only call, and the number of pieces in which it was computed.
     ``leaves`` and ``tree`` are what :meth:`Plan.result` returned for the call. Raises
-    :class:`Refused` if the result cannot be computed exactly."""
+    :class:`Refused` if the result cannot be computed exactly. Numbers in the slots ``without`` are not computed: using
+    them raises the failure."""
     [entry] = tape.entries
     slots = {s: plan.slots[s] for s in entry.slots if s is not None}
+    whole = {s: gone(tape, UNWEIGHED) for s in without & slots.keys()}
+    slots = {s: known for s, known in slots.items() if s not in whole}
     proof = Proof(tape, plan)
     proof.alone([0])
     pieces = pieces_of(plan.batch, sizes.first(plan.batch))
@@ -194,7 +231,7 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
     crowded = "there is not enough memory to work out how much each piece contributes to the whole"
     rules = patiently(lambda: proof.rules(scalars, pieces), crowded)
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
-    whole = {s: room_for(known) for s, known in slots.items() if known.dim is not None}
+    whole.update({s: room_for(known) for s, known in slots.items() if known.dim is not None})
     like: dict[int, torch.Tensor] = {}
     adding = Adding(plan.batch, {s: found[0] for s, found in rules.items()}, (number_of(entry.module), *scalars))
     state = random_state()
@@ -204,8 +241,8 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
         if not same_random_state(random_state(), state):
             raise Refused("the call draws random numbers")
         adding.note(rows, env)
-        for s, value in env.items():
-            known = slots[s]
+        for s, known in slots.items():
+            value = env[s]
             if known.axis is not None:
                 known.axis.put(whole[s], rows.start, value)
             elif s in rules:
@@ -217,12 +254,14 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Any) -> tu
                 raise Refused("a result neither has one entry per row of the batch nor is a sum over the rows")
 
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
+    unsure = {s for s, (first, *others) in sums.items() if not all(_same(first, other) for other in others)}
+    if unsure:
+        raise Unweighed(UNWEIGHED, unsure)
     patiently(lambda: adding.confirm(lambda rows: run(tape, plan, [0], rows)), crowded)
-    for s, found in sums.items():
-        if any(not torch.isclose(value, found[0], rtol=1e-6, equal_nan=True) for value in found[1:]):
-            raise Refused(
-                "headroom cannot determine how much each piece's loss contributes to the loss of the whole batch"
-            )
-        whole[s] = typed(found[0], like[s])
+    whole.update({s: typed(found[0], like[s]) for s, found in sums.items()})
     made = iter([whole[s] for s in entry.slots if s is not None])
     return unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(torch.isclose(other, one, rtol=1e-6, equal_nan=True))

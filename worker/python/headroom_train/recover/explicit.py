@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..failure import Mixed, Refused, Survival, clean, is_out_of_memory, release_frames, unframed
 from ..hooks.changes import changed
 from ..hooks.genuine import in_place
+from ..hooks.updates import state_of
 from ..proof.groups import residual, sketched
 from ..proof.rerun import SOME, rehearsed, versions_of
 from ..proof.rows import Axis, Rows
@@ -33,7 +34,6 @@ from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Snapshot
 from ..tape.tape import random_state, recorded, set_random_state
 from ..tape.trees import flatten, mapped, opened, tensors_in, unflatten
-from .backward import state_of
 
 IGNORED = [-100]  # the label that PyTorch's losses ignore by default
 

@@ -17,14 +17,14 @@ from ..hooks.genuine import apart, clone, is_backward, numel
 from ..proof.recheck import note
 from ..proof.rerun import modules_of, records_of
 from ..ranks import ddp
-from ..replay.deferred import disown
+from ..replay.deferred import disown, postpone, uniform
 from ..sandbox.norms import refuse_batchwise
 from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes
 from ..tape.graph import KEEP
 from ..tape.tape import Entry, Place, Recorded, Tape, alone, place_of, plain_class, recorded, unrecorded
 from ..tape.trees import flatten, mapped, tensors_in
 from ..world import talked
-from .deferred_functions import DeferredFunction, changed
+from .deferred_functions import DeferredFunction, changed, filled
 from .recovery import Recovery, Way
 
 LARGE = 1 << 24  # elements of a tensor whose functions may fail for want of memory rather than use the host's
@@ -156,7 +156,7 @@ class Functions:
     def _recorded(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
         """Calls a function, and records that."""
         failed: Optional[BaseException] = None
-        begun = begins(tape, name, args)
+        begun = begins(tape, name, args, kwargs)
         spoken = talked() if getattr(func, "opaque", False) else -1
         with torch._C.DisableTorchFunctionSubclass():
             try:
@@ -168,7 +168,7 @@ class Functions:
                 failed = e
         if failed is not None:
             try:
-                return self._recovery.recover(failed, self._ways(tape, func, name, args, kwargs, failed, spoken))
+                return self._recovery.recover(failed, self._ways(tape, func, name, args, kwargs, failed, spoken, begun))
             finally:
                 failed = None  # its traceback holds this frame, and with it the arguments
         try:
@@ -234,10 +234,18 @@ class Functions:
         return args, kwargs
 
     def _ways(
-        self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, failure: BaseException, spoken: int
+        self,
+        tape: Tape,
+        func: Callable,
+        name: str,
+        args: tuple,
+        kwargs: dict,
+        failure: BaseException,
+        spoken: int,
+        begun: Optional[torch.Tensor],
     ) -> Sequence[Way]:
         """How to go on after a function has failed. ``spoken`` is what :func:`talked` returned before the call, or -1
-        for a function that does not communicate."""
+        for a function that does not communicate, ``begun`` what :func:`begins` did."""
         recovery, given = self._recovery, recorded(args, kwargs)
         recovery.sizes.failed_after(failure)
         release_frames(failure)
@@ -274,7 +282,7 @@ class Functions:
             """Makes results without values of what the script holds, and of what the function returns."""
             tape.step.fails(failure)
             try:
-                return self._deferred(tape, func, name, args, kwargs)
+                return self._deferred(tape, func, name, args, kwargs, begun)
             except Refused:
                 if not released():
                     tape.step.repeated()
@@ -288,18 +296,25 @@ class Functions:
             return [again, spilled] if all(numel(t) == 1 for t in given) else [again, pieces, spilled]
         return [pieces, again, spilled]
 
-    def _deferred(self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict) -> Any:
+    def _deferred(
+        self, tape: Tape, func: Callable, name: str, args: tuple, kwargs: dict, begun: Optional[torch.Tensor]
+    ) -> Any:
         """Records a function that has failed; what it returns has no values. Raises :class:`Refused` if the step cannot
         be run in pieces."""
         recovery = self._recovery
         recovery.may(tape)
-        if changes(name) and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
+        begins_buffer = begun is not None and name == "__setitem__"
+        if changes(name) and not begins_buffer and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
             raise Refused(f"{name} may have changed its argument when it failed")
         recovery.guarded(lambda: note(tape))
         refuse_batchwise(modules_of(tape))
         deferred = recovery.deferred_of(tape, tape.entries[0])
         tape.step.complete = True
         disown(tape, modules_of(tape))
+        if begins_buffer:
+            if not recovery.guarded(lambda: filled(recovery, tape, func, begun, args, kwargs)):  # type: ignore[arg-type]
+                raise Refused(f"{name} may have changed its argument when it failed")
+            return postpone(tape)
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
         entry.inplace = changes(name)
         if entry.inplace:
@@ -312,16 +327,18 @@ class Functions:
         return recovery.guarded(postponed)
 
 
-def begins(tape: Tape, name: str, args: tuple) -> Optional[torch.Tensor]:
-    """A copy of the number to which a function is about to add a result of the tape, if a sum begins with it; else
-    None."""
-    if not changes(name) or name == "__setitem__" or not args or not isinstance(args[0], torch.Tensor):
-        return None
-    if not torch.is_grad_enabled():
+def begins(tape: Tape, name: str, args: tuple, kwargs: dict) -> Optional[torch.Tensor]:
+    """What a tensor of the script's holds before a function of the tape's results changes it, if it is a number to
+    which something is added, or a buffer of equal numbers into which results are written; else None."""
+    if not changes(name) or not args or type(args[0]) is not torch.Tensor or not torch.is_grad_enabled():
         return None
     try:
         with apart():
-            return clone(args[0]) if type(args[0]) is torch.Tensor and tape.may_begin(args[0]) else None
+            if not tape.may_begin(args[0]):
+                return None
+            if name != "__setitem__":
+                return clone(args[0]) if numel(args[0]) == 1 else None
+            return uniform(args[0]) if any(t.requires_grad for t in recorded(args[2:], kwargs)) else None
     except Exception:  # the error is our own, not the script's; the step is then refused later
         return None
 
@@ -341,7 +358,7 @@ def note_call(
         if name not in ("data_ptr", "untyped_storage", "storage"):
             tape.refuse(f"{name} is used on a result of the model")
     elif changes(name):
-        _note_change(tape, func, args, kwargs, result, begun)
+        _note_change(tape, func, args, kwargs, args[0] if name == "__setitem__" else result, begun)
     elif _has_tensors(result):
         tape.add(Entry(func, None, tape.encode(args), tape.encode(kwargs)), result)
 
@@ -355,7 +372,7 @@ def _has_tensors(result: Any) -> bool:
 def _note_change(
     tape: Tape, func: Callable, args: tuple, kwargs: dict, result: Any, begun: Optional[torch.Tensor]
 ) -> None:
-    if begun is not None and result is args[0] and result.requires_grad:
+    if begun is not None and result is args[0] and result.requires_grad:  # a sum or a buffer begins
         entry = Entry(func, None, tape.encode((begun, *args[1:])), tape.encode(kwargs))
         entry.fresh = True
         tape.add(entry, result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any, Callable, Optional
 
 import torch
@@ -93,23 +93,11 @@ class Recorder(Recovery):
         self.idle.step()
         self.spill.step(self.report.steps)
 
-    def settle(self) -> None:
-        """Called before weights change: what the script still holds of steps that ran out of memory, and no replay has
-        kept, gets its values. What cannot be computed is refused when the script asks for it."""
-        known = self.mine().deferred
-        for tape in [*known]:
-            known.discard(tape)
-            deferred = tape.deferred
-            if deferred is None:
-                continue
-            for slot in deferred.held():
-                with suppress(Refused):
-                    self.guarded(
-                        lambda deferred=deferred, slot=slot: (
-                            deferred.plan.slots[slot].dim is not None and deferred.has(slot) or deferred.value(slot)
-                        )
-                    )
-            deferred.settle()
+    def updated(self) -> None:
+        """Called when a step of a script that has no optimizer has ended. Recording never rests then, since nothing
+        would tell when such a step ends."""
+        self._close()
+        self.spill.step(self.report.steps)
 
     def _close(self) -> None:
         thread = self.mine()
@@ -234,6 +222,7 @@ class Recorder(Recovery):
         if thread.tape is not None and (thread.tape.step.over or not thread.tape.alive()):
             self._close()
         if thread.tape is None:
+            self.updates.forward()
             self.spill.look()
             thread.tape = Tape()
             thread.tape.thread = weakref.ref(thread)

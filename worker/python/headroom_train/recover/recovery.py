@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
@@ -20,9 +20,10 @@ from ..failure import (
     starved,
 )
 from ..hooks.genuine import replaced, set_aside
+from ..hooks.updates import Updates
 from ..proof.groups import NUMBER
 from ..proof.plan import Plan
-from ..proof.rerun import modules_of
+from ..proof.rerun import modules_of, weigh
 from ..proof.rows import Other, Slot, perform
 from ..ranks.collectives import replaying
 from ..replay.deferred import LEFT, Deferred, gone, make, postpone
@@ -58,6 +59,8 @@ class Recovery:
         self.sizes = Sizes()
         self.sizes.spill = self.spill
         self.tidy: set[tuple] = set()  # kinds of steps whose calls have left nothing behind: see strays
+        self.updates = Updates()
+        self.trained: Collection[int] = ()  # ids of the parameters that belong to an optimizer
         # The reason why nothing is replayed; None if failures are recovered from.
         self.observe: Optional[str] = None
 
@@ -98,6 +101,32 @@ class Recovery:
         if self.spill.why_not is not None:
             why = why.more(f"{why}; {self.spill.why_not}")
         self.refused(failure, why, training)
+
+    def settle(self) -> None:
+        """Called before weights change: what the script still holds of steps that ran out of memory, and no replay has
+        kept, gets its values. What cannot be computed is refused when the script asks for it."""
+        known = self.mine().deferred
+        for tape in [*known]:
+            known.discard(tape)
+            deferred = tape.deferred
+            if deferred is None:
+                continue
+            for slot in deferred.held():
+                with suppress(Refused):
+                    self.guarded(
+                        lambda deferred=deferred, slot=slot: (
+                            deferred.plan.slots[slot].dim is not None and deferred.has(slot) or deferred.value(slot)
+                        )
+                    )
+            deferred.settle()
+
+    def passed(self, tape: Tape, params: Sequence[torch.Tensor]) -> None:
+        """Called after the script's backward pass, which may have given gradients to these parameters. Without an
+        optimizer nothing tells when weights are about to change: they may do so now."""
+        if not self.trained:
+            self.report.phases.backward_ends()
+            self.settle()
+            self.updates.backward(params)
 
     def open_spill(self) -> None:
         """Raises :class:`Refused` if memory of the host cannot be used for what does not fit."""
@@ -175,9 +204,7 @@ class Recovery:
     def left_behind(self, places: Sequence[Place]) -> None:
         for place in places:
             if place.slot == LEFT:
-                self.refused(
-                    place.failure, Refused("the script uses a tensor that a module computed but did not return")
-                )
+                self.refused(place.failure, Refused(place.why))
             if place.deferred and not place.tape.step.done and place.tape.thread() is not self.mine():
                 self.refused(
                     place.tape.step.failure,
@@ -259,6 +286,8 @@ class Recovery:
         postpone(tape)
         tape.add(entry, result, deferred=True)
         deferred.plan.accept()
+        if not self.trained:
+            weigh(tape, modules_of(tape))
         if entry.module is not None:
             for change in deferred.plan.left:
                 change.replace(gone(tape))

@@ -40,13 +40,13 @@ NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU
 LEFT = -1  # the slot of a tensor that a module left behind
 
 
-def gone(tape: Tape) -> torch.Tensor:
-    """A stand-in for a tensor that a try or a replay has left on a module. Using the stand-in raises the failure.
-    Using the tensor itself would give a gradient for only part of the batch."""
+def gone(tape: Tape, why: str = "the script uses a tensor that a module computed but did not return") -> torch.Tensor:
+    """A stand-in for a tensor that a try or a replay has left on a module. Using the stand-in raises the failure, and
+    ``why`` is reported. Using the tensor itself would give a gradient for only part of the batch."""
     empty = torch.full((), float("nan"))
     empty.__class__ = Recorded
     place = empty._headroom = Place(tape, LEFT)  # type: ignore[attr-defined]
-    place.deferred, place.failure = True, bare(tape.step.failure)
+    place.deferred, place.failure, place.why = True, bare(tape.step.failure), why
     return empty
 
 
@@ -148,6 +148,14 @@ def hollow(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     )
 
 
+def uniform(tensor: torch.Tensor) -> Optional[torch.Tensor]:
+    """A tensor of the same equal numbers that needs no memory; None if the numbers are not equal."""
+    if not tensor.numel() or tensor.is_complex():
+        return None
+    least, most = torch.aminmax(tensor)
+    return least.clone().expand(tensor.shape) if torch.equal(least, most) else None
+
+
 def make(slot: Slot) -> torch.Tensor:
     """A deferred tensor of a slot's shape, not yet on the tape."""
     with torch.enable_grad():
@@ -165,11 +173,12 @@ def postpone(tape: Tape) -> None:
         tape.without_values(tensor)
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             _release(tape, tensor)
-            _empty(tensor)
+            emptied(tensor)
     tape.drop([t for t in (ref() for ref in tape.live) if t is not None])
 
 
-def _empty(tensor: torch.Tensor) -> None:
+def emptied(tensor: torch.Tensor) -> None:
+    """Releases the values of a tensor."""
     tensor.data = hollow(tensor.dtype, tensor.device).expand(tensor.shape)
 
 
@@ -181,7 +190,7 @@ def _release(tape: Tape, view: torch.Tensor) -> None:
         return
     made = within(base.grad_fn, (e.between for e in tape.entries if e.module is not None))
     if made and sys.getrefcount(base) == _unnamed():
-        _empty(base)
+        emptied(base)
 
 
 @lru_cache(maxsize=1)

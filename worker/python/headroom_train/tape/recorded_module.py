@@ -47,6 +47,8 @@ class Evaluation(Limits):
 
     def __init__(self) -> None:
         super().__init__()
+        # Places, among the results, of numbers whose weights are not known: calls are run in pieces without them.
+        self.unweighed: set[int] = set()
         self.calls = 0  # that have succeeded
         # What those modules hold whose attributes no call has changed; None until a call has succeeded.
         self.still: Optional[Snapshot] = None

@@ -68,11 +68,13 @@ class Place:
     """The place of a recorded tensor: its tape and slot. A *deferred* tensor has no values: they
     were never computed, or they have been released. They can be computed from the tape."""
 
-    __slots__ = ("tape", "slot", "deferred", "failure")
+    __slots__ = ("tape", "slot", "deferred", "failure", "why")
 
     def __init__(self, tape: Tape, slot: int) -> None:
         self.tape, self.slot, self.deferred = tape, slot, False
-        self.failure: Optional[BaseException] = None  # raised when a tensor that a module left behind is used
+        # Raised when a tensor that a module left behind is used, and what is said then.
+        self.failure: Optional[BaseException] = None
+        self.why = ""
 
 
 class Entry:
@@ -152,6 +154,8 @@ class Tape:
         # Sequence numbers of the graphs of tries and replays, which must not be used.
         self.spans: list[tuple[int, int]] = []
         self.deferred: Any = None  # what is known about its deferred tensors
+        # What the weights were like when something failed, by id, of a script without an optimizer: see rerun.weigh.
+        self.weights: dict[int, list[float]] = {}
         # The DistributedDataParallels around its modules: see ranks.ddp.Reducers; None if there are none.
         self.reducers: Any = None
 
@@ -184,11 +188,10 @@ class Tape:
         return Outside(index)
 
     def may_begin(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of the script's may become a result of the tape when something is added to it in place: a
-        number to which nothing else refers, such as the zero with which a sum begins."""
+        """Whether a tensor of the script's may become a result of the tape when something is added or written to it in
+        place: one to which nothing else refers, such as the zero with which a sum begins, or a buffer for results."""
         return (
             type(tensor) is torch.Tensor
-            and numel(tensor) == 1
             and not tensor.requires_grad
             and tensor.layout == torch.strided
             and not is_inference(tensor)
