@@ -686,7 +686,8 @@ def after_a_call_that_succeeded() -> str:
 
 def what_only_a_graph_has_saved_is_held_by_nobody() -> str:
     """Tensors that a graph has saved are known to the collector as well; only what something refers to is a stray."""
-    torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)  # nothing else is recorded
+    other = nn.Linear(1, 1)
+    torch.optim.SGD(other.parameters(), lr=0.1)  # nothing else is recorded
     net, x = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5)), torch.randn(ROWS, 6)
     begin = sequence()
     out = net(x)
