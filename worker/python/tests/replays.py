@@ -618,6 +618,48 @@ def an_accuracy() -> str:
     return "; ".join(wrong)
 
 
+class Numbering(nn.Module):
+    """Returns numbers of the batch beside its loss, and puts the loss together with one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        out = self.body(x)
+        right = out.argmax(1) == y
+        named = {"rows": len(x), "largest": out.max().item(), "any": bool(right.any())}
+        return F.cross_entropy(out, y), right.double().mean().item(), named
+
+
+def numbers_returned() -> str:
+    """Numbers that a module returns are those of the whole batch, and its step runs in pieces."""
+    wrong = []
+    for name in ("aten.addmm.default", "aten.gelu.default", "aten.gelu_backward.default"):
+        found = []
+        for fault in (nullcontext(), Failing(name, 1)):
+            torch.manual_seed(3)
+            net = Numbering()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+            said: list[Any] = []
+            for i in range(4):
+                x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+                optimizer.zero_grad()
+                with fault if i == 1 else nullcontext():
+                    loss, right, named = net(x, y)
+                    (loss * 8 / named["rows"]).backward()
+                optimizer.step()
+                said += [right, named["rows"], named["largest"], named["any"]]
+            found.append((said, [p.detach().clone() for p in net.parameters()]))
+        (want, weights), (got, others) = found
+        same = all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(weights, others))
+        if not same or any(abs(a - b) > 1e-5 or type(a) is not type(b) for a, b in zip(want, got)):
+            wrong.append(f"{name}: {got} instead of {want}")
+        if not told().startswith("8 rows in"):
+            wrong.append(f"{name}: {told()}")
+    return "; ".join(wrong)
+
+
 def told() -> str:
     """Returns how the newest failure was survived."""
     return str(_torch._recorder.report.told[-1]["how"])  # type: ignore[union-attr]
@@ -2935,7 +2977,7 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
-    after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, each_by_itself, timed,
+    after_a_refusal, an_accuracy, numbers_returned, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,

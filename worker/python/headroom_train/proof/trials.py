@@ -25,7 +25,8 @@ from ..world import several
 from .mixing import Operations, mixing
 from .rows import Axis, Cut, Other, Rows, Slot, alike, arguments, as_real, axis_in, perform, rows_in, said, sample
 
-PLAIN = (int, float, str, type(None))
+NUMBERS = (int, float)
+PLAIN = (*NUMBERS, str, type(None))
 MEANT = 1e-3  # a relative difference that is more than rounding
 MADE_UP = (0.25, 0.75)  # in a trial, values of a number of the batch that has not been computed for a few rows
 
