@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
+from torch.nn.utils import parametrize
 
 import loops_adapters
 import loops_parts
@@ -658,6 +659,77 @@ def numbers_returned() -> str:
         if not told().startswith("8 rows in"):
             wrong.append(f"{name}: {told()}")
     return "; ".join(wrong)
+
+
+def a_shared_graph() -> str:
+    """A graph that the script has made before the calls is used up by one backward pass: the reason says so."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5))
+    parametrize.register_parametrization(net[0], "weight", Doubled())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with suppress(torch.OutOfMemoryError):
+        for fault in (nullcontext(), Whole("aten.gelu.default", 8)):
+            optimizer.zero_grad()
+            with parametrize.cached(), fault:
+                F.cross_entropy(net(torch.randn(8, 6)), torch.randint(0, 5, (8,))).backward()
+    why = str(_torch._recorder.report.told[-1]["why"])  # type: ignore[union-attr]
+    return "" if "the script has made before them" in why else why
+
+
+class Doubled(nn.Module):
+    """A parametrization whose backward pass needs what it has saved."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.sin() * 2
+
+
+class Carrying(nn.Module):
+    """Returns a state with the rows in dimension 1 beside results with the rows in dimension 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.GRU(6, 5, 2, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        out, state = self.layer(x)
+        return self.out(out[:, -1]), state
+
+
+def read_after_the_step() -> str:
+    """Sums of results are read after the optimizer's step from the values that were kept, whichever dimension has the
+    rows."""
+    found = []
+    for fault in (nullcontext(), Whole("aten.addmm.default", 10)):
+        torch.manual_seed(0)
+        net = Carrying()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        numbers = []
+        for i in range(3):
+            optimizer.zero_grad()
+            x, y = torch.randn(10, 4, 6), torch.randint(0, 3, (10,))
+            with fault if i else nullcontext():
+                out, state = net(x)
+                F.cross_entropy(out, y).backward()
+                optimizer.step()
+                numbers += [out.sum().item(), state.sum().item(), (state[0] * 2).mean().item()]
+        found.append(numbers)
+    if not told().startswith("10 rows in"):
+        return told()
+    return "" if all(abs(a - b) < 1e-5 for a, b in zip(*found)) else f"{found}"
+
+
+def a_loss_is_printed() -> str:
+    """After a survived step a loss prints its value, and that it has a graph."""
+    net = nn.Linear(6, 5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for fault in (nullcontext(), Whole("aten.addmm.default", 8)):
+        optimizer.zero_grad()
+        with fault:
+            loss = F.cross_entropy(net(torch.randn(8, 6)), torch.randint(0, 5, (8,)))
+            loss.backward()
+            optimizer.step()
+    said = repr(loss)
+    return "" if f"{loss.item():.4f}" in said and "grad_fn=<HandBackBackward>" in said else said
 
 
 def told() -> str:
@@ -2977,7 +3049,7 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
-    after_a_refusal, an_accuracy, numbers_returned, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, each_by_itself, timed,
+    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
