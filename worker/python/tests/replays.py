@@ -859,6 +859,50 @@ def time_first() -> str:
     return "; ".join(wrong)
 
 
+class Language(nn.Module):
+    """A recurrent model that is given its state: the rows are in dimension 1 of the state, and in dimension 0 of all
+    else. If it ``mixes``, each row is given something of the others' states."""
+
+    def __init__(self, kind: type, mixes: bool) -> None:
+        super().__init__()
+        self.words, self.layer, self.out = nn.Embedding(7, 6), kind(6, 5, 2, batch_first=True), nn.Linear(5, 7)
+        self.mixes = mixes
+
+    def forward(self, x: torch.Tensor, state: Any) -> Any:
+        if self.mixes:
+            state = tuple(t + 0.5 * t.mean(1, keepdim=True) for t in state)
+        out, state = self.layer(self.words(x), state)
+        return self.out(out), state
+
+
+def states_beside_rows() -> str:
+    """A state of layers with ``batch_first`` is cut in dimension 1, forward and backward, if its rows are separate."""
+    wrong = []
+    cases = [(nn.LSTM, False, "11 rows in "), (nn.GRU, False, "11 rows in "), (nn.LSTM, True, "")]
+    for kind, mixes, want in cases:
+        for name in ("aten._log_softmax.default", "aten._log_softmax_backward_data.default", "aten.embedding.default"):
+            found = []
+            for fault in (nullcontext(), Failing(name, 1)):
+                torch.manual_seed(0)
+                net = Language(kind, mixes)
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+                state: Any = torch.randn(2, 11, 5)
+                state = (state, torch.randn(2, 11, 5)) if kind is nn.LSTM else state
+                for i in range(4):
+                    x, y = torch.randint(0, 7, (11, 4)), torch.randint(0, 7, (44,))
+                    optimizer.zero_grad()
+                    with fault if i == 1 else nullcontext():
+                        out, state = net(x, state)
+                        F.cross_entropy(out.reshape(-1, 7), y).backward()
+                    optimizer.step()
+                    state = tuple(t.detach() for t in state) if kind is nn.LSTM else state.detach()
+                found.append([*net.parameters(), *(state if kind is nn.LSTM else [state])])
+            same = all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(*found))
+            if not same or not told().startswith(want) or mixes and "pieces" in told():
+                wrong.append(f"{kind.__name__}, {mixes}, {name}: {told()}, {same}")
+    return "; ".join(wrong)
+
+
 def crossing() -> str:
     """The two sums of calls that are compared cover the same rows, in calls of the same size. No call belongs to
     both sums, where it would cancel out. With four or more rows, the calls of one sum are those on the two
@@ -3049,7 +3093,7 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
-    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, each_by_itself, timed,
+    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
