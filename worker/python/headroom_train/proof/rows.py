@@ -387,8 +387,8 @@ def _doubt(first: Entry, batch: int, why: str) -> str:
 
 def _separate_in(tape: Tape, first: Entry, rows: int, second: int, dims: Sequence[int]) -> int:
     """The first of the dimensions ``dims`` of a module's arguments, 0 or 1, along which two slices have the same
-    results together as each alone; -1 if there is none. ``rows`` and ``second`` are the sizes of dimensions 0 and 1; for a
-    ``rows`` of 0, the size of dimension 0 is what most arguments have."""
+    results together as each alone; -1 if there is none. ``rows`` and ``second`` are the sizes of dimensions 0 and 1;
+    ``rows`` is 0 if it is to be the size that most arguments have."""
 
     def tried() -> int:
         with rehearsal([first.module]), NoRandomness(), torch.no_grad():  # type: ignore[list-item]
