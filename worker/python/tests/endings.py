@@ -11,10 +11,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch.utils.data import DataLoader, Dataset
 
 import trial
@@ -22,6 +25,8 @@ from forked import status
 
 trial.attach()
 from headroom_train.failure import is_out_of_memory  # noqa: E402
+from headroom_train.replay.twopass import TwoPass  # noqa: E402
+from headroom_train.tape.tape import Tape  # noqa: E402
 from headroom_train.wire.ending import ending, line  # noqa: E402
 
 FULL = "DefaultCPUAllocator: not enough memory"
@@ -91,6 +96,16 @@ def each_has_its_reason() -> str:
     net, x = Fails(), torch.ones(2, 4)
     wanted = x.clone().requires_grad_()
     given = torch.nn.Parameter(torch.ones(2))
+    backend = aot_autograd(fw_compiler=lambda *_: make_boxed_func(full))
+    compiled = torch.compile(lambda x: x * 2, backend=backend)
+
+    def twice() -> Tensor:
+        pieces = SimpleNamespace(
+            tape=Tape(), slots=[0], plan=SimpleNamespace(slots={0: SimpleNamespace(requires_grad=True)})
+        )
+        pieces.tape.step.fails(RuntimeError(FULL))
+        return TwoPass.apply(pieces, {0: x.clone()}, wanted)[0]
+
     cases: list[tuple[str, Callable[[], Any], Any, str, str, bool, str]] = [
         ("the script", lambda: full(), (), "the script itself asked", "make or load less", True, ""),
         (("what is trained is "
@@ -100,6 +115,8 @@ def each_has_its_reason() -> str:
         ("a trained module", lambda: net(x), net.parameters(), "this call of Fails is not recorded", "", False, ""),
         ("backward", lambda: Failing.apply(wanted).sum().backward(), (), ("nothing in this backward "
             "pass"), "", False, ""),
+        ("backward of results in pieces", lambda: (Failing.apply(twice()) * 2).sum().backward(), (), "computed in pieces, twice", "", False, ""),
+        ("a compiled function", lambda: compiled(wanted), (), "inside a function that torch.compile", "", False, ""),
         ("vmap", lambda: torch.func.vmap(full)(x), (), "inside torch.func", "chunk_size", False, ""),
         ("grad", lambda: torch.func.grad(full)(x[0]), (), "inside torch.func", "", False, ""),
         ("a sample", lambda: list(DataLoader(Samples(), 4, num_workers=1)), (), "loaded one sample", "a sample need less", True, "endings.py"),

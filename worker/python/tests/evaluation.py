@@ -86,6 +86,32 @@ class Objects(Classifier):
         return Both(z, Categorical(logits=z))
 
 
+class Numbered(Classifier):
+    """Returns Python's numbers beside its rows: means, sums, the number of rows, and constants."""
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.body(x)
+        right = z[:, 0] > 0
+        every = {"mean": z.mean().item(), "right": right.double().mean().item(), "count": int(right.sum())}
+        return {**every, "out": z, "rows": len(x), "constant": 0.1, "steps": 3, "flag": True, "name": "numbered"}
+
+
+class Largest(Classifier):
+    """Returns a number that does not add up."""
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.body(x)
+        return z, z.max().item()
+
+
+class Flagged(Classifier):
+    """Returns a flag that says something of all rows."""
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.body(x)
+        return z, bool(z.max() > 1.0), len(x) > 4
+
+
 class Compares(Classifier):
     def forward(self, x: Tensor) -> Any:
         z = self.body(x)
@@ -215,6 +241,9 @@ CASES = [
     Case(Turned, "again"),
     Case(Cached, "again"),
     Case(Objects, "again"),
+    Case(Numbered, "again"),
+    Case(Largest, "once"),
+    Case(Flagged, "once"),
     Case(Compares, "once"),
     Case(Similar, "once"),
     Case(Draws, "once"),

@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
+from torch.nn.utils import parametrize
 
 import loops_adapters
 import loops_parts
@@ -618,6 +619,119 @@ def an_accuracy() -> str:
     return "; ".join(wrong)
 
 
+class Numbering(nn.Module):
+    """Returns numbers of the batch beside its loss, and puts the loss together with one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        out = self.body(x)
+        right = out.argmax(1) == y
+        named = {"rows": len(x), "largest": out.max().item(), "any": bool(right.any())}
+        return F.cross_entropy(out, y), right.double().mean().item(), named
+
+
+def numbers_returned() -> str:
+    """Numbers that a module returns are those of the whole batch, and its step runs in pieces."""
+    wrong = []
+    for name in ("aten.addmm.default", "aten.gelu.default", "aten.gelu_backward.default"):
+        found = []
+        for fault in (nullcontext(), Failing(name, 1)):
+            torch.manual_seed(3)
+            net = Numbering()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+            said: list[Any] = []
+            for i in range(4):
+                x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
+                optimizer.zero_grad()
+                with fault if i == 1 else nullcontext():
+                    loss, right, named = net(x, y)
+                    (loss * 8 / named["rows"]).backward()
+                optimizer.step()
+                said += [right, named["rows"], named["largest"], named["any"]]
+            found.append((said, [p.detach().clone() for p in net.parameters()]))
+        (want, weights), (got, others) = found
+        same = all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(weights, others))
+        if not same or any(abs(a - b) > 1e-5 or type(a) is not type(b) for a, b in zip(want, got)):
+            wrong.append(f"{name}: {got} instead of {want}")
+        if not told().startswith("8 rows in"):
+            wrong.append(f"{name}: {told()}")
+    return "; ".join(wrong)
+
+
+def a_shared_graph() -> str:
+    """A graph that the script has made before the calls is used up by one backward pass: the reason says so."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 5))
+    parametrize.register_parametrization(net[0], "weight", Doubled())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with suppress(torch.OutOfMemoryError):
+        for fault in (nullcontext(), Whole("aten.gelu.default", 8)):
+            optimizer.zero_grad()
+            with parametrize.cached(), fault:
+                F.cross_entropy(net(torch.randn(8, 6)), torch.randint(0, 5, (8,))).backward()
+    why = str(_torch._recorder.report.told[-1]["why"])  # type: ignore[union-attr]
+    return "" if "the script has made before them" in why else why
+
+
+class Doubled(nn.Module):
+    """A parametrization whose backward pass needs what it has saved."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.sin() * 2
+
+
+class Carrying(nn.Module):
+    """Returns a state with the rows in dimension 1 beside results with the rows in dimension 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.GRU(6, 5, 2, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        out, state = self.layer(x)
+        return self.out(out[:, -1]), state
+
+
+def read_after_the_step() -> str:
+    """Sums of results are read after the optimizer's step from the values that were kept, whichever dimension has the
+    rows."""
+    found = []
+    for fault in (nullcontext(), Whole("aten.addmm.default", 10)):
+        torch.manual_seed(0)
+        net = Carrying()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        numbers = []
+        for i in range(3):
+            optimizer.zero_grad()
+            x, y = torch.randn(10, 4, 6), torch.randint(0, 3, (10,))
+            with fault if i else nullcontext():
+                out, state = net(x)
+                F.cross_entropy(out, y).backward()
+                optimizer.step()
+                numbers += [out.sum().item(), state.sum().item(), (state[0] * 2).mean().item()]
+        found.append(numbers)
+    if not told().startswith("10 rows in"):
+        return told()
+    return "" if all(abs(a - b) < 1e-5 for a, b in zip(*found)) else f"{found}"
+
+
+def a_loss_is_printed() -> str:
+    """After a survived step a loss prints its value, and that it has a graph."""
+    net = nn.Linear(6, 5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for fault in (nullcontext(), Whole("aten.addmm.default", 8)):
+        optimizer.zero_grad()
+        with fault:
+            loss = F.cross_entropy(net(torch.randn(8, 6)), torch.randint(0, 5, (8,)))
+            loss.backward()
+            optimizer.step()
+    said = repr(loss)
+    return "" if f"{loss.item():.4f}" in said and "grad_fn=<HandBackBackward>" in said else said
+
+
 def told() -> str:
     """Returns how the newest failure was survived."""
     return str(_torch._recorder.report.told[-1]["how"])  # type: ignore[union-attr]
@@ -742,6 +856,50 @@ def time_first() -> str:
             found.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
         if not all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*found)) or not told().startswith(want):
             wrong.append(told())
+    return "; ".join(wrong)
+
+
+class Language(nn.Module):
+    """A recurrent model that is given its state: the rows are in dimension 1 of the state, and in dimension 0 of all
+    else. If it ``mixes``, each row is given something of the others' states."""
+
+    def __init__(self, kind: type, mixes: bool) -> None:
+        super().__init__()
+        self.words, self.layer, self.out = nn.Embedding(7, 6), kind(6, 5, 2, batch_first=True), nn.Linear(5, 7)
+        self.mixes = mixes
+
+    def forward(self, x: torch.Tensor, state: Any) -> Any:
+        if self.mixes:
+            state = tuple(t + 0.5 * t.mean(1, keepdim=True) for t in state)
+        out, state = self.layer(self.words(x), state)
+        return self.out(out), state
+
+
+def states_beside_rows() -> str:
+    """A state of layers with ``batch_first`` is cut in dimension 1, forward and backward, if its rows are separate."""
+    wrong = []
+    cases = [(nn.LSTM, False, "11 rows in "), (nn.GRU, False, "11 rows in "), (nn.LSTM, True, "")]
+    for kind, mixes, want in cases:
+        for name in ("aten._log_softmax.default", "aten._log_softmax_backward_data.default", "aten.embedding.default"):
+            found = []
+            for fault in (nullcontext(), Failing(name, 1)):
+                torch.manual_seed(0)
+                net = Language(kind, mixes)
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+                state: Any = torch.randn(2, 11, 5)
+                state = (state, torch.randn(2, 11, 5)) if kind is nn.LSTM else state
+                for i in range(4):
+                    x, y = torch.randint(0, 7, (11, 4)), torch.randint(0, 7, (44,))
+                    optimizer.zero_grad()
+                    with fault if i == 1 else nullcontext():
+                        out, state = net(x, state)
+                        F.cross_entropy(out.reshape(-1, 7), y).backward()
+                    optimizer.step()
+                    state = tuple(t.detach() for t in state) if kind is nn.LSTM else state.detach()
+                found.append([*net.parameters(), *(state if kind is nn.LSTM else [state])])
+            same = all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(*found))
+            if not same or not told().startswith(want) or mixes and "pieces" in told():
+                wrong.append(f"{kind.__name__}, {mixes}, {name}: {told()}, {same}")
     return "; ".join(wrong)
 
 
@@ -2935,7 +3093,7 @@ CHECKS = [
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
-    after_a_refusal, an_accuracy, raised_anew, a_single_row, sizes_by_values, time_first, crossing, tried_again, each_by_itself, timed,
+    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,

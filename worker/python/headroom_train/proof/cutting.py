@@ -53,7 +53,7 @@ class _Module:
 
     def __init__(self, trials: Trials, entry: Entry) -> None:
         self._trials, self._entry, self._module = trials, entry, entry.module
-        self._cut = Cut(trials.axes(entry.references()[1], {1}), False)
+        self._cut = Cut(trials.axes(entry.references()[1], {1}, self._module), False)
         self._sealed: Any = None  # what the call must not change
 
     def tried(self, made: bool) -> Tried:

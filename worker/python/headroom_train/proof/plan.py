@@ -15,7 +15,7 @@ from ..tape.tape import Entry, Tape
 from ..tape.trees import flatten
 from .cutting import Tried, tried
 from .rows import NOTHING, Cut, Slot, rounding
-from .trials import PLAIN, Trials
+from .trials import NUMBERS, PLAIN, Trials
 
 MANY = 10000  # kinds of calls that are remembered
 _NUMBERS = count(1)
@@ -97,8 +97,9 @@ class Plan:
 
     def result(self, entry: Entry) -> tuple[list, Any]:
         """The result of a call that is not on the tape yet, as leaves and their tree. A leaf is a :class:`Slot` for a
-        tensor, a plain value, or an :class:`Other`. Samples of what a module's call returns now, at its place in the
-        script, are kept for :meth:`confirm`, unless the call is :meth:`known`."""
+        tensor, a plain value, or an :class:`Other`. A number that a module returns is that of a few rows. Samples of
+        what a module's call returns now, at its place in the script, are kept for :meth:`confirm`, unless the call is
+        :meth:`known`."""
         key, results = self._key(entry), None
         if self.known(entry):
             found = Plan.memory[key]
@@ -124,12 +125,15 @@ class Plan:
     def _leaves(self, entry: Entry, trial: Tried) -> tuple[list, Any]:
         """The leaves of a call's result for the whole batch, and their tree: see :meth:`result`."""
         (small, tree), (large, other) = (flatten(r) for r in trial.results)
-        same = [a == b for a, b in zip(small, large) if isinstance(a, PLAIN)]
-        if len(small) != len(large) or tree.shells != other.shells or not all(same):
-            raise Refused(
-                f"{entry.call_name()} returns a different number of results, or different non-tensor values, "
-                "for another batch"
-            )
+        name = entry.call_name()
+        if len(small) != len(large) or tree.shells != other.shells:
+            raise Refused(f"{name} returns a different number of results for another batch")
+        for a, b in zip(small, large):
+            if entry.module is not None and isinstance(a, NUMBERS) and type(a) is type(b):
+                continue  # the caller finds the number of the whole batch
+            plain = [isinstance(v, PLAIN) for v in (a, b)]
+            if any(plain) and not (all(plain) and a == b):
+                raise Refused(f"{name} returns another {type(a).__name__}, which is no tensor, for another batch")
         return [self._trials.leaf(a, b, entry, trial.cut) for a, b in zip(small, large)], tree
 
     def accept(self) -> None:

@@ -30,6 +30,7 @@ ELEMENT = 64  # bytes of free memory required for each element of an output on w
 MOST = 256  # the most rows on which rules are tried
 FEW = 4  # the most rows on which everything else is tried for large outputs, where each row takes time; else SOME
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
+SPENT = "backward through the graph a second time"  # what autograd says of a graph that it has used up
 
 
 class Uses:
@@ -281,6 +282,11 @@ class Proof:
                 except Exception as e:
                     if is_out_of_memory(e) or isinstance(e, Refused):
                         raise
+                    if SPENT in str(e):
+                        raise Refused(
+                            "calls share a graph that the script has made before them, such as weights in "
+                            "parametrize.cached(), and the first backward pass of a piece would use it up"
+                        ) from e
                     raise Refused(f"the step fails when it is run on {n} of its rows ({said(e)})") from e
 
         try:

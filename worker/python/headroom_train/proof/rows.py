@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -306,11 +306,24 @@ def _listed(argument: object) -> int:
     return len(argument) if any(type(t) in (Ref, Outside) for t in leaves) else 0
 
 
-def axis_in(tensor: torch.Tensor, batch: int, dim: int) -> Optional[Axis]:
+def layers_in(module: Optional[torch.nn.Module]) -> frozenset[int]:
+    """The sizes that dimension 0 of a state has in a module's recurrent layers with ``batch_first``. The rows of such a
+    state are in dimension 1, although those of everything else are in dimension 0."""
+    found = [m for m in submodules([module]) if isinstance(m, torch.nn.RNNBase) and m.batch_first] if module else []
+    return frozenset(m.num_layers * (1 + m.bidirectional) for m in found)
+
+
+def _carried(tensor: torch.Tensor, batch: int, layers: Collection[int]) -> bool:
+    """Whether a tensor has the shape of a state of layers for which :func:`layers_in` returns ``layers``."""
+    return tensor.dim() == 3 and tensor.shape[0] in layers and tensor.shape[1] == batch and batch not in layers
+
+
+def axis_in(tensor: torch.Tensor, batch: int, dim: int, layers: Collection[int] = ()) -> Optional[Axis]:
     """Where the rows of a batch would be in a tensor from outside, if dimension ``dim`` of the first module's arguments
-    is the batch; None if the tensor cannot be cut."""
-    if dim and tensor.dim() > dim and tensor.shape[dim] == batch:
-        return Axis(dim)
+    is the batch; None if the tensor cannot be cut. ``layers`` is what :func:`layers_in` returns for the module that is
+    given the tensor."""
+    if dim and tensor.dim() > dim and tensor.shape[dim] == batch or _carried(tensor, batch, layers):
+        return Axis(dim or 1)
     if tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.shape[0] % batch:
         return None
     each = tensor.shape[0] // batch
@@ -327,13 +340,16 @@ def rows_in(tape: Tape, first: Entry) -> tuple[int, int, str]:
     be dimension 1, and a trial shows that it is."""
     turned = next((m for m in submodules([first.module]) if getattr(m, "batch_first", True) is False), None)  # type: ignore[list-item]
     given = [tape.outside[i] for i in first.references()[1] if tape.outside[i].dim()]
+    beside = _beside_states(tape, first, given)
+    if beside:
+        return beside, 0, ""
     second = {t.shape[1] for t in given if t.dim() > 1}
     if turned is None or len(second) != 1 or max(second) < 2 or first.references()[0]:
         batch = batch_of(tape, first)
         return batch, 0, _beside(first, batch, given)
     key = number_of(first.module), tuple((t.dim(), t.dtype) for t in given)
     if key not in _dims:
-        _dims[key] = _separate_in(tape, first, max(second))
+        _dims[key] = _separate_in(tape, first, 0, max(second), (0, 1))
     if _dims[key] == 1:
         return max(second), 1, ""
     batch = batch_of(tape, first)
@@ -342,6 +358,20 @@ def rows_in(tape: Tape, first: Entry) -> tuple[int, int, str]:
         0,
         "" if _dims[key] == 0 else _doubt(first, batch, f"its {type(turned).__name__} has batch_first=False"),
     )
+
+
+def _beside_states(tape: Tape, first: Entry, given: Sequence[torch.Tensor]) -> int:
+    """The number of rows in dimension 0 of everything that the first call is given beside states with the rows in
+    dimension 1; 0 unless there are such states, and a trial shows that their rows are separate."""
+    layers = layers_in(first.module)
+    batch = next((len(t) for t in given if len(t) not in layers), 0)
+    states = [t for t in given if _carried(t, batch, layers)]
+    if batch < 2 or not states or any(len(t) != batch for t in given if not _carried(t, batch, layers)):
+        return 0
+    key = number_of(first.module), layers, tuple((t.dim(), t.dtype) for t in given)
+    if key not in _dims:
+        _dims[key] = _separate_in(tape, first, batch, batch, (0,))
+    return 0 if _dims[key] else batch
 
 
 def _beside(first: Entry, batch: int, given: Sequence[torch.Tensor]) -> str:
@@ -355,15 +385,16 @@ def _doubt(first: Entry, batch: int, why: str) -> str:
     return f"dimension 0 of the arguments of {first.call_name()}, of {batch}, may not be the batch, since {why}"
 
 
-def _separate_in(tape: Tape, first: Entry, second: int) -> int:
-    """The dimension of a module's arguments, 0 or 1, along which two slices have the same results together as each
-    alone; -1 if there is none. ``second`` is the size of dimension 1."""
+def _separate_in(tape: Tape, first: Entry, rows: int, second: int, dims: Sequence[int]) -> int:
+    """The first of the dimensions ``dims`` of a module's arguments, 0 or 1, along which two slices have the same
+    results together as each alone; -1 if there is none. ``rows`` and ``second`` are the sizes of dimensions 0 and 1;
+    ``rows`` is 0 if it is to be the size that most arguments have."""
 
     def tried() -> int:
         with rehearsal([first.module]), NoRandomness(), torch.no_grad():  # type: ignore[list-item]
-            for dim in (0, 1):
+            for dim in dims:
                 try:
-                    if _separate(tape, first, second if dim else batch_of(tape, first), dim):
+                    if _separate(tape, first, second if dim else rows or batch_of(tape, first), dim):
                         return dim
                 except Exception as e:
                     if is_out_of_memory(e):
@@ -375,7 +406,8 @@ def _separate_in(tape: Tape, first: Entry, second: int) -> int:
 
 def _separate(tape: Tape, first: Entry, batch: int, dim: int) -> bool:
     """Whether two slices in a dimension have the same results together as each alone."""
-    axes = {i: axis_in(tape.outside[i], batch, dim) for i in first.references()[1]}
+    layers = frozenset() if dim else layers_in(first.module)
+    axes = {i: axis_in(tape.outside[i], batch, dim, layers) for i in first.references()[1]}
     cut = Cut({i: axis for i, axis in axes.items() if axis is not None and axis.each() == 1}, False)
     results = []
     for slices in ((0, 1), (0,), (1,)):

@@ -23,9 +23,25 @@ from ..tape.tape import Entry, Tape, random_state, same_outside_torch
 from ..tape.trees import FIXED, flatten, mapped, tensors_in
 from ..world import several
 from .mixing import Operations, mixing
-from .rows import Axis, Cut, Other, Rows, Slot, alike, arguments, as_real, axis_in, perform, rows_in, said, sample
+from .rows import (
+    Axis,
+    Cut,
+    Other,
+    Rows,
+    Slot,
+    alike,
+    arguments,
+    as_real,
+    axis_in,
+    layers_in,
+    perform,
+    rows_in,
+    said,
+    sample,
+)
 
-PLAIN = (int, float, str, type(None))
+NUMBERS = (int, float)
+PLAIN = (*NUMBERS, str, type(None))
 MEANT = 1e-3  # a relative difference that is more than rounding
 MADE_UP = (0.25, 0.75)  # in a trial, values of a number of the batch that has not been computed for a few rows
 
@@ -112,12 +128,12 @@ class Trials:
         if self._made_up.intersection(entry.references()[0]):
             self._made_up.update(s for s in entry.slots if s is not None)
 
-    def axes(self, outside: Sequence[int], factors: set[int]) -> dict[int, Axis]:
+    def axes(self, outside: Sequence[int], factors: set[int], module: Any = None) -> dict[int, Axis]:
         """Where the rows would be in those outside tensors that can be cut, by index. ``factors`` are the numbers of
-        slices that a row may have."""
-        found = {}
+        slices that a row may have, and ``module`` is what is given the tensors, unless it is a function."""
+        found, layers = {}, frozenset() if self._dim else layers_in(module)
         for i in outside:
-            axis = axis_in(self.tape.outside[i], self.batch, self._dim)
+            axis = axis_in(self.tape.outside[i], self.batch, self._dim, layers)
             if axis is not None and axis.each() in factors:
                 found[i] = axis
         return found

@@ -94,7 +94,7 @@ def _watched(recovery: Any, name: str, original: Callable) -> Callable:
     def called(group: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             if _in_replay():
-                raise Talks(f"a module communicates with other ranks ({name})")
+                raise Talks(f"a call that would be repeated communicates with other ranks ({name})")
             if any(map(_recorded, (*args, *kwargs.values()))):
                 written, *read = args or (None,)
                 if name in _WRITING:

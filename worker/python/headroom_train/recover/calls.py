@@ -12,6 +12,7 @@ from ..failure import Elsewhere, NoMemory, Refused, Survival, Writes, clean, is_
 from ..hooks.genuine import in_place
 from ..proof.recheck import note, unsaved
 from ..proof.rerun import modules_of
+from ..proof.trials import NUMBERS
 from ..replay.deferred import Deferred, disown, strays
 from ..replay.pieces import on_host
 from ..sandbox.norms import batchwise, refuse_batchwise
@@ -76,7 +77,7 @@ class FailedCall:
         leaves, tree = recovery.guarded(lambda: recovery.result(tape, deferred, entry))
         if deferred.plan.keeps:
             entry.snapshot = entry.snapshot or Snapshot(module.modules(), deep=True)
-        if deferred.plan.keeps or any(isinstance(leaf, (int, float)) for leaf in leaves):
+        if deferred.plan.keeps or any(isinstance(leaf, NUMBERS) for leaf in leaves):
             leaves = recovery.guarded(lambda: self._made_once(leaves))
         return recovery.guarded(lambda: recovery.postponed(tape, deferred, entry, leaves, tree))
 
@@ -119,7 +120,10 @@ class FailedCall:
                 tape.spans.append((begin, sequence()))
             if len(whole) != len(leaves):
                 raise Refused(f"{entry.call_name()} returns a different number of results for another batch")
-            return [w if isinstance(leaf, (int, float)) else leaf for leaf, w in zip(leaves, whole)]
+            numbers = [isinstance(leaf, NUMBERS) for leaf in leaves]
+            if any(n and type(w) is not type(leaf) for n, leaf, w in zip(numbers, leaves, whole)):
+                raise Refused(f"{entry.call_name()} returns a number of another type for another batch")
+            return [w if n else leaf for n, leaf, w in zip(numbers, leaves, whole)]
 
         return patiently(made, refused)
 

@@ -307,7 +307,11 @@ class DeferredFunction:
 
         def valued(t: Any) -> Any:
             place = place_of(t) if isinstance(t, torch.Tensor) else None
-            return place.tape.deferred.value(place.slot) if place is not None and place.deferred else t
+            if place is None or not place.deferred:
+                return t
+            deferred = place.tape.deferred
+            real = deferred.real(place.slot) if self._name == "__repr__" else None  # it prints that it has a graph
+            return deferred.value(place.slot) if real is None else real
 
         args, kwargs = mapped(valued, self._args), mapped(valued, self._kwargs)
         with torch._C.DisableTorchFunctionSubclass(), in_place():

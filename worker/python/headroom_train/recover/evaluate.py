@@ -8,6 +8,7 @@ training, and need less memory for each row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable, Optional
 
@@ -20,6 +21,7 @@ from ..proof.plan import Plan
 from ..proof.proof import Proof
 from ..proof.rerun import run
 from ..proof.rows import Other, Rows, Slot
+from ..proof.trials import NUMBERS, PLAIN
 from ..proof.weights import typed, weight
 from ..replay.deferred import gone
 from ..replay.pieces import by_pieces, pieces_of, room_for
@@ -28,10 +30,11 @@ from ..sandbox.norms import refuse_batchwise
 from ..tape.recorded_module import RecordedModule, number_of
 from ..tape.snapshot import Change, Snapshot
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
-from ..tape.trees import tensors_in, unflatten
+from ..tape.trees import flatten, mapped, tensors_in, unflatten
 from ..world import talked
 from .recovery import Recovery
 
+EXACT = 1 << 53  # whole numbers below this are exact where numbers are added up
 UNWEIGHED = "headroom cannot determine how much each piece's loss contributes to the loss of the whole batch"
 
 
@@ -189,7 +192,8 @@ def _evaluated(
     refuse_batchwise([module])
     tape = Tape()
     tape.step.fails(failure)
-    entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
+    numbers = Numbers(call)
+    entry = Entry(numbers, module, tape.encode(args), tape.encode(kwargs))
     plan = Plan(tape, entry)
     leaves, tree = recovery.tried(tape, [module], lambda: plan.result(entry))
     entry.slots = [i if isinstance(leaf, Slot) else None for i, leaf in enumerate(leaves)]
@@ -199,7 +203,7 @@ def _evaluated(
         raise Refused("a call changes an attribute")
     leaves = [recovery.unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
     sizes: Sizes = recovery.evaluation  # type: ignore[attr-defined]
-    return (*in_pieces(tape, plan, leaves, tree, sizes, unweighed), plan.batch)
+    return (*in_pieces(tape, plan, leaves, tree, sizes, unweighed, numbers.at), plan.batch)
 
 
 class Unweighed(Refused):
@@ -213,11 +217,41 @@ class Unweighed(Refused):
         return str(self.args[0])
 
 
-def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, without: set[int]) -> tuple[Any, int]:
+class Numbers:
+    """Makes a call, and returns its result with tensors in the places of Python's numbers, which add up, or do not, as
+    a tensor with one number does. ``at`` has the places of these leaves. Raises :class:`Refused` if what else is no
+    tensor is not the same in every call."""
+
+    def __init__(self, call: Callable) -> None:
+        self._call = call
+        self._plain: Optional[dict[int, Any]] = None
+        self.at: set[int] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._call(*args, **kwargs)
+        leaves = [*enumerate(flatten(result)[0])]
+        at = {i for i, leaf in leaves if leaf is not self._added(leaf)}
+        plain = {i: leaf for i, leaf in leaves if isinstance(leaf, PLAIN) and i not in at}
+        if self._plain is None:
+            self.at, self._plain = at, plain
+        elif (at, plain) != (self.at, self._plain):
+            raise Refused("a result that is no tensor is another one for some rows than for others")
+        return mapped(self._added, result)
+
+    @staticmethod
+    def _added(leaf: Any) -> Any:
+        if type(leaf) not in NUMBERS or not math.isfinite(leaf) or abs(leaf) >= EXACT and type(leaf) is int:
+            return leaf
+        return torch.tensor(leaf, dtype=torch.int64 if type(leaf) is int else torch.float64, device="cpu")
+
+
+def in_pieces(
+    tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, without: set[int], numbers: Collection[int]
+) -> tuple[Any, int]:
     """Returns the result of a tape's only call, and the number of pieces in which it was computed.
     ``leaves`` and ``tree`` are what :meth:`Plan.result` returned for the call. Raises
     :class:`Refused` if the result cannot be computed exactly. Numbers in the slots ``without`` are not computed: using
-    them raises the failure."""
+    them raises the failure. What is in the slots ``numbers`` the caller gets as Python's numbers."""
     [entry] = tape.entries
     slots = {s: plan.slots[s] for s in entry.slots if s is not None}
     whole = {s: gone(tape, UNWEIGHED) for s in without & slots.keys()}
@@ -226,14 +260,18 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, wit
     proof.alone([0])
     pieces = pieces_of(plan.batch, sizes.first(plan.batch))
     scalars = [
-        s for s, known in slots.items() if known.dim is None and not known.fixed and not any(n > 1 for n in known.shape)
+        s
+        for s, known in slots.items()
+        if known.dim is None and not any(n > 1 for n in known.shape) and (s in numbers or not known.fixed)
     ]
+    equal: dict[int, Any] = {}  # by slot: the number that all pieces have, None if they differ
     crowded = "there is not enough memory to work out how much each piece contributes to the whole"
     rules = patiently(lambda: proof.rules(scalars, pieces), crowded)
     sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
     whole.update({s: room_for(known) for s, known in slots.items() if known.dim is not None})
     like: dict[int, torch.Tensor] = {}
-    adding = Adding(plan.batch, {s: found[0] for s, found in rules.items()}, (number_of(entry.module), *scalars))
+    kind = number_of(entry.module), *scalars
+    adding = Adding(plan.batch, {s: found[0] for s, found in rules.items()}, kind, numbers)
     state = random_state()
 
     def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
@@ -248,6 +286,8 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, wit
             elif s in rules:
                 parts = [weight(rule, range(rows.start, rows.stop)) for rule in rules[s]]
                 like[s] = value
+                if s in numbers:
+                    equal[s] = value.item() if equal.get(s, value.item()) == value.item() else None
                 # A mean over no rows is NaN.
                 sums[s] = [old + value.double() * part if part else old for old, part in zip(sums[s], parts)]
             elif not torch.equal(whole.setdefault(s, value), value):
@@ -255,10 +295,14 @@ def in_pieces(tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, wit
 
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
     unsure = {s for s, (first, *others) in sums.items() if not all(_same(first, other) for other in others)}
-    if unsure:
-        raise Unweighed(UNWEIGHED, unsure)
+    if unsure:  # a tensor can raise the failure where it is used, a number cannot
+        raise Refused(UNWEIGHED) if unsure.intersection(numbers) else Unweighed(UNWEIGHED, unsure)
     patiently(lambda: adding.confirm(lambda rows: run(tape, plan, [0], rows)), crowded)
     whole.update({s: typed(found[0], like[s]) for s, found in sums.items()})
+    for s in numbers:
+        number, same = whole[s].item(), equal[s]
+        # What is the same for all rows has not been added up, and divided, with rounding.
+        whole[s] = same if same is not None and math.isclose(number, same) else number  # type: ignore[assignment]
     made = iter([whole[s] for s in entry.slots if s is not None])
     return unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count
 

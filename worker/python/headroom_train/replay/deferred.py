@@ -717,8 +717,10 @@ class Deferred:
             return self.tape.scalars[slot]
         plan, tape = self.plan, self.tape
         entry, terms = self.maker(slot), self._terms(slot)
+        # A later replay would compute with other weights.
+        kept = tape.step.done and entry.module is None and self.has(slot)
         with torch.no_grad():
-            if terms is not None:
+            if terms is not None and not kept:
                 self._find(terms)
                 found = (
                     self._values[slot]

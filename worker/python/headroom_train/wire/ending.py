@@ -10,6 +10,9 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
+from ..replay.twopass import TwoPass
+from ..tape.graph import walk
+
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _LOADER = "in DataLoader worker process"
 _LINE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -46,6 +49,8 @@ def ending(error: BaseException, trained: Iterable[int]) -> Ending:
     every = [*frames(error)]
     names = [f.f_code.co_filename.removeprefix(_TORCH) for f in every]
     running = {f.f_code.co_name for f in every}
+    if any(name.startswith("_functorch/_aot_autograd") for name in names):
+        return Ending("it was inside a function that torch.compile has compiled, whose calls are not recorded")
     if any(name.startswith("_functorch") for name in names):
         hint = "vmap(…, chunk_size=N) computes N rows at a time" if "vmap_impl" in running else ""
         return Ending("it was inside torch.func, whose functions the worker does not record", hint)
@@ -54,6 +59,11 @@ def ending(error: BaseException, trained: Iterable[int]) -> Ending:
     if module is not None:
         return _called(module, set(trained))
     if "_engine_run_backward" in running:
+        if _computed_twice(every):
+            return Ending(
+                "it was in the backward pass of a step whose results were computed in pieces, twice, and that pass is "
+                "not made again"
+            )
         return Ending("nothing in this backward pass came from a call that is recorded")
     if any(name.startswith("optim") for name in names):
         return Ending("it was in an optimizer's step that the worker does not run again")
@@ -67,6 +77,13 @@ def _loaded(sent: list[tuple[str, str]]) -> Ending:
         return Ending(f"{where}put a batch together", f"load smaller batches, or {fewer}", apart=True)
     why = f"{where}loaded one sample: the size of the batch does not change that"
     return Ending(why, f"let a sample need less memory at that line, or {fewer}", apart=True)
+
+
+def _computed_twice(every: Iterable[FrameType]) -> bool:
+    """Whether the backward pass that has failed reaches results of pieces that are computed twice."""
+    passes = (f.f_locals.get("t_outputs", ()) for f in every if f.f_code.co_name == "_engine_run_backward")
+    roots = [t.grad_fn for outputs in passes for t in outputs]
+    return any(type(node).__name__ == f"{TwoPass.__name__}Backward" for node in walk(roots, most=10000))
 
 
 def _called(frame: FrameType, trained: set[int]) -> Ending:
