@@ -5,6 +5,8 @@ python twopass.py
 
 from __future__ import annotations
 
+import copy
+import itertools
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -698,6 +700,67 @@ def what_only_a_graph_has_saved_is_held_by_nobody() -> str:
     return "" if (alone, strays(tape, set())) == (False, True) and kept else f"{alone}"
 
 
+class Policy(nn.Module):
+    """Returns the logits of actions, actions that are drawn where it is called, and their log-probabilities."""
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.net, self.draws = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)), draws
+
+    def forward(self, x: Tensor, actions: Any = None) -> tuple[Tensor, Any, Tensor]:
+        logits = self.net(x).log_softmax(-1)
+        if actions is None:
+            actions = torch.multinomial(logits.detach().exp(), 1) if self.draws else torch.zeros(len(x), 1).long()
+        return logits, actions, logits.gather(1, actions)[:, 0]
+
+
+def played(policy: Policy, x: Tensor, normed: bool, early: bool, given: Any = None) -> tuple[Tensor, list[Tensor]]:
+    """A loss of REINFORCE after two actions, and the actions."""
+    chosen, rewards, drawn = [], [], []
+    for turn in range(2):
+        logits, actions, likely = policy(x, given and given[turn])
+        if not policy.draws:
+            policy_of = torch.distributions.Categorical(logits=logits)
+            actions = given[turn] if given else policy_of.sample()[:, None]
+            likely = policy_of.log_prob(actions[:, 0])
+        drawn.append(actions)
+        x = 0.9 * x + 0.1 * (torch.tensor(actions.tolist()) if early else actions)
+        chosen.append(likely)
+        rewards.append(x.detach().abs().sum(1))
+    got = torch.stack(rewards)
+    if normed:
+        got = (got - got.mean()) / got.std()
+    return -(torch.stack(chosen) * got).sum(0).mean(), drawn
+
+
+def what_is_drawn_is_what_is_used() -> str:
+    """The actions that a script sees are those in the gradient, whether a module draws them or the script does, and
+    whether it acts upon them before the loss or not; or the step is left alone. The script itself draws what it would
+    have drawn undisturbed, and goes on."""
+    for draws, normed, early in itertools.product((False, True), repeat=3):
+        torch.manual_seed(0)
+        policy, x = Policy(draws).double(), torch.randn(64, 6).double()
+        torch.optim.SGD(policy.parameters(), lr=0.1)
+        before = copy.deepcopy(policy)
+        torch.manual_seed(1)
+        undisturbed = played(before, x, normed, early)[1]
+        torch.manual_seed(1)
+        try:
+            with Whole("aten.tanh.default", 64):
+                loss, actions = played(policy, x, normed, early)
+                loss.backward()
+        except torch.OutOfMemoryError:
+            if draws:
+                continue
+            raise
+        seen = [torch.tensor(a.tolist()) for a in actions]
+        want = torch.autograd.grad(played(before, x, normed, early, seen)[0], [*before.parameters()])
+        worst = max(float((p.grad - g).norm() / g.norm()) for p, g in zip(policy.parameters(), want))  # type: ignore[operator]
+        if worst > 1e-9 or not draws and not all(a.equal(b) for a, b in zip(seen, undisturbed)):
+            return f"{draws}, {normed}, {early}: {worst:.1g}, {seen}, undisturbed {undisturbed}"
+    return ""
+
+
 class Two(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -887,6 +950,7 @@ CHECKS: list[Callable[[], Any]] = [
     what_is_held_elsewhere,
     a_graph_that_has_been_released,
     after_a_call_that_succeeded,
+    what_is_drawn_is_what_is_used,
     what_only_a_graph_has_saved_is_held_by_nobody,
     one_by_one,
     rows_that_are_hardly_related,

@@ -12,7 +12,7 @@ from ..hooks.genuine import in_place, numel
 from ..proof.rerun import records_of
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
-from ..tape.functions import ASKS, OPAQUE, changes, gives_tensor
+from ..tape.functions import ASKS, OPAQUE, SAMPLES, changes, gives_tensor
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
 from .backward import trained
@@ -87,7 +87,7 @@ class DeferredFunction:
             recovery.may(tape)
             if foreign(tape, tensors_in((self._args, self._kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
-            if name in ASKS:
+            if name in ASKS or self._samples():
                 return recovery.guarded(self._asked)
             known = [r.twice for r in records_of(tape)]
             if tape.step.preemptive and not self._real_already() and known and all(known):
@@ -111,6 +111,13 @@ class DeferredFunction:
         except Refused as why:
             refused = bare(why)
         return self._otherwise(failure, refused)
+
+    def _samples(self) -> bool:
+        """Whether the function draws numbers that cannot be differentiated. The script may act upon them, so they are
+        drawn once, from the values of the whole batch: each way of making the step again would draw others."""
+        if self._name not in SAMPLES:
+            return False
+        return self._name == "multinomial" or not any(map(needs_gradient, self._recorded()))
 
     def _real_already(self) -> bool:
         slots = [place_of(t).slot for t in self._recorded()]  # type: ignore[union-attr]

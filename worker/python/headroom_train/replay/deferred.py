@@ -28,11 +28,22 @@ from ..proof.recheck import confirm
 from ..proof.rerun import modules_of, needed, run, unchanged
 from ..proof.rows import Slot, perform
 from ..proof.terms import Terms
-from ..sandbox.sandbox import rehearsal
+from ..sandbox.sandbox import HALF, rehearsal
 from ..tape.graph import KEEP, sequence, walk, within
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import Snapshot, attributes, submodules
-from ..tape.tape import Entry, Place, RandomState, Recorded, Tape, place_of, random_state, set_random_state, unrecorded
+from ..tape.tape import (
+    Entry,
+    Place,
+    RandomState,
+    Recorded,
+    Tape,
+    place_of,
+    random_state,
+    same_random_state,
+    set_random_state,
+    unrecorded,
+)
 from .pieces import by_pieces, gradients, on_host, pieces_of
 from .twopass import apart, results, two_pass
 
@@ -298,6 +309,19 @@ def same_numbers(some: dict[int, Any], others: dict[int, Any]) -> bool:
     )
 
 
+def _counts(value: torch.Tensor) -> bool:
+    """Whether a tensor has numbers that cannot be differentiated."""
+    return not (value.is_floating_point() or value.is_complex())
+
+
+def _same(known: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether two tensors differ by no more than rounding; what is not finite does not count."""
+    if _counts(known):
+        return torch.equal(known, value)
+    difference, size = (t.float().nan_to_num(0, 0, 0).norm() for t in ((known - value).abs(), known.abs()))
+    return bool(difference <= (3e-2 if known.dtype in HALF else 1e-3) * size)
+
+
 class Deferred:
     """What is known about the deferred tensors of one tape."""
 
@@ -308,6 +332,7 @@ class Deferred:
         self._read = 0  # how many of the tape's entries are among them
         # The random state before the first replay, so that every scalar is computed with the same draws.
         self._begun: Optional[RandomState] = None
+        self._drew = False  # a replay has drawn random numbers
         self._values: dict[int, torch.Tensor] = {}
         self.exits: set[int] = set()  # sequence numbers of the nodes that made what make_real has given the script
         self._made: dict[int, torch.Tensor] = {}  # what modules have returned, where functions write in place
@@ -368,7 +393,7 @@ class Deferred:
         return [i for i in self._up_to_now(held, real) if real.keys().isdisjoint(self.tape.entries[i].slots)]
 
     def _make_real(self, way: str, entries: list[int], call: Callable[[Entry, Any, Any], Any]) -> int:
-        tape, count, real, after = self.tape, 1, self._there(), random_state()
+        tape, count, real = self.tape, 1, self._there()
         held = [s for s in self._held() if s not in self._scalars]
         unchanged(tape, entries)
         if tape.reducers is not None:
@@ -381,9 +406,7 @@ class Deferred:
         calls, functions = parts
         self._confirm(calls)
         confirm(tape, self.plan, calls)
-        self._begun = self._begun or (tape.random if tape.step.complete else after)
-        set_random_state(self._begun)
-        try:
+        with self._drawing():
             if way == "two-pass":
                 rows = results(tape, self.plan, calls, functions, held)
                 if not rows:
@@ -397,10 +420,8 @@ class Deferred:
             else:
                 with unseen(tape, self.plan), torch.enable_grad(), on_host() if way == "host" else nullcontext():
                     run(tape, None, calls, None, real, call=call)
-        finally:
-            if tape.step.complete:
-                set_random_state(after)
         run(tape, None, functions, None, real)
+        self._same_draws(real)
         made = {s: real[s] for s in held if s in real}
         self._scalars.update(made)
         self.exits.update(map(_number, made.values()))
@@ -524,14 +545,10 @@ class Deferred:
         # The cached blocks have the sizes of the whole batch, and would make pieces fail that otherwise fit.
         if not self.tape.step.preemptive:
             clean(thorough=False)
-        after = random_state()
-        begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.step.complete else after)
-        try:
+        with self._drawing():
             done, kept = self._computed(plan, {s: (g, rules[s]) for s, g in counts.items()}, scale, why)
-        finally:
-            # Otherwise the replay has drawn what the script's own calls would have drawn.
-            if self.tape.step.complete or begun is not None:
-                set_random_state(after)
+        again = {s: value for s, value in ((s, k.whole()) for s, k in kept.items()) if value is not None}
+        self._same_draws(again)
         values, inputs, sums, count = done
         if plan is not None:
             self.sizes.confirm(count)
@@ -543,7 +560,7 @@ class Deferred:
                 self.report.survived(self.tape.step.failure, survival)
         elif plan is None:
             self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
-        self._values.update({s: value for s, value in ((s, k.whole()) for s, k in kept.items()) if value is not None})
+        self._values.update(again)
         for s in counts:
             known = self.plan.slots[s]
             self._values[s] = torch.as_tensor(values[s], device=known.device).to(known.dtype).reshape(known.shape)
@@ -551,6 +568,30 @@ class Deferred:
         for t, g in zip(inputs.tensors, sums.all()):
             found.add(t, g)
         return found
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """A context for a replay: it draws the random numbers that the first has drawn, if it has the same pieces."""
+        after = random_state()
+        begun, self._begun = self._begun, self._begun or (self.tape.random if self.tape.step.complete else after)
+        set_random_state(self._begun)
+        try:
+            yield
+        finally:
+            self._drew = self._drew or not same_random_state(self._begun, random_state())
+            # Otherwise the replay has drawn what the script's own calls would have drawn.
+            if self.tape.step.complete or begun is not None:
+                set_random_state(after)
+
+    def _same_draws(self, found: dict[int, torch.Tensor]) -> None:
+        """Raises :class:`Refused` if results are not those that have been used already, by the script, such as sampled
+        actions, or for a number of the batch: other random numbers have been drawn."""
+        if not self._drew or self._written():
+            return
+        for s, value in found.items():
+            known = self._values.get(s)
+            if known is not None and not _same(known, value.detach().to(known.device)):
+                raise Refused("a call draws other random numbers when it is repeated, and some have been used already")
 
     def _computed(
         self, plan: Optional[Plan], targets: dict, scale: float, why: Optional[Refused]
@@ -702,7 +743,8 @@ class Deferred:
             wanted |= {
                 r for r in made if self.plan.slots[r].dim is not None and math.prod(self.plan.slots[r].shape) <= NEAR
             }
-        rows = sorted(s for s in wanted if s not in self._values)
+        given = {s for s, v in self._values.items() if _counts(v) and self.plan.slots[s].dim is not None}
+        rows = sorted({s for s in wanted if s not in self._values} | given)
         return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in rows) if kept.value is not None}
 
     def value(self, slot: int) -> torch.Tensor:
@@ -748,7 +790,7 @@ class Deferred:
         kept = Kept(plan.slots[slot])
         if kept.value is None:
             raise Refused("there is not enough memory for the values of a result")
-        with unseen(tape, plan):
+        with unseen(tape, plan), self._drawing():
             by_pieces(
                 plan.batch,
                 lambda failed: failed // 2 if failed else self.sizes.first(plan.batch),

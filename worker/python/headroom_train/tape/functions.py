@@ -57,6 +57,8 @@ DRAWS = {
     "rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like",
     "multinomial", "poisson", "exponential",
 }  # fmt: skip
+# Functions that draw from a distribution which a tensor describes, such as a policy's actions.
+SAMPLES = {"multinomial", "bernoulli", "poisson", "normal", "binomial", "_standard_gamma", "_sample_dirichlet"}
 # Operations that relate what is along the dimension ``dim``.
 ALONG = {
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax",
