@@ -178,7 +178,8 @@ def roles_are_told_apart() -> str:
 def a_step_is_told_from_those_before() -> str:
     """What the graph of the step under way has saved, and what its variables name, is its own. A sum over all steps is
     reached from a variable, too, but its graph is older."""
-    net = Net()
+    other, net = nn.Linear(1, 1), Net()
+    torch.optim.SGD(other.parameters(), lr=0.1)  # the net is not recorded
     total: Any = 0.0
     for _ in range(20):
         total = total + net(torch.ones(5, WIDE)).square().mean()

@@ -127,10 +127,12 @@ def _meant(func: Any, frame: FrameType) -> Optional[Callable]:
 def _of_code(frame: FrameType) -> Optional[Callable]:
     """The function that a frame runs; None if that cannot be told."""
     code = frame.f_code
-    if code not in _codes and not code.co_freevars:  # the script had replaced it before the worker was started
+    # The script had replaced it before the worker was started. A method that calls super() has its class in a cell.
+    if code not in _codes and code.co_freevars in ((), ("__class__",)):
         found = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType) and f.__code__ is code]
+        cells = tuple(types.CellType(frame.f_locals[name]) for name in code.co_freevars)
         # Objects may be hidden from the collector.
-        _codes[code] = found[0] if found else FunctionType(code, frame.f_globals)
+        _codes[code] = found[0] if found else FunctionType(code, frame.f_globals, closure=cells)
     return _codes.get(code)
 
 
