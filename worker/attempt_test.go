@@ -213,6 +213,37 @@ func TestHolderIsTold(t *testing.T) {
 	}
 }
 
+// TestFirstHolderIsTold checks that of two messages about one holder the first is told, also if the
+// script is read more slowly for it.
+func TestFirstHolderIsTold(t *testing.T) {
+	b := &books{}
+	l := begun(t, b, Armed)
+	both := make(chan struct{})
+	l.o.Joined = func(h memory.Holder) memory.Holder {
+		if h.Step == 40 {
+			<-both
+		}
+		return h
+	}
+	c := dial(t, l)
+	c.send(helloLine(0, 1))
+	c.hears()
+	for _, m := range []struct {
+		level string
+		step  int
+	}{{"warning", 40}, {"info", 50}} {
+		c.send(fmt.Sprintf(`{"type":"holds","step":%d,"level":"%s","kind":"collected","name":"seen","kept":"train.py:7","tensors":40,"bytes":4294967296,"per_step":104857600,"cure":"empty it"}`, m.step, m.level))
+	}
+	c.send(`{"type":"step","step":51,"rows":16,"pieces":1}`)
+	c.read() // both have arrived
+	close(both)
+	c.send(`{"type":"bye","step":60}`)
+	ended(t, l)
+	if told := b.texts(runs.KindWarning); len(told) != 1 || !strings.Contains(told[0], "after step 40") {
+		t.Errorf("%q", told)
+	}
+}
+
 // TestNextAttemptKnows checks that the processes of an attempt are told the limit that
 // an earlier attempt settled on.
 func TestNextAttemptKnows(t *testing.T) {

@@ -447,14 +447,13 @@ func (a *Attempt) first(key string) bool {
 // notesMost in the whole attempt.
 func (t *talk) noted(key string, e runs.Entry) {
 	a := t.attempt
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if key != "" && a.told[key] {
+	if key != "" && !a.first(key) {
 		return
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.notes++; a.notes > notesMost {
 		return
 	}
-	a.told[key] = true
 	a.o.Journal.Note(e)
 }

@@ -19,10 +19,11 @@ from forked import checked
 
 trial.attach()
 
-from headroom_train import _torch  # noqa: E402
+from headroom_train import _torch, failure  # noqa: E402
 from headroom_train.failure import NoMemory  # noqa: E402
 from headroom_train.hooks import moves  # noqa: E402
 from headroom_train.proof import proof  # noqa: E402
+from headroom_train.recover import recovery  # noqa: E402
 from headroom_train.spill import pool, spill  # noqa: E402
 from headroom_train.tape.tape import Tape  # noqa: E402
 
@@ -309,6 +310,27 @@ def a_trial_does_without() -> str:
     return "" if said == want else f"{said}"
 
 
+def room_for_code() -> str:
+    """Where a failure finds the GPU full, what the failed try holds is let go before anything is tried, and memory is
+    left for libraries and the code of kernels; a kernel that could not be loaded counts as out of memory then."""
+    said = []
+    unloaded = RuntimeError("CUDA error: unknown error")
+    for full in (True, False):
+        done: list[str] = []
+        recover = recovery.Recovery(_torch._recorder.report)  # type: ignore[union-attr]
+        recover.spill = Imitated([])  # type: ignore[assignment]
+        recover.spill.why_not = None
+        recover.spill.opened = lambda: True  # type: ignore[method-assign]
+        recover.spill.release_ballast = lambda failed: done.append("released")  # type: ignore[method-assign]
+        recover.spill.keep_ballast = lambda done=done: done.append("kept")  # type: ignore[method-assign, misc]
+        recovery.starved = failure.starved = lambda full=full: full  # type: ignore[attr-defined, assignment]
+        recovery.clean = lambda failed, done=done: done.append("cleaned")  # type: ignore[attr-defined]
+        recover.recover(unloaded, [lambda why, done=done: done.append("tried")])  # type: ignore[misc]
+        said.append((done, failure.is_out_of_memory(unloaded)))
+    want = [(["released", "cleaned", "kept", "tried"], True), (["released", "kept", "tried"], False)]
+    return "" if said == want else f"{said}"
+
+
 def without_a_gpu() -> str:
     """Nothing is opened, and no reason is given, where no GPU is in use."""
     s = spill.Spill(lambda text: None)
@@ -326,6 +348,7 @@ CHECKS: list[Callable[[], str]] = [
     turned_off,
     left_free,
     a_trial_does_without,
+    room_for_code,
     looked_at,
     moved,
     another_allocator,
