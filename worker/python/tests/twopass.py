@@ -761,6 +761,23 @@ def what_is_drawn_is_what_is_used() -> str:
     return ""
 
 
+def no_actions_but_those_used() -> str:
+    """What the script draws after a module has drawn is drawn in between when pieces are run again, so that the module's
+    later pieces draw other actions than the script has acted upon: these pieces do not count."""
+    torch.manual_seed(0)
+    policy, x = Policy(draws=True).double(), torch.randn(64, 6).double()
+    torch.optim.SGD(policy.parameters(), lr=0.1)
+    before = copy.deepcopy(policy)
+    with Whole("aten.tanh.default", 64):
+        _, actions, chosen = policy(x)
+        seen = torch.tensor(actions.tolist())
+        rewards = seen[:, 0] * x[:, 0]
+        (F.dropout(chosen, 1e-9) * rewards).mean().backward()  # it draws, and keeps everything
+    want = torch.autograd.grad((before(x, seen)[2] * rewards).mean(), [*before.parameters()])
+    worst = max(float((p.grad - g).norm() / g.norm()) for p, g in zip(policy.parameters(), want))  # type: ignore[operator]
+    return "" if worst < 1e-6 else f"{worst:.1g}"
+
+
 class Two(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -951,6 +968,7 @@ CHECKS: list[Callable[[], Any]] = [
     a_graph_that_has_been_released,
     after_a_call_that_succeeded,
     what_is_drawn_is_what_is_used,
+    no_actions_but_those_used,
     what_only_a_graph_has_saved_is_held_by_nobody,
     one_by_one,
     rows_that_are_hardly_related,
