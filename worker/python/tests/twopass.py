@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import trial
 from forked import checked
-from inject import Whole
+from inject import Fault, Injector, Whole
 from manners import Failing
 from watching import Bank, Multiplied
 
@@ -524,6 +524,47 @@ def a_number_that_is_not_used() -> str:
     return "; ".join(filter(None, wrong))
 
 
+def a_number_that_is_read() -> str:
+    """A script reads a number of the batch beside rows which could be computed twice. Where the whole batch can be tried
+    again for the number, the rows are computed twice when they are needed; where it fits only as the last way, that
+    makes both real."""
+    wrong = []
+    for late in (False, True):
+        torch.manual_seed(0)
+        net, x = Losing().double(), rows_of()
+        fails: Any = Whole("aten.addmm.default", ROWS) if late else Injector(Fault("once", at=1))
+
+        made = list[str]()
+
+        def made_real(self: Any, way: str, *call: Any, fails: Any = fails, made: list[str] = made) -> int:
+            fails.rows = -1 if way == "batch" else ROWS
+            count = make_real(self, way, *call)
+            made += [way] * (count > 0)
+            return count
+
+        def step(net: nn.Module = net, x: Tensor = x) -> list[Tensor]:
+            net.zero_grad()
+            found = net(x)
+            said = found["loss"].item()
+            loss = related(F.normalize(found["rows"])) + found["loss"] * said
+            loss.backward()
+            return [loss.detach(), *(p.grad.clone() for p in net.parameters() if p.grad is not None)]
+
+        want, make_real = step(), Deferred.make_real
+        before = len(_torch._recorder.report.told)  # type: ignore[union-attr]
+        with fails, changed(Deferred, "make_real", made_real):
+            if not late:
+                fails.begin()
+            got = step()
+        told = [t.get("way") for t in _torch._recorder.report.told[before:]]  # type: ignore[union-attr]
+        far = max(float((a - b).abs().max()) for a, b in zip(got, want, strict=True))
+        # The late one's first is the call by itself, whose number is refused.
+        ways = (["batch"], ["two-pass", "batch"]) if late else (["batch", "two-pass"], ["two-pass"])
+        if far > 1e-9 or (told, made) != ways:
+            wrong.append(f"{late}: off by {far:.1g}, {told}, {made}")
+    return "; ".join(wrong)
+
+
 class Louder(nn.Module):
     loud = 1.0
 
@@ -714,10 +755,15 @@ class Policy(nn.Module):
         return logits, actions, logits.gather(1, actions)[:, 0]
 
 
-def played(policy: Policy, x: Tensor, normed: bool, early: bool, given: Any = None) -> tuple[Tensor, list[Tensor]]:
-    """A loss of REINFORCE after two actions, and the actions."""
+def played(
+    policy: Policy, x: Tensor, normed: bool, early: bool, given: Any = None, fails: Any = None
+) -> tuple[Tensor, list[Tensor]]:
+    """A loss of REINFORCE after two actions, and the actions. ``fails`` is an operation and the turn from which on it
+    fails."""
     chosen, rewards, drawn = [], [], []
     for turn in range(2):
+        if fails:
+            fails[0].rows = 64 if turn >= fails[1] else -1
         logits, actions, likely = policy(x, given and given[turn])
         if not policy.draws:
             policy_of = torch.distributions.Categorical(logits=logits)
@@ -734,10 +780,12 @@ def played(policy: Policy, x: Tensor, normed: bool, early: bool, given: Any = No
 
 
 def what_is_drawn_is_what_is_used() -> str:
-    """The actions that a script sees are those in the gradient, whether a module draws them or the script does, and
+    """The actions that a script acts upon are those in the gradient, whether a module draws them or the script does, and
     whether it acts upon them before the loss or not; or the step is left alone. The script itself draws what it would
     have drawn undisturbed, and goes on."""
-    for draws, normed, early in itertools.product((False, True), repeat=3):
+    fails = ("aten.tanh_backward.default", 0), ("aten.tanh.default", 0), ("aten.tanh.default", 1)
+    flags = (True, False)
+    for draws, normed, early, (name, turn) in itertools.product(flags, flags, flags, fails):
         torch.manual_seed(0)
         policy, x = Policy(draws).double(), torch.randn(64, 6).double()
         torch.optim.SGD(policy.parameters(), lr=0.1)
@@ -745,9 +793,10 @@ def what_is_drawn_is_what_is_used() -> str:
         torch.manual_seed(1)
         undisturbed = played(before, x, normed, early)[1]
         torch.manual_seed(1)
+        whole = Whole(name, 64)
         try:
-            with Whole("aten.tanh.default", 64):
-                loss, actions = played(policy, x, normed, early)
+            with whole:
+                loss, actions = played(policy, x, normed, early, fails=(whole, turn))
                 loss.backward()
         except torch.OutOfMemoryError:
             if draws:
@@ -756,8 +805,10 @@ def what_is_drawn_is_what_is_used() -> str:
         seen = [torch.tensor(a.tolist()) for a in actions]
         want = torch.autograd.grad(played(before, x, normed, early, seen)[0], [*before.parameters()])
         worst = max(float((p.grad - g).norm() / g.norm()) for p, g in zip(policy.parameters(), want))  # type: ignore[operator]
-        if worst > 1e-9 or not draws and not all(a.equal(b) for a, b in zip(seen, undisturbed)):
-            return f"{draws}, {normed}, {early}: {worst:.1g}, {seen}, undisturbed {undisturbed}"
+        # What a module drew before something failed, and nobody has read, may be drawn anew, as a dropout's mask is.
+        used = early or not draws or (name, turn) == fails[1]
+        if used and worst > 1e-9 or not draws and not all(a.equal(b) for a, b in zip(seen, undisturbed)):
+            return f"{draws}, {normed}, {early}, {name} {turn}: {worst:.1g}, {seen}, undisturbed {undisturbed}"
     return ""
 
 
@@ -776,6 +827,73 @@ def no_actions_but_those_used() -> str:
     want = torch.autograd.grad((before(x, seen)[2] * rewards).mean(), [*before.parameters()])
     worst = max(float((p.grad - g).norm() / g.norm()) for p, g in zip(policy.parameters(), want))  # type: ignore[operator]
     return "" if worst < 1e-6 else f"{worst:.1g}"
+
+
+def a_function_that_returns_its_argument() -> str:
+    """What a policy has returned is an argument that ``broadcast_tensors`` returns in ``log_prob``. The call that has
+    made it is not forgotten while the tape of several turns is shortened."""
+    torch.manual_seed(0)
+    policy, x = Policy(False).double(), torch.randn(ROWS, 6).double()
+    torch.optim.SGD(policy.parameters(), lr=0.1)
+
+    def loss() -> Tensor:
+        torch.manual_seed(1)
+        state, chosen = x, list[Tensor]()
+        for _ in range(4):
+            policy_of = torch.distributions.Categorical(logits=policy(state, torch.zeros(ROWS, 1).long())[0])
+            actions = policy_of.sample()
+            state = 0.9 * state + 0.1 * torch.tensor(actions.tolist())[:, None]
+            chosen.append(policy_of.log_prob(actions))
+        return -(torch.stack(chosen) * state[:, 0]).mean()
+
+    want = torch.autograd.grad(loss(), [*policy.parameters()])
+    with Whole("aten.tanh_backward.default", ROWS):
+        loss().backward()
+    far = max(float((p.grad - g).norm() / g.norm()) for p, g in zip(policy.parameters(), want))  # type: ignore[operator]
+    return f"off by {far:.1g}" if far > 1e-9 else ""
+
+
+NOISES: dict[str, Callable[[Tensor], Tensor]] = {
+    "multinomial": lambda likely: torch.multinomial(likely.detach(), 1)[:, 0],
+    "rand_like": lambda likely: (likely.log() - (-torch.rand_like(likely).log()).log()).argmax(1),
+    "exponential_": lambda likely: (likely / torch.empty_like(likely.detach()).exponential_()).argmax(1),
+    "bernoulli": lambda likely: torch.bernoulli(likely)[:, 0].long(),
+    "a part that is filled": lambda likely: (
+        (likely + torch.zeros_like(likely.detach())[:, :2].uniform_().sum(1)[:, None]).mul(10).sum(1).long().clamp(0, 3)
+    ),
+}
+
+
+def what_a_script_draws_is_drawn_once() -> str:
+    """What a script has drawn from a policy's results before a backward pass fails is what pieces use."""
+    wrong = []
+    for name, chosen in NOISES.items():
+        torch.manual_seed(0)
+        policy, x = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 4)).double(), rows_of()
+        torch.optim.SGD(policy.parameters(), lr=0.1)
+
+        def loss(policy: nn.Module = policy, x: Tensor = x, chosen: Callable[[Tensor], Tensor] = chosen) -> Tensor:
+            torch.manual_seed(1)
+            terms = []
+            for given in (x, x + 1):  # of one draw alone, pieces would draw the same numbers, one piece after the other
+                logits = policy(given)
+                actions = chosen(logits.softmax(1))
+                rewards = torch.tensor(actions.tolist()).double()
+                terms.append((rewards * F.cross_entropy(logits, actions, reduction="none")).mean())
+            return terms[0] + terms[1]
+
+        want = torch.autograd.grad(loss(), [*policy.parameters()])
+        try:
+            with Whole(FAILS["backward"], ROWS):
+                loss().backward()
+        except torch.OutOfMemoryError:
+            if name != "a part that is filled":
+                wrong.append(f"{name}: {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
+            continue
+        far = max(float((p.grad - g).norm() / g.norm()) for p, g in zip(policy.parameters(), want))  # type: ignore[operator]
+        if far > 1e-9:
+            wrong.append(f"{name}: off by {far:.1g}")
+    return "; ".join(wrong)
 
 
 class Two(nn.Module):
@@ -961,6 +1079,7 @@ CHECKS: list[Callable[[], Any]] = [
     a_learned_number,
     a_number_that_is_drawn,
     a_number_that_is_not_used,
+    a_number_that_is_read,
     something_that_is_changed_back,
     something_between_calls_that_is_changed_back,
     the_rest_of_the_step_goes_on,
@@ -969,6 +1088,8 @@ CHECKS: list[Callable[[], Any]] = [
     after_a_call_that_succeeded,
     what_is_drawn_is_what_is_used,
     no_actions_but_those_used,
+    a_function_that_returns_its_argument,
+    what_a_script_draws_is_drawn_once,
     what_only_a_graph_has_saved_is_held_by_nobody,
     one_by_one,
     rows_that_are_hardly_related,

@@ -131,6 +131,14 @@ def _figures(params: Sequence[torch.Tensor]) -> list[list[float]]:
     return [found[i].tolist() for i in range(len(params))]
 
 
+def refuse_acted_upon(tape: Tape) -> None:
+    """Raises :class:`Refused` if the script has read values that depend on random numbers which a module draws, such as
+    a policy's actions: pieces would draw others. Each module has been tried on a few rows before."""
+    made = tape.makers(tape.acted).values()
+    if any(e.module is not None and draws_of(e.module) != NEVER for e in made):
+        raise Refused("a call draws other random numbers when it is repeated, and some have been used already")
+
+
 def altered(tape: Tape, entry: Entry) -> Optional[str]:
     """A message if an argument or a parameter of a call has been written to since the call was made; None otherwise."""
     for index in entry.references()[1]:

@@ -17,7 +17,7 @@ from ..proof.groups import NUMBER, Inputs, hooked
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import agree, confirm, note
-from ..proof.rerun import half_in, modules_of, needed, records_of, run, unchanged
+from ..proof.rerun import half_in, modules_of, needed, records_of, refuse_acted_upon, run, unchanged
 from ..proof.terms import Terms
 from ..proof.weights import Rule
 from ..ranks.ddp import reduces
@@ -159,6 +159,7 @@ def cut(tape: Tape, entries: Sequence[int]) -> Plan:
         plan = Plan(tape, tape.entries[0])
         plan.extend(entries)
         plan.confirm(entries)
+    refuse_acted_upon(tape)
     return plan
 
 
@@ -312,6 +313,7 @@ class FailedBackward:
         tape, loss = self._tape, self._loss()
         inputs = Inputs(tape, None, entries)
         leaves, given = inputs.leaves(None), 1.0 if self._given is None else self._given
+        refuse_acted_upon(tape)
         call, counts = self._recovery.one_by_one(tape)
         with self._once_more(None), torch.enable_grad():
             env = run(tape, None, entries, None, leaves=leaves, call=call)

@@ -9,6 +9,7 @@ import torch
 
 from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_memory
 from ..hooks.genuine import in_place, numel
+from ..proof.groups import NUMBER
 from ..proof.rerun import records_of
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
@@ -261,6 +262,8 @@ class DeferredFunction:
                 if way == "spill":
                     recovery.open_spill()
                 recovery.guarded(lambda: recovery.extend(tape, deferred))
+                if way == "two-pass" and self._asks_for_a_number():
+                    raise Refused(NUMBER)
                 count = recovery.guarded(each if way == "each" else lambda: deferred.make_real(way))
                 recovery.spill.opened()  # what the script makes of real results is not recorded: nothing else can help
                 self._replace(self._real)
@@ -278,6 +281,12 @@ class DeferredFunction:
 
         on_gpu = ["host", "spill"] if any(known.device.type == "cuda" for known in deferred.plan.slots.values()) else []
         return recovery.recover(failure, [by(way) for way in ("two-pass", "each", "batch", *on_gpu)], why=why)
+
+    def _asks_for_a_number(self) -> bool:
+        """Whether an argument without values is a number that a module has computed, such as a loss."""
+        slots = [place.slot for place in map(place_of, self._recorded()) if place is not None and place.deferred]
+        made = [s for s in slots if self._deferred.maker(s).module is not None]
+        return any(self._deferred.plan.slots[s].whole for s in made)
 
     def _result(self) -> Any:
         """Records the function on results without values, or computes the values where it cannot be recorded."""

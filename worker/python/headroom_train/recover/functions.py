@@ -19,7 +19,7 @@ from ..proof.rerun import modules_of, records_of
 from ..ranks import ddp
 from ..replay.deferred import disown, postpone, uniform
 from ..sandbox.norms import refuse_batchwise
-from ..tape.functions import GETTERS, METADATA, OPAQUE, PRINTS, changes
+from ..tape.functions import ASKS, DRAWN, FILLS, GETTERS, METADATA, OPAQUE, PRINTS, changes
 from ..tape.graph import KEEP
 from ..tape.tape import Entry, Place, Recorded, Tape, alone, place_of, plain_class, recorded, unrecorded
 from ..tape.trees import flatten, mapped, tensors_in
@@ -357,10 +357,27 @@ def note_call(
     if name in OPAQUE or kwargs.get("out") is not None:
         if name not in ("data_ptr", "untyped_storage", "storage"):
             tape.refuse(f"{name} is used on a result of the model")
+    elif name in ASKS:
+        tape.reads(args[0])
+    elif name in FILLS:
+        _note_fill(tape, args[0])
     elif changes(name):
         _note_change(tape, func, args, kwargs, args[0] if name == "__setitem__" else result, begun)
+    elif name in DRAWN:
+        if result.requires_grad:  # the gradient is zero
+            tape.add(Entry(torch.Tensor.detach, None, tape.encode((result.detach(),)), {}), result)
     elif _has_tensors(result):
         tape.add(Entry(func, None, tape.encode(args), tape.encode(kwargs)), result)
+
+
+def _note_fill(tape: Tape, filled: torch.Tensor) -> None:
+    """Takes a tensor that has been filled with random numbers off the tape: a replay would draw others, and the script
+    may act upon these."""
+    with unrecorded():
+        if place_of(filled) is not None and not filled.requires_grad and alone(filled):
+            tape.let_go([filled])
+        elif place_of(filled) is not None or filled.requires_grad:
+            tape.refuse("a part of a result of the model is filled with random numbers")
 
 
 def _has_tensors(result: Any) -> bool:

@@ -25,7 +25,7 @@ from ..proof.groups import NUMBER
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm
-from ..proof.rerun import modules_of, needed, run, unchanged
+from ..proof.rerun import modules_of, needed, refuse_acted_upon, run, unchanged
 from ..proof.rows import Slot, perform
 from ..proof.terms import Terms
 from ..sandbox.sandbox import HALF, rehearsal
@@ -390,7 +390,10 @@ class Deferred:
         real, held = self._there(), [s for s in self._held() if s not in self._scalars]
         if not held:
             return []
-        return [i for i in self._up_to_now(held, real) if real.keys().isdisjoint(self.tape.entries[i].slots)]
+        entries = self._up_to_now(held, real)
+        if not self._written():  # a call of which the script has read the loss, and wants the rows, is made again
+            return entries
+        return [i for i in entries if real.keys().isdisjoint(self.tape.entries[i].slots)]
 
     def _make_real(self, way: str, entries: list[int], call: Callable[[Entry, Any, Any], Any]) -> int:
         tape, count, real = self.tape, 1, self._there()
@@ -400,6 +403,8 @@ class Deferred:
             if way in ("two-pass", "each"):
                 tape.reducers.refuse_twice()
             call = tape.reducers.tied(call)
+        if way in ("two-pass", "each"):
+            refuse_acted_upon(tape)
         parts = apart(tape, entries) if way == "two-pass" else (entries, [])
         if parts is None:
             raise Refused("a module uses the result of a function, and functions may relate rows")
@@ -531,6 +536,7 @@ class Deferred:
         try:
             proof = Proof(self.tape, plan, self.sizes.withheld)
             rules = proven(proof, list(counts), pieces_of(plan.batch, self.sizes.first(plan.batch)))
+            refuse_acted_upon(self.tape)
         except Refused as refused:  # then the whole batch is run again, with saved tensors on the host
             plan, why = None, bare(refused)  # type: ignore[assignment]
         scale = self._scale(counts)

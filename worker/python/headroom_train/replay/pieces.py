@@ -229,12 +229,13 @@ def _piece(
                 if factor is not None:
                     summed.append(slot)
                     total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * factor
+        total = total * scale if scale != 1.0 else total
     holds = _holding(tape, plan, rules, rows, env) if rules else lambda: True  # type: ignore[arg-type]  # only a plan has rules
     kept = {s: env[s].detach().clone() for s in keep if s in env}
     env.clear()
     grads: list[Optional[torch.Tensor]] = [None] * len(inputs.tensors)
     if isinstance(total, torch.Tensor):  # otherwise none of the scalars that are differentiated has a weight here
-        grads = inputs.differentiated(total * scale if scale != 1.0 else total, summed, list(leaves.values()))
+        grads = inputs.differentiated(total, summed, list(leaves.values()))
     if not holds():
         raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")
     return values, grads, leaves, kept

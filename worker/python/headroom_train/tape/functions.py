@@ -47,6 +47,8 @@ INDEXING = {
     "__getitem__", "__setitem__", "gather", "index_select", "take_along_dim", "take", "embedding", "scatter",
     "scatter_",
 }  # fmt: skip
+# Functions that return some of the elements.
+SELECTS = {"__getitem__", "select", "unbind", "__iter__", "split", "chunk"}
 # Functions whose results' size depends on values.
 SELECTING = {"masked_select", "nonzero", "argwhere", "unique", "unique_consecutive"}
 
@@ -59,6 +61,8 @@ DRAWS = {
 }  # fmt: skip
 # Functions that draw from a distribution which a tensor describes, such as a policy's actions.
 SAMPLES = {"multinomial", "bernoulli", "poisson", "normal", "binomial", "_standard_gamma", "_sample_dirichlet"}
+# Functions that draw numbers which a script may act upon, and through which no gradient flows.
+DRAWN = SAMPLES - {"_standard_gamma", "_sample_dirichlet"} | {"rand_like", "randn_like", "randint_like"}
 # Operations that relate what is along the dimension ``dim``.
 ALONG = {
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax",

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..failure import bare, unframed
 from ..hooks.genuine import asked, is_inference, numel, unseen_copy
+from .functions import SELECTS
 from .graph import drop
 from .snapshot import parameters
 from .step import Step
@@ -146,6 +147,7 @@ class Tape:
         # Values of results with one element that require a gradient, by slot.
         self.scalars: dict[int, torch.Tensor] = {}
         self.count = 0  # the number of slots
+        self.acted: set[int] = set()  # slots whose values the script has read, and may have acted upon
         self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
         self.random = random_state()
         self._long = SHORT  # how many entries there may be before those are looked for that can be forgotten
@@ -266,6 +268,16 @@ class Tape:
             except Exception:  # the error is our own, not the script's; a scalar without a value here is refused later
                 pass
 
+    def reads(self, tensor: torch.Tensor) -> None:
+        """Notes that the script has read values. A loss, and numbers such as an accuracy, are left out: they are
+        read for a log."""
+        place = place_of(tensor)
+        if place is None or place.tape is not self or tensor.requires_grad:
+            return
+        made = self.makers([place.slot]).get(place.slot)
+        if numel(tensor) > 1 or made is not None and made.call_name() in SELECTS:
+            self.acted.add(place.slot)
+
     def leaves(self, module: Optional[torch.nn.Module] = None) -> list[torch.Tensor]:
         """The tensors from elsewhere that a replay knows of: the parameters of the modules that were called, and of
         ``module``, which is about to be called, and the outside tensors."""
@@ -317,7 +329,7 @@ class Tape:
     def _forget(self, kept: set[int]) -> None:
         held = self._held_by_script()
         with unrecorded():
-            makers = self._makers([place.slot for t, place in held if place.slot in kept or t.requires_grad])
+            makers = self.makers([place.slot for t, place in held if place.slot in kept or t.requires_grad])
         self.let_go([t for t, place in held if place.slot not in makers])
         needed = {*makers.values()}
         self.entries = [e for e in self.entries if e in needed]
@@ -325,9 +337,10 @@ class Tape:
         self._forget_outside()
         self.random = next((e.random for e in self.entries if e.random is not None), None) or random_state()
 
-    def _makers(self, slots: Iterable[int]) -> dict[int, Entry]:
+    def makers(self, slots: Iterable[int]) -> dict[int, Entry]:
         """The calls on which some slots depend, by the slots that they make."""
-        every = {s: e for e in self.entries for s in e.slots if s is not None}
+        # The first that has a slot has made it: a function may return one of its arguments, as broadcast_tensors does.
+        every = {s: e for e in reversed(self.entries) for s in e.slots if s is not None}
         todo, found = [*slots], dict[int, Entry]()
         while todo:
             slot = todo.pop()
