@@ -145,19 +145,23 @@ class Program:
                 if kind is not None:
                     kind |= set(map(dotted, targets(node)))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                of, does = dotted(node.func.value), node.func.attr
-                first = node.args[0] if node.args else None
-                trains = does == "train" and of != "self" and isinstance(first, (ast.Constant, type(None)))
-                if trains or (does in ("eval", "parameters", "named_parameters") and first is None):
-                    file.modules.add(of)
-                elif does == "requires_grad_" and is_constant(first, False):
-                    file.frozen.add(of)
+                self._name_by_method(file, node.func, node.args[0] if node.args else None)
             elif isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
                 of, _, does = dotted(node.iter.func).rpartition(".")
                 if does in ("parameters", "named_parameters") and any(map(_freezes, ast.walk(node))):
                     file.frozen.add(of)
         for kind in (file.modules, file.frozen, file.losses, file.optimizers):
             kind.discard("")
+
+    def _name_by_method(self, file: File, method: ast.Attribute, first: Optional[ast.expr]) -> None:
+        """Notes what a method that is called, by its first argument, says of its object: a model, or one without
+        gradients."""
+        of, does = dotted(method.value), method.attr
+        trains = does == "train" and of != "self" and isinstance(first, (ast.Constant, type(None)))
+        if trains or (does in ("eval", "parameters", "named_parameters") and first is None):
+            file.modules.add(of)
+        elif does == "requires_grad_" and is_constant(first, False):
+            file.frozen.add(of)
 
     def _kind(self, file: File, constructor: str) -> Optional[set[str]]:
         """The names in a file of what has the given constructor, if that is known."""
@@ -305,8 +309,7 @@ def empties(node: ast.AST, name: str) -> bool:
         for target in targets(inner):
             if dotted(target) == name and not _adds(inner, name):
                 return True
-            elements = isinstance(target, ast.Subscript) and dotted(target.value) == name
-            if elements and (isinstance(inner, ast.Delete) or isinstance(key_of(target), ast.Slice)):  # type: ignore[arg-type]
+            if isinstance(target, ast.Subscript) and dotted(target.value) == name and _removes(inner, target):
                 return True
         if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _TAKES:
             on = inner.func.value
@@ -317,12 +320,22 @@ def empties(node: ast.AST, name: str) -> bool:
     return False
 
 
+def _removes(statement: ast.AST, elements: ast.Subscript) -> bool:
+    """Whether a statement with elements of a container on its left deletes or replaces them."""
+    return isinstance(statement, ast.Delete) or isinstance(key_of(elements), ast.Slice)
+
+
 def _adds(statement: ast.AST, name: str) -> bool:
     """Whether a statement adds something to what is there already."""
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.op, ast.Add)
     value = getattr(statement, "value", None)
     return isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and name in names(value)
+
+
+def _assigned(file: File, name: str) -> Iterator[ast.expr]:
+    """What is assigned to a name anywhere in a file."""
+    return (n.value for n in file.nodes if isinstance(n, ast.Assign) and name in map(dotted, targets(n)))
 
 
 def is_gpu(file: File, node: ast.expr) -> bool:
@@ -336,11 +349,7 @@ def is_gpu(file: File, node: ast.expr) -> bool:
     name = dotted(node)
     if not name:
         return False
-    made = [
-        other.value
-        for other in file.nodes
-        if isinstance(other, ast.Assign) and name in map(dotted, targets(other)) and not dotted(other.value)
-    ]
+    made = [value for value in _assigned(file, name) if not dotted(value)]
     if made:
         return any(is_gpu(file, value) for value in made)
     return name.rpartition(".")[2] == "device" and file.uses_cuda

@@ -113,19 +113,24 @@ class Flow:
         value = self.value(node.value)
         for target in node.targets:
             name = dotted(target)
-            added_list = isinstance(node.value, ast.BinOp) and isinstance(node.value.right, ast.List)
-            if name and added_list and dotted(node.value.left) == name and len(value.parts) == 2:  # type: ignore[attr-defined]
-                self._keep(node, target, True, node.value.right, value.parts[1])  # type: ignore[attr-defined]
+            added = _added_list(name, node.value)
+            if added is not None and len(value.parts) == 2:
+                self._keep(node, target, True, added, value.parts[1])
                 self.env[name] = before[name] or value
                 continue
-            if name and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add) and not self.quiet:
-                sides = (node.value.left, node.value.right)
-                for other, added, part in zip(sides, sides[::-1], value.parts[::-1]):
-                    if isinstance(other, (ast.Name, ast.Attribute, ast.BinOp)) and name in code.names(other):
-                        self.summed.append(Summed(node, target, before[name], added, part, self.loops))
+            if name and not self.quiet:
+                self._sum(node, target, before[name], value)
             self._bind(target, value, node)
             if name and isinstance(node.value, ast.Call) and getattr(node.value.func, "attr", "") == "eval":
                 self.modes[name] = "eval"
+
+    def _sum(self, node: ast.Assign, target: ast.expr, before: Optional[Value], value: Value) -> None:
+        """Notes what is added to a variable, on either side of it: total = total + loss."""
+        if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
+            sides = (node.value.left, node.value.right)
+            for other, added, part in zip(sides, sides[::-1], value.parts[::-1]):
+                if isinstance(other, (ast.Name, ast.Attribute, ast.BinOp)) and dotted(target) in code.names(other):
+                    self.summed.append(Summed(node, target, before, added, part, self.loops))
 
     def _annassign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -394,13 +399,17 @@ class Flow:
             if isinstance(statement, ast.Expr):
                 self._keep(statement, node.func.value, True, node.args[-1], arguments[len(node.args) - 1])
                 return self._made("number", node)
+        self._switches(node, name, does, on)
+        return self._result(node, name, does, on, arguments)
+
+    def _switches(self, node: ast.Call, name: str, does: str, on: Optional[Value]) -> None:
+        """Notes whether a call turns gradients on or off, or puts a model into another mode."""
         if does == "set_grad_enabled":
             self.quiet = 0 if node.args and code.is_constant(node.args[0], True) else 1
         if on is not None and does in ("eval", "train") and name.count("."):
             mode = node.args[0] if node.args else code.keyword(node, "mode")
             evaluates = does == "eval" or code.is_constant(mode, False)
             self.modes[name.rpartition(".")[0]] = "eval" if evaluates else "train"
-        return self._result(node, name, does, on, arguments)
 
     def _result(self, node: ast.Call, name: str, does: str, on: Optional[Value], arguments: list[Value]) -> Value:
         if name in self.file.modules and not code.is_loss(self.file, name):
@@ -409,6 +418,17 @@ class Flow:
             return self._made("keeps", node, *arguments)
         if isinstance(node.func, ast.Call) and re.search(r"nn\.\w*Loss$", dotted(node.func.func)):
             return self._made("keeps", node, *arguments)
+        known = self._known(node, name, does, arguments)
+        if known is not None:
+            return known
+        called = self._of_program(node, name)
+        if called is not None:
+            called.parts.extend(a for a in arguments if called.how == "unknown")
+            return called
+        return self._unknown(node, does, on, arguments)
+
+    def _known(self, node: ast.Call, name: str, does: str, arguments: list[Value]) -> Optional[Value]:
+        """The result of a call of one of PyTorch's or Python's own functions."""
         if name.startswith(("F.", "torch.nn.functional.", "nn.functional.", "torch.")) and name.count(".") <= 3:
             keeps = does not in _NO_GRADIENT and not name.startswith(("torch.cuda", "torch.utils", "torch.distributed"))
             return self._made("keeps" if keeps else "number", node, *arguments)
@@ -420,11 +440,7 @@ class Flow:
             return self._made("container", node)
         if name in _HARMLESS:
             return self._made("number", node, *arguments)
-        called = self._of_program(node, name)
-        if called is not None:
-            called.parts.extend(a for a in arguments if called.how == "unknown")
-            return called
-        return self._unknown(node, does, on, arguments)
+        return None
 
     def _unknown(self, node: ast.Call, does: str, on: Optional[Value], arguments: list[Value]) -> Value:
         if on is not None and does == "detach":
@@ -456,14 +472,18 @@ class Flow:
             return self._made("unknown", node)
         if flow.backward and not flow.steps_itself:
             self.backward.append(Backward(None, None, self.loops))
-        if flow.returned and all(v.how == "several" for v in flow.returned):
+        return self._any_of(node, flow) if flow.returned else self._made("unknown", node)
+
+    def _any_of(self, node: ast.Call, flow: Flow) -> Value:
+        """What a call of a function returns, whichever of its return statements is reached."""
+        if all(v.how == "several" for v in flow.returned):
             several = [list(v.parts) for v in flow.returned]
             if len({len(parts) for parts in several}) == 1:
                 results = [self._made("join", node, *column) for column in zip(*several)]
                 for result in results:
                     result.marked = bool(flow.backward) and result.gradients()
                 return self._several(node, results)
-        if flow.returned and flow.backward and all(v.gradients() for v in flow.returned):
+        if flow.backward and all(v.gradients() for v in flow.returned):
             result = self._made("join", node, *flow.returned)
             result.marked = True  # it is made anew by each call
             return result
@@ -486,6 +506,13 @@ class Flow:
             arguments[0].mark()
             self.backward.append(Backward(None, arguments[0], self.loops, goes_on))
         return self._made("keeps" if goes_on else "unknown", node, *arguments)
+
+
+def _added_list(name: str, value: ast.expr) -> Optional[ast.List]:
+    """[x], if a value is name + [x]."""
+    if not name or not isinstance(value, ast.BinOp) or dotted(value.left) != name:
+        return None
+    return value.right if isinstance(value.right, ast.List) else None
 
 
 def flow_of(program: Program, file: File, owner: ast.AST) -> Optional[Flow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from . import code
 from .code import LOOP, File, Finding, Program, dotted
@@ -56,23 +56,35 @@ def _used_once(flow: Flow, event: Backward, loop: ast.AST) -> bool:
     """Whether a graph is made in each round of a loop, and gradients are computed with it just once."""
     if event.value is None or sum(loop in other.loops for other in flow.backward) != 1:
         return False
-    for _, function in flow.program.called(loop):
-        if any("backward" in dotted(c.func) or dotted(c.func).endswith("grad") for c in code.calls(function)):
-            return False
-    inside = list(event.value.slice())
-    if not any(value.how == "output" for value in inside):
+    if any(_differentiates(call) for _, function in flow.program.called(loop) for call in code.calls(function)):
         return False
-    for value in inside:
-        if value.how == "output" and loop not in value.loops:
-            return False
-        if loop not in value.loops and any(code.empties(loop, name) for name in value.names):
-            return False  # carried from one round to the next
-    used = {id(value) for value in inside}
+    inside = list(event.value.slice())
+    outputs = [value for value in inside if value.how == "output"]
+    if not outputs or any(loop not in value.loops for value in outputs):
+        return False
+    return not (_carried(inside, loop) or _used_besides(flow, inside, loop))
+
+
+def _differentiates(call: ast.Call) -> bool:
+    """Whether gradients are computed in a call, as its name says."""
+    name = dotted(call.func)
+    return "backward" in name or name.endswith("grad")
+
+
+def _carried(values: list[Value], loop: ast.AST) -> bool:
+    """Whether one of some values is carried from one round of a loop to the next."""
+    return any(loop not in v.loops and any(code.empties(loop, name) for name in v.names) for v in values)
+
+
+def _used_besides(flow: Flow, values: list[Value], loop: ast.AST) -> bool:
+    """Whether something else gets one of the values that a loss is computed from, and may compute gradients with it:
+    a function that nothing is known of, or a container from whose elements another loss is computed."""
+    used = {id(value) for value in values}
     for call in flow.escaped:
         if loop in call.loops and id(call.value) in used and id(call.result) not in used and call.value.gradients():
-            return False
+            return True
     names = consumed(flow.program).get(flow.file.path, set())
-    return not any(loop in k.loops and k.name in names and k.value.gradients() for k in flow.kept)
+    return any(loop in k.loops and k.name in names and k.value.gradients() for k in flow.kept)
 
 
 def unzeroed(program: Program) -> Iterator[Finding]:
@@ -117,22 +129,22 @@ _ZEROES = re.compile(r"zero_grad|grad\.zero_|grad\.data\.zero_|grad\.detach_|zer
 
 def _zeroes(program: Program, flow: Flow, loop: ast.AST) -> bool:
     """Whether gradients are, or may be, set to zero in a loop or around it."""
-    around: list[ast.AST] = [loop, *(n for n in flow.file.around(loop) if isinstance(n, LOOP))]
+    within: list[ast.AST] = [loop, *(n for n in flow.file.around(loop) if isinstance(n, LOOP))]
     optimizer = _optimizer_in(flow.file, loop)
-    within = around
     if isinstance(flow.owner, code.FUNCTION):
         for file, call in program.callers(flow.owner):
             within += [*file.loops(call)[-1:], *filter(None, [file.function(call)])]
     within += [function for node in within for _, function in program.called(node)]
-    for node in within:
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Attribute) and _ZEROES.search(_chain(inner)):
-                return True
-            if any(isinstance(t, ast.Attribute) and t.attr == "grad" for t in code.targets(inner)):
-                return True
-            if isinstance(inner, ast.Call) and _may_zero(program, inner, optimizer):
-                return True
-    return False
+    return any(_may_zero(program, inner, optimizer) for node in within for inner in ast.walk(node))
+
+
+def _may_zero(program: Program, node: ast.AST, optimizer: str) -> bool:
+    """Whether a node sets gradients to zero, or may, as nothing is known of a function that gets the optimizer."""
+    if isinstance(node, ast.Attribute) and _ZEROES.search(_chain(node)):
+        return True
+    if any(isinstance(t, ast.Attribute) and t.attr == "grad" for t in code.targets(node)):
+        return True
+    return isinstance(node, ast.Call) and _call_may_zero(program, node, optimizer)
 
 
 def _chain(node: ast.Attribute) -> str:
@@ -145,8 +157,7 @@ def _chain(node: ast.Attribute) -> str:
     return ".".join(reversed(parts))
 
 
-def _may_zero(program: Program, call: ast.Call, optimizer: str) -> bool:
-    """Whether a function that nothing is known of gets the optimizer."""
+def _call_may_zero(program: Program, call: ast.Call, optimizer: str) -> bool:
     name = dotted(call.func).rpartition(".")[2]
     given = {dotted(a) for a in [*call.args, *(k.value for k in call.keywords)]}
     known = (
@@ -175,15 +186,14 @@ def _window(flow: Flow, backward: ast.Call, loss: Optional[Value], loop: ast.AST
             continue
         if backward in ast.walk(node) or node.orelse:
             continue
-        either = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or)
-        sizes = [_every(test) for test in (node.test.values if either else [node.test])]  # type: ignore[attr-defined]
-        size = next((size for size in sizes if size is not None), None)
+        tests = _alternatives(node.test)
+        size = next(filter(None, map(_every, tests)), None)
         if size is None or code.is_constant(size, 1):
             continue
         text = flow.file.source(size)
         if loss is not None and not _divided(flow, loss, size, loop):
             yield _undivided(flow.file, backward, text)
-        last = "" if either else _last(flow, node, loop)
+        last = "" if len(tests) > 1 else _last(flow, node, loop)
         if last:
             yield Finding(
                 "short-window",
@@ -227,6 +237,11 @@ def _divided_by(file: File, backward: ast.Call, size: str) -> str:
     return f"({file.source(on)} / {size}).backward()"
 
 
+def _alternatives(test: ast.expr) -> list[ast.expr]:
+    """The tests of which one has to be true."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+
+
 def _every(test: ast.expr) -> Optional[ast.expr]:
     """n, if a test is true once in n rounds and at no other time."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
@@ -245,54 +260,84 @@ def _every(test: ast.expr) -> Optional[ast.expr]:
 
 def _divided(flow: Flow, value: Value, size: ast.expr, loop: ast.AST) -> bool:
     """Whether a loss, its gradients or the learning rate are, or may be, divided by the size of a window."""
-    last = (dotted(size) or "").rpartition(".")[2]
-    for part in value.slice():
-        node = part.node
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult)):
-            return True
-        if isinstance(node, ast.AugAssign) and not isinstance(node.op, ast.Add):
-            return True
-        if (
-            isinstance(node, ast.Call)
-            and part.how == "unknown"
-            and re.search("div|scale|normal|mul", dotted(node.func))
-        ):
-            return True
-    if not any(v.how == "output" for v in value.slice()) or any(v.how == "join" for v in value.slice()):
+    parts = list(value.slice())
+    if any(map(_scaled, parts)):
+        return True
+    hows = {part.how for part in parts}
+    if "output" not in hows or "join" in hows:
         return True  # it comes from a function that may divide it
-    for node in flow.file.nodes:
-        if isinstance(node, ast.Attribute) and node.attr in ("grad", "reduction"):
-            return True
-        if isinstance(node, ast.keyword) and node.arg == "reduction":
-            return True
-        # a number of steps, such as len(loader) / n, is no loss
-        if last and isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, (ast.Div, ast.Mult)):
-            right = node.right if isinstance(node, ast.BinOp) else node.value
-            if last in {name.rpartition(".")[2] for name in code.names(right)} and "len" not in code.names(node):
-                return True
+    by = dotted(size).rpartition(".")[2]
+    if any(_may_divide(node, by) for node in flow.file.nodes):
+        return True
     return any("accumulate" in dotted(call.func) for call in code.calls(loop))
 
 
-def _last(flow: Flow, node: ast.If, loop: ast.AST) -> str:
-    """The test for the last batch of an epoch, if batches after the last full window take no step; else ""."""
+def _scaled(value: Value) -> bool:
+    """Whether a value is, or may be, another one divided or multiplied by something."""
+    node = value.node
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, (ast.Div, ast.Mult))
+    if isinstance(node, ast.AugAssign):
+        return not isinstance(node.op, ast.Add)
+    if not isinstance(node, ast.Call) or value.how != "unknown":
+        return False
+    return bool(re.search("div|scale|normal|mul", dotted(node.func)))
+
+
+def _may_divide(node: ast.AST, by: str) -> bool:
+    """Whether something in the source may divide gradients or the learning rate by what has a name, or tells a loss how
+    it is reduced."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("grad", "reduction")
+    if isinstance(node, ast.keyword):
+        return node.arg == "reduction"
+    if not by or not isinstance(node, (ast.BinOp, ast.AugAssign)) or not isinstance(node.op, (ast.Div, ast.Mult)):
+        return False
+    right = node.right if isinstance(node, ast.BinOp) else node.value
+    # a number of steps, such as len(loader) / n, is no loss
+    return by in {name.rpartition(".")[2] for name in code.names(right)} and "len" not in code.names(node)
+
+
+class _Counted(NamedTuple):
+    """What ``for number, … in enumerate(batches, start)`` says."""
+
+    number: str
+    batches: str
+    start: Optional[ast.expr]
+
+
+def _counted(loop: ast.AST) -> Optional[_Counted]:
+    """The batches that a loop counts; None if it plainly counts none, or does something after the last one."""
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call) or dotted(loop.iter.func) != "enumerate":
-        return ""
+        return None
     first, *start = [*loop.iter.args, *(k.value for k in loop.iter.keywords)]
     if isinstance(first, ast.Call) and dotted(first.func).endswith(("tqdm", "trange", "track")) and first.args:
         first = first.args[0]
     if not dotted(first) or not isinstance(loop.target, ast.Tuple) or loop.orelse:
+        return None
+    return _Counted(dotted(loop.target.elts[0]), dotted(first), start[0] if start else None)
+
+
+def _last(flow: Flow, node: ast.If, loop: ast.AST) -> str:
+    """The test for the last batch of an epoch, if batches after the last full window take no step; else ""."""
+    counted = _counted(loop)
+    if counted is None or counted.number not in code.names(node.test):
         return ""
-    index = dotted(loop.target.elts[0])
-    if index not in code.names(node.test) or (start and not code.is_constant(start[0], 1)):
+    if counted.start is not None and not code.is_constant(counted.start, 1):
         return ""
-    for inner in flow.file.nodes:
-        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod) and "len" in code.names(inner.left):
-            return ""  # the script knows what is left over
+    if any(map(_left_over, flow.file.nodes)):
+        return ""
     inside = set(ast.walk(node))
     others = [c for c in code.calls(flow.owner) if c not in inside and _optimizer_in(flow.file, c)]
     if any(call.lineno > node.lineno or loop in flow.file.around(call) for call in others):
         return ""
-    return f"{index} == len({dotted(first)})" if start else f"{index} + 1 == len({dotted(first)})"
+    now = counted.number if counted.start is not None else f"{counted.number} + 1"
+    return f"{now} == len({counted.batches})"
+
+
+def _left_over(node: ast.AST) -> bool:
+    """Whether an expression is the number of batches after the last full window."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and "len" in code.names(node.left)
 
 
 RULES = (retained, unzeroed, windows)

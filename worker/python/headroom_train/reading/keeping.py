@@ -45,12 +45,7 @@ def outlives_epoch(program: Program) -> Iterator[Finding]:
             value, loops = event.value, [loop for loop in event.loops if isinstance(loop, LOOP)]
             if len(loops) < 2 or not flow.trains(loops[0]) or not _is_container(flow, event):
                 continue
-            made = value
-            while made.how == "detached" and made.parts:
-                made = made.parts[0]
-            if (made is value or made.how != "output") and not (
-                code.moves(flow.file, value.node) and loops[-1] in value.loops
-            ):
+            if not _stays_on_device(flow.file, value, loops[-1]):
                 continue
             if not event.is_list or event.holds is None or set(loops) & set(event.holds.loops):
                 continue
@@ -65,6 +60,16 @@ def outlives_epoch(program: Program) -> Iterator[Finding]:
                     f"{part} = [] in each round of the outer loop, or .cpu() for what is kept",
                     event.name,
                 )
+
+
+def _stays_on_device(file: File, value: Value, loop: ast.AST) -> bool:
+    """Whether a value is a model's result, without its gradients, or is put on the device in each round of a loop."""
+    made = value
+    while made.how == "detached" and made.parts:
+        made = made.parts[0]
+    if made is not value and made.how == "output":
+        return True
+    return code.moves(file, value.node) and loop in value.loops
 
 
 def consumed(program: Program) -> dict[str, set[str]]:
@@ -162,19 +167,22 @@ def _varies(event: Kept, loop: ast.AST) -> bool:
 
 def _emptied(flow: Flow, name: str, loop: ast.AST) -> bool:
     """Whether a container is emptied or replaced in a loop, or may be: by a function that gets it."""
-    if code.empties(loop, name):
+    if code.empties(loop, name) or _emptied_elsewhere(flow, name):
         return True
+    return any(name in map(dotted, call.args) and not _only_reads(call) for call in code.calls(loop))
+
+
+def _emptied_elsewhere(flow: Flow, name: str) -> bool:
+    """Whether an attribute is emptied or replaced outside the loop that fills it, or may be."""
     around = next((n for n in flow.file.around(flow.owner) if isinstance(n, ast.ClassDef)), None)
     if name.startswith("self.") and around is not None:
         others = [n for n in around.body if getattr(n, "name", "__init__") != "__init__" and n is not flow.owner]
         if any(code.empties(other, name) for other in others) or code.empties(flow.owner, name):
             return True
         attribute = re.escape(name.rpartition(".")[2])
-        if flow.program.mentions(rf"(?<!self)\.{attribute}(\.clear\(|\s*=[^=])|del \w+\.{attribute}\b"):
-            return True  # whoever has the object may empty it
-    elif flow.owner is not flow.file.tree and "." in name and code.empties(flow.file.tree, name):
-        return True
-    return any(name in map(dotted, call.args) and not _only_reads(call) for call in code.calls(loop))
+        # whoever has the object may empty it
+        return flow.program.mentions(rf"(?<!self)\.{attribute}(\.clear\(|\s*=[^=])|del \w+\.{attribute}\b")
+    return flow.owner is not flow.file.tree and "." in name and code.empties(flow.file.tree, name)
 
 
 _READERS = set("print len sum min max list tuple sorted enumerate zip str".split())

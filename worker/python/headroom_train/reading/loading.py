@@ -14,7 +14,7 @@ from .code import FUNCTION, File, Finding, Program, dotted
 def gpu_in_loader(program: Program) -> Iterator[Finding]:
     """Samples are moved to the GPU where they are loaded."""
     for file in program.files:
-        for place, what in _loaders(program, file):
+        for place, what in (*_samples(program, file), *_batches(file)):
             for call in code.calls(place):
                 if code.moves(file, call):
                     text = file.source(call.func.value) if isinstance(call.func, ast.Attribute) else "the tensor"
@@ -29,28 +29,38 @@ def gpu_in_loader(program: Program) -> Iterator[Finding]:
                     break
 
 
-def _loaders(program: Program, file: File) -> Iterator[tuple[ast.AST, str]]:
-    """The functions of a file that a loader calls."""
-    collate: set[str] = set()
+def _samples(program: Program, file: File) -> Iterator[tuple[ast.AST, str]]:
+    """The methods of a file that a loader calls for samples."""
     for node in file.nodes:
         if isinstance(node, ast.ClassDef) and program.derives(node, r"Dataset$|(^|\.)(DatasetFolder|ImageFolder)$"):
             for inner in node.body:
                 if isinstance(inner, FUNCTION) and inner.name in ("__getitem__", "__getitems__", "__iter__"):
                     yield inner, f"{node.name}.{inner.name}"
-        elif isinstance(node, ast.Call) and dotted(node.func).endswith("DataLoader"):
-            given = code.keyword(node, "collate_fn")
-            if isinstance(given, ast.Call):  # partial(collate, …), or Collate(…)
-                partial = dotted(given.func).endswith("partial") and given.args
-                given = given.args[0] if partial else given.func
-            if isinstance(given, ast.Lambda):
-                yield given, "collate_fn"
-            elif given is not None:
-                collate.add(dotted(given).rpartition(".")[2])
+
+
+def _batches(file: File) -> Iterator[tuple[ast.AST, str]]:
+    """The functions of a file that a loader calls to put batches together."""
+    given = [_collate(call) for call in file.calls if dotted(call.func).endswith("DataLoader")]
+    names: set[str] = set()
+    for function in given:
+        if isinstance(function, ast.Lambda):
+            yield function, "collate_fn"
+        elif function is not None:
+            names.add(dotted(function).rpartition(".")[2])
     for node in file.nodes:
         around = file.parents.get(node)
         name = around.name if isinstance(around, ast.ClassDef) and getattr(node, "name", "") == "__call__" else ""
-        if isinstance(node, FUNCTION) and {node.name, name} & collate:
+        if isinstance(node, FUNCTION) and {node.name, name} & names:
             yield node, name or node.name
+
+
+def _collate(loader: ast.Call) -> Optional[ast.expr]:
+    """What a loader is given for its batches: the function, or the class of an object that is called."""
+    given = code.keyword(loader, "collate_fn")
+    if isinstance(given, ast.Call):  # partial(collate, …), or Collate(…)
+        partial = dotted(given.func).endswith("partial") and given.args
+        return given.args[0] if partial else given.func
+    return given
 
 
 def loaded_to_gpu(program: Program) -> Iterator[Finding]:
@@ -58,19 +68,9 @@ def loaded_to_gpu(program: Program) -> Iterator[Finding]:
     for file in program.files:
         if not file.uses_cuda:
             return
-        loads = [
-            call for call in file.calls if dotted(call.func) == "torch.load" and call.args and not code.unpacks(call)
-        ]
-        mapped = [c for c in loads if len(c.args) > 1 or code.keyword(c, "map_location") or code.keyword(c, "mmap")]
-        elsewhere = {file.source(call.args[0]) for call in mapped}
         by_function: dict[Optional[ast.AST], list[ast.Call]] = {}
-        for call in loads:
-            if (
-                call not in mapped
-                and file.source(call.args[0]) not in elsewhere
-                and _is_checkpoint(file, call)
-                and not _in_memory(file, call)
-            ):
+        for call in _unmapped(file):
+            if _is_checkpoint(file, call) and not _in_memory(file, call):
                 by_function.setdefault(file.function(call), []).append(call)
         for first, *more in by_function.values():
             lines = ", ".join(str(call.lineno) for call in more)
@@ -83,6 +83,14 @@ def loaded_to_gpu(program: Program) -> Iterator[Finding]:
                 + (f" (also in line {lines})" if lines else ""),
                 f'torch.load({file.source(first.args[0])}, map_location="cpu")',
             )
+
+
+def _unmapped(file: File) -> list[ast.Call]:
+    """The calls that load something without saying to which device, here or where else it is loaded."""
+    loads = [call for call in file.calls if dotted(call.func) == "torch.load" and call.args and not code.unpacks(call)]
+    mapped = [c for c in loads if len(c.args) > 1 or code.keyword(c, "map_location") or code.keyword(c, "mmap")]
+    known = {file.source(call.args[0]) for call in mapped}
+    return [call for call in loads if call not in mapped and file.source(call.args[0]) not in known]
 
 
 def _in_memory(file: File, call: ast.Call) -> bool:
