@@ -23,15 +23,20 @@ class Fragments(NamedTuple):
     expandable: bool
 
 
-def fragments(segments: Segments, freed: int = 0) -> Optional[Fragments]:
-    """The fragments of some segments; None if nothing is free beside what is in use."""
-    pieces = [
+def _pieces(segments: Segments) -> list[tuple[int, int]]:
+    """What is free in segments of which something is in use: the size of each piece, and of a page there."""
+    return [
         (b["size"], PAGE.get(s.get("segment_type", "large"), PAGE["large"]))
         for s in segments
         if any(b["state"] != IDLE for b in s["blocks"])
         for b in s["blocks"]
         if b["state"] == IDLE and b["size"]
     ]
+
+
+def fragments(segments: Segments, freed: int = 0) -> Optional[Fragments]:
+    """The fragments of some segments; None if nothing is free beside what is in use."""
+    pieces = _pieces(segments)
     if not pieces:
         return None
     sizes = []

@@ -315,10 +315,7 @@ class Walk:
                 if is_array(value):
                     found.append((value, Name(name, name, False, (code.co_filename,), within, temporary=again)))
                     continue
-                try:
-                    own = object.__getattribute__(value, "__dict__")
-                except Exception:  # it has none
-                    continue
+                own: Any = _own(value)
                 for attribute, inner in dict.items(own) if is_a(own, dict) and not is_a(value, ModuleType) else ():
                     if is_array(inner) and type(attribute) is str:
                         text, files = (
@@ -342,66 +339,59 @@ class Walk:
         """Notes what ``r`` calls ``o``; or that something has to be known about ``r`` first."""
         kind = type(r)
         if kind is dict or issubclass(kind, dict):
-            names = [k for k, v in dict.items(r) if v is o]
-            if not names:
-                return
-            file = _namespace(r)
-            if file is not None:
-                name = str(names[0])
-                if not _is_foreign_namespace(r):
-                    files = (file, *self._files())
-                    found.append(
-                        Name(name + _suffix(key), name, False, files, tuple=key is _TUPLE, key=_plain_key(key))
-                    )
-                return
-            # What a thread's variables and a module's tensors are called stands in a dict of their own.
-            apart = is_a(names[0], ReferenceType) or type(names[0]) is str and names[0] in _REGISTERED
-            following.append((r, key if apart and type(key) is str else names[0]))
-            self._under[id(r)] = key
-        elif kind.__name__.startswith("hamt"):  # the values of context variables, each behind its variable
-            inside = _referents(r)
-            at = next(i for i, one in enumerate(inside) if one is o)
-            variable = next((v for v in inside[max(0, at - 1) : at + 2] if is_a(v, ContextVar)), None)
-            following.append((r if variable is None else variable, None))
+            self._up_from_dict(r, o, key, found, following)
+        elif kind.__name__.startswith("hamt"):
+            following.append((_context_variable(r, o), None))
         elif is_a(r, tuple):
             following.append((r, o if is_a(o, CellType) else _TUPLE))
-        elif is_a(r, (list, set, frozenset, deque, CellType)):
+        elif is_a(r, (list, set, frozenset, deque, CellType, LRU)):
             following.append((r, None))
         elif is_a(r, FunctionType):
             found.extend(self._of_function(r, o, key))
         elif is_a(r, GeneratorType):
-            frame = r.gi_frame
-            if frame is not None:
-                name = next((n for n, v in _local(frame).items() if v is o), "")
-                if name:
-                    code = frame.f_code
-                    found.append(Name(name, name, False, (code.co_filename,), (code.co_firstlineno, code.co_name)))
-        elif is_a(r, LRU):
-            following.append((r, None))
+            found.extend(_of_generator(r, o))
         elif not is_a(r, (MethodType, BuiltinFunctionType, MappingProxyType, FrameType, TracebackType)):
-            name = _attribute(r, o, key)
-            if name in _REGISTERED and kind.__module__.startswith("torch."):
-                following.append((r, None))  # a ParameterList has the name of the script's variable only
-            elif name:
-                owner = r if is_a(r, type) else type(r)
-                inner = (
-                    self._under.get(id(o)) if type(key) is str and key == name else key
-                )  # the dict may be that of all attributes
-                files = (*class_file(owner), *self._files())
-                if not is_a(r, (type, torch.nn.Module)) and self._foreign(files[0] if files else ""):
-                    following.append((r, None))
-                found.append(
-                    Name(
-                        f"{owner.__name__}.{name}{_suffix(inner)}",
-                        name,
-                        True,
-                        files,
-                        key=_plain_key(inner),
-                        tuple=key is _TUPLE or type(o) is dict and is_a(o.get(name), tuple),
-                    )
-                )
-            elif not is_a(r, (ModuleType, CodeType, type)):
+            self._up_from_object(r, o, key, found, following)
+
+    def _up_from_dict(self, r: dict, o: Any, key: Any, found: list[Name], following: list[tuple[Any, Any]]) -> None:
+        names = [k for k, v in dict.items(r) if v is o]
+        if not names:
+            return
+        file = _namespace(r)
+        if file is not None:
+            name = str(names[0])
+            if not _is_foreign_namespace(r):
+                files = (file, *self._files())
+                found.append(Name(name + _suffix(key), name, False, files, tuple=key is _TUPLE, key=_plain_key(key)))
+            return
+        # What a thread's variables and a module's tensors are called stands in a dict of their own.
+        apart = is_a(names[0], ReferenceType) or type(names[0]) is str and names[0] in _REGISTERED
+        following.append((r, key if apart and type(key) is str else names[0]))
+        self._under[id(r)] = key
+
+    def _up_from_object(self, r: Any, o: Any, key: Any, found: list[Name], following: list[tuple[Any, Any]]) -> None:
+        name = _attribute(r, o, key)
+        if name in _REGISTERED and type(r).__module__.startswith("torch."):
+            following.append((r, None))  # a ParameterList has the name of the script's variable only
+        elif name:
+            owner = r if is_a(r, type) else type(r)
+            # the dict may be that of all attributes
+            inner = self._under.get(id(o)) if type(key) is str and key == name else key
+            files = (*class_file(owner), *self._files())
+            if not is_a(r, (type, torch.nn.Module)) and self._foreign(files[0] if files else ""):
                 following.append((r, None))
+            found.append(
+                Name(
+                    f"{owner.__name__}.{name}{_suffix(inner)}",
+                    name,
+                    True,
+                    files,
+                    key=_plain_key(inner),
+                    tuple=key is _TUPLE or type(o) is dict and is_a(o.get(name), tuple),
+                )
+            )
+        elif not is_a(r, (ModuleType, CodeType, type)):
+            following.append((r, None))
 
     def _of_function(self, r: FunctionType, o: Any, key: Any) -> list[Name]:
         code = r.__code__
@@ -443,6 +433,23 @@ def _local(frame: FrameType) -> dict[str, Any]:
 
 def _referents(o: Any) -> list[Any]:
     return gc.get_referents(o)
+
+
+def _context_variable(values: Any, o: Any) -> Any:
+    """The variable behind which a value of a context stands; what has all of the context's values if none is seen."""
+    inside = _referents(values)
+    at = next(i for i, one in enumerate(inside) if one is o)
+    return next((v for v in inside[max(0, at - 1) : at + 2] if is_a(v, ContextVar)), values)
+
+
+def _of_generator(generator: GeneratorType, o: Any) -> list[Name]:
+    """The variable of a generator that has something, as long as that is not used up."""
+    frame = generator.gi_frame
+    name = next((n for n, v in _local(frame).items() if v is o), "") if frame is not None else ""
+    if not name:
+        return []
+    code = frame.f_code
+    return [Name(name, name, False, (code.co_filename,), (code.co_firstlineno, code.co_name))]
 
 
 def _plain(o: Any) -> int:
@@ -491,21 +498,34 @@ def class_file(owner: type) -> tuple[str, ...]:
 
 def _attribute(owner: Any, value: Any, key: Any) -> str:
     """The attribute of ``owner`` that has this value, or that is the entry ``key`` of this dict of attributes."""
-    try:
-        own = object.__getattribute__(owner, "__dict__")
-    except Exception:
-        own = None
-    if is_a(owner, type):
-        own = vars(owner)
-        if is_a(key, str) and is_a(value, dict) and key in own and own[key] is value.get(key):
-            return key
-    if (own is value or type(owner).__name__ == "_local") and is_a(key, str):
-        return key
-    if is_a(owner, torch.nn.Module) and is_a(key, str) and any(own.get(n) is value for n in _REGISTERED):
+    own: Any = vars(owner) if is_a(owner, type) else _own(owner)
+    if is_a(key, str) and _are_attributes(value, owner, own, key):
         return key
     for name, v in dict.items(own) if is_a(own, dict) else ():
         if v is value:
             return str(name)
+    return _slot(owner, value)
+
+
+def _own(owner: Any) -> Optional[dict[str, Any]]:
+    """The dict of an object's attributes; None if it has none."""
+    try:
+        return object.__getattribute__(owner, "__dict__")
+    except Exception:
+        return None
+
+
+def _are_attributes(value: Any, owner: Any, own: Any, key: str) -> bool:
+    """Whether a value is a dict of an object's attributes, or of some of them, one of which is called ``key``."""
+    if is_a(owner, type) and is_a(value, dict) and key in own and own[key] is value.get(key):
+        return True
+    if own is value or type(owner).__name__ == "_local":
+        return True
+    return is_a(owner, torch.nn.Module) and any(own.get(n) is value for n in _REGISTERED)
+
+
+def _slot(owner: Any, value: Any) -> str:
+    """The attribute in a slot of its own that has a value."""
     for kind in type(owner).__mro__:
         for name, member in kind.__dict__.items():
             if is_a(member, MemberDescriptorType):
@@ -571,12 +591,16 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
             arrays, array_bytes = arrays + 1, array_bytes + int(o.nbytes)
             continue
         for r in gc.get_referents(o):
-            if id(r) in seen or is_a(r, (type, ModuleType, CodeType, str, int, float)) or _namespace(r) is not None:
-                continue
-            if id(r) in running or is_a(r, (torch.nn.Module, torch.optim.Optimizer)) and not models or _ours(r):
-                continue
-            if type(r) is FunctionType and not r.__closure__ and not r.__defaults__:
-                continue
-            seen.add(id(r))
-            todo.append(r)
+            if id(r) not in seen and _entered(r, models, running):
+                seen.add(id(r))
+                todo.append(r)
     return Content(tensors, held, new, new_bytes, graphs, roots, arrays, array_bytes)
+
+
+def _entered(r: Any, models: bool, running: set[int]) -> bool:
+    """Whether what is reached through something counts as being in the container."""
+    if is_a(r, (type, ModuleType, CodeType, str, int, float)) or _namespace(r) is not None:
+        return False
+    if id(r) in running or is_a(r, (torch.nn.Module, torch.optim.Optimizer)) and not models or _ours(r):
+        return False
+    return type(r) is not FunctionType or bool(r.__closure__ or r.__defaults__)

@@ -76,58 +76,27 @@ def kind(e: Evidence) -> str:
         return NUMPY
     if e.root:
         return e.root
-    for one in (TRACEBACK, GENERATOR):
-        if one in e.through:
-            return one
-    if e.hook or HOOK in e.through:
-        return HOOK
-    for one in (MODELS, CLOSURE, CACHE):
-        if one in e.through:
+    through = e.through | {HOOK} if e.hook else e.through
+    for one in (TRACEBACK, GENERATOR, HOOK, MODELS, CLOSURE, CACHE):
+        if one in through:
             return one
     if e.looked_up:
         return CACHE
-    if e.graph and e.evaluation:
-        return EVALUATION
-    if e.graph and e.copied:
-        return MOVED
-    if e.graph and e.retains:
-        return RETAINED
+    if e.graph:
+        for one, seen in ((EVALUATION, e.evaluation), (MOVED, e.copied), (RETAINED, e.retains)):
+            if seen:
+                return one
     return COLLECTED
 
 
 def cure(kind: str, e: Evidence, text: Text) -> str:
     """What to write instead; empty if that is not known."""
     name = f"`{text.name}`" if text.name else "what holds them"
-    if kind == COLLECTED:
-        return _collected(e, text, name)
-    if kind == RETAINED:
-        return f"leave out `retain_graph=True` in line {e.retains}, and {_number_or_values(e, text)}"
-    if kind == SUM:
-        return _statement(text, ".item()") or f"add only numbers to {name}, with `.item()`"
-    if kind == HIDDEN:
-        again = f"tuple(s.detach() for s in {text.name})" if text.pair else f"{text.name}.detach()"
-        return f"write `{text.name} = {again}` before the next step"
-    if kind == EVALUATION:
-        return "evaluate inside `with torch.no_grad():`"
-    if kind == MOVED:
-        to = ".detach().cpu()" if ".cpu(" in text.value or ".to(" in text.value else ".detach().clone()"
-        return _statement(text, to) or f"put only detached copies into {name}, with `.detach()`"
-    if kind == CACHE:
-        if text.lru:
-            return f"limit it: `@lru_cache(maxsize=N)` for {name}"
-        return f"let {name} hold at most a fixed number of entries, or empty it in between with `{text.name}.clear()`"
-    if kind == HOOK:
-        return "remove the hook with `handle.remove()` when it has done its work, or let it keep only the newest value"
-    if kind == GRADIENTS:
-        where = f" in line {e.creates}" if e.creates else ""
-        return f"call `zero_grad()` after each step, and leave out `create_graph=True`{where}"
-    if kind == TRACEBACK:
-        return (
-            f"write `{text.call}str({text.base}){text.end}`"
-            if _single(text)
-            else "keep `str(error)`, not the exception"
-        )
+    if kind in _CURES:
+        return _CURES[kind](e, text, name)
     return {
+        EVALUATION: "evaluate inside `with torch.no_grad():`",
+        HOOK: "remove the hook with `handle.remove()` when it has done its work, or let it keep only the newest value",
         MODELS: f"save each with `torch.save` and keep none of them in {name}, or keep only the best",
         GENERATOR: f"use each generator up or `close()` it, and keep none in {name}",
         CLOSURE: f"let the functions in {name} use numbers, not tensors of their step",
@@ -154,6 +123,52 @@ def _collected(e: Evidence, text: Text, name: str) -> str:
     if e.scalar or e.graph:
         return _number_or_values(e, text)
     return f"empty {name} when its tensors have been used, or let it hold at most a fixed number of them"
+
+
+def _retained(e: Evidence, text: Text, name: str) -> str:
+    return f"leave out `retain_graph=True` in line {e.retains}, and {_number_or_values(e, text)}"
+
+
+def _sum(e: Evidence, text: Text, name: str) -> str:
+    return _statement(text, ".item()") or f"add only numbers to {name}, with `.item()`"
+
+
+def _hidden(e: Evidence, text: Text, name: str) -> str:
+    again = f"tuple(s.detach() for s in {text.name})" if text.pair else f"{text.name}.detach()"
+    return f"write `{text.name} = {again}` before the next step"
+
+
+def _moved(e: Evidence, text: Text, name: str) -> str:
+    to = ".detach().cpu()" if ".cpu(" in text.value or ".to(" in text.value else ".detach().clone()"
+    return _statement(text, to) or f"put only detached copies into {name}, with `.detach()`"
+
+
+def _cache(e: Evidence, text: Text, name: str) -> str:
+    if text.lru:
+        return f"limit it: `@lru_cache(maxsize=N)` for {name}"
+    return f"let {name} hold at most a fixed number of entries, or empty it in between with `{text.name}.clear()`"
+
+
+def _gradients(e: Evidence, text: Text, name: str) -> str:
+    where = f" in line {e.creates}" if e.creates else ""
+    return f"call `zero_grad()` after each step, and leave out `create_graph=True`{where}"
+
+
+def _traceback(e: Evidence, text: Text, name: str) -> str:
+    return f"write `{text.call}str({text.base}){text.end}`" if _single(text) else "keep `str(error)`, not the exception"
+
+
+# Where the cure depends on the line that keeps them.
+_CURES = {
+    COLLECTED: _collected,
+    RETAINED: _retained,
+    SUM: _sum,
+    HIDDEN: _hidden,
+    MOVED: _moved,
+    CACHE: _cache,
+    GRADIENTS: _gradients,
+    TRACEBACK: _traceback,
+}
 
 
 class Holder(NamedTuple):

@@ -42,23 +42,24 @@ def place(names: list[Name], near: Optional[tuple[str, int]], root: bool = False
         found = [kept for name in some for kept in _fills(name, root)]
         if found:
             return min(found, key=lambda k: _distance(k, near))
-    own = _of_itself(holder, names)
-    if own is not None:
-        return own
+    return _of_itself(holder, names) or _passed(names) or (_unfilled(names[0]) if names else None)
+
+
+def _passed(names: list[Name]) -> Optional[Kept]:
+    """The place at which a holder is given to a function that may fill it."""
     for name in names:
         for file in name.files:
             text = source(file)
             passed = text.passed(name.last, name.attribute, name.within) if text is not None else None
             if passed:
                 return Kept(name, file, None, text, passed)
-    if not names:
-        return None
-    return Kept(
-        names[0],
-        names[0].files[0] if names[0].files else "",
-        None,
-        source(names[0].files[0]) if names[0].files else None,
-    )
+    return None
+
+
+def _unfilled(name: Name) -> Kept:
+    """A name alone, as no place is seen."""
+    file = name.files[0] if name.files else ""
+    return Kept(name, file, None, source(file) if name.files else None)
 
 
 def _fills(name: Name, root: bool) -> list[Kept]:
@@ -149,33 +150,44 @@ def patience(
 ) -> int:
     """The step before which what grows may still be meant to: it may stop, or be emptied. ``limited`` if it is inside
     something that takes only so many, ``steady`` unless it is seen to grow more and more slowly."""
-    if limited or is_a(holder, deque) and holder.maxlen is not None:
+    if limited or _takes_only_so_many(holder):
         return NEVER
     if kind == kinds.MODELS and _list_of_modules(holder):
         return MANAGED  # a model that is built layer by layer
     if is_a(holder, LRU):
-        return NEVER if holder.cache_parameters()["maxsize"] is not None else SURE
+        return SURE
     if graph and kind not in (kinds.CACHE, kinds.HOOK):
         return 0  # once the weights have changed, the graph is of no use any more
     if kept is not None and kept.text is not None:
-        name = kept.name
-        managed = (
-            kept.text.takes(name.last, name.attribute, name.within)
-            or name.within is not None
-            and kept.text.takes(name.last, name.attribute)
-        )
-        if (
-            managed
-            or kept.keeps is not None
-            and kept.keeps.limited
-            or kept.text.bounded(name.last, name.attribute)
-            or name.temporary
-        ):
+        if _managed(kept, kept.text):
             return MANAGED
-        key = kept.keeps.key if kept.keeps is not None else None
-        if key is not None and is_a(holder, dict) and not steady and not kept.text.counted(key):
+        if is_a(holder, dict) and not steady and _under_some_keys(kept, kept.text):
             return SURE  # as many as there are different keys
     return SURE if kind == kinds.CACHE else 0
+
+
+def _takes_only_so_many(holder: Any) -> bool:
+    if is_a(holder, LRU):
+        return holder.cache_parameters()["maxsize"] is not None
+    return is_a(holder, deque) and holder.maxlen is not None
+
+
+def _under_some_keys(kept: Kept, text: Source) -> bool:
+    """Whether a value may take the place of an earlier one: its key need not be another one each time."""
+    key = kept.keeps.key if kept.keeps is not None else None
+    return key is not None and not text.counted(key)
+
+
+def _managed(kept: Kept, text: Source) -> bool:
+    """Whether the script itself may see to it that something does not grow for ever."""
+    name = kept.name
+    return (
+        text.takes(name.last, name.attribute, name.within)
+        or (name.within is not None and text.takes(name.last, name.attribute))
+        or (kept.keeps is not None and kept.keeps.limited)
+        or text.bounded(name.last, name.attribute)
+        or name.temporary
+    )
 
 
 def _list_of_modules(holder: Any) -> bool:

@@ -304,9 +304,14 @@ def _trained(o: Any) -> bool:
 
 def _of_gradients(near: Optional[tuple[str, int]], kept: Optional[Kept]) -> bool:
     """Whether what looks like the weights of a model is gradients, by the lines that make and keep it."""
-    lines = [near] if near is not None else []
-    lines += [(kept.file, kept.keeps.line)] if kept is not None and kept.keeps is not None else []
-    return any((text := source(file)) is not None and text.of_gradients(line) for file, line in lines)
+    sources = [(source(file), line) for file, line in _lines(near, kept)]
+    return any(text is not None and text.of_gradients(line) for text, line in sources)
+
+
+def _lines(near: Optional[tuple[str, int]], kept: Optional[Kept]) -> list[tuple[str, int]]:
+    """The lines that make and keep something, as far as they are known."""
+    makes = [near] if near is not None else []
+    return makes + ([(kept.file, kept.keeps.line)] if kept is not None and kept.keeps is not None else [])
 
 
 def _function_name(holder: Any) -> str:
@@ -328,25 +333,23 @@ def _evidence(
 ) -> Evidence:
     text = kept.text if kept is not None else None
     keeps = kept.keeps if kept is not None else None
-    name = kept.name if kept is not None else None
-    evaluated = False
-    lines = [near] if near is not None else []
-    lines += [(kept.file, keeps.line)] if kept is not None and keeps is not None else []
-    for file, line in lines:
-        at = source(file)
-        evaluated = evaluated or at is not None and at.evaluates(line)
+    sources = [(source(file), line) for file, line in _lines(near, kept)]
     return Evidence(
         scalar=all(t.numel() == 1 for t in samples),
         graph=graph,
         copied=any(t.grad_fn is not None and graphs.copies(t.grad_fn) for t in samples),
         through=through,
         hook=text is not None and keeps is not None and text.hooked(keeps.functions),
-        looked_up=text is not None
-        and name is not None
-        and text.looks_up(name.last, name.attribute, len(keeps.part) if keeps is not None else 0),
-        evaluation=evaluated,
+        looked_up=kept is not None and _looked_up(kept),
+        evaluation=any(at is not None and at.evaluates(line) for at, line in sources),
         retains=text.passes("retain_graph") if text is not None else 0,
     )
+
+
+def _looked_up(kept: Kept) -> bool:
+    """Whether the script asks the part of a container into which things are put whether it has something."""
+    depth = len(kept.keeps.part) if kept.keeps is not None else 0
+    return kept.text is not None and kept.text.looks_up(kept.name.last, kept.name.attribute, depth)
 
 
 def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[Holder]:

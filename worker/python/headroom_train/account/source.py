@@ -109,20 +109,22 @@ class Source:
 
     def _called_otherwise(self, name: str, attribute: bool) -> list[Keeps]:
         """The places at which something is put in under another name: ``push = seen.append``, or a property."""
-        found = []
+        found: list[Keeps] = []
         for node in self._around:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute) and node.value.attr in PUTS:
-                bound = set(map(_name, node.targets)) if self._is(node.value.value, name, attribute) else set()
-                text = ast.unparse(node.value.value)
-                calls = (
-                    n for n in self._around if isinstance(n, ast.Call) and n.args and _name(n.func) in bound - {""}
-                )
-                for n in calls:
-                    call, spread = f"{ast.unparse(n.func)}(", node.value.attr in _SPREAD
-                    found.append(Keeps(n.lineno, text, call, ")", n.args[-1], self.functions(n), (), spread))
+                if self._is(node.value.value, name, attribute):
+                    found += self._called_as(set(map(_name, node.targets)) - {""}, node.value)
             elif attribute and isinstance(node, ast.FunctionDef) and node.name != name and self._returns(node, name):
                 found += [k for n in self._around for k in self._put(n, node.name, True)]
         return found
+
+    def _called_as(self, names: set[str], method: ast.Attribute) -> Iterator[Keeps]:
+        """The calls of a method of a container by other names."""
+        text, spread = ast.unparse(method.value), method.attr in _SPREAD
+        for n in self._around:
+            if isinstance(n, ast.Call) and n.args and _name(n.func) in names:
+                call = f"{ast.unparse(n.func)}("
+                yield Keeps(n.lineno, text, call, ")", n.args[-1], self.functions(n), (), spread)
 
     def _returns(self, function: ast.FunctionDef, name: str) -> bool:
         """Whether a function is a property that is an attribute."""
@@ -137,14 +139,7 @@ class Source:
     def _put(self, node: ast.AST, name: str, attribute: bool) -> Iterator[Keeps]:
         functions = self.functions(node)
         if isinstance(node, ast.Call) and node.args and self._method(node, PUTS, name, attribute):
-            value = node.args[-1]
-            if not (isinstance(value, (ast.List, ast.Dict)) and not ast.unparse(value)[1:-1]):  # setdefault(key, [])
-                target = ast.unparse(node.func.value)  # type: ignore[attr-defined]
-                front = "".join(f"{ast.unparse(a)}, " for a in node.args[:-1])
-                call = f"{ast.unparse(node.func)}({front}"
-                method: str = node.func.attr  # type: ignore[attr-defined]
-                part, key = _whole(node.func.value)[1], node.args[0] if method in _KEYED else None  # type: ignore[attr-defined]
-                yield Keeps(node.lineno, target, call, ")", value, functions, part, method in _SPREAD, key)
+            yield from _put_by_method(node, functions)
         elif isinstance(node, ast.AugAssign) and self._is(node.target, name, attribute):
             target, op = ast.unparse(node.target), _OPERATORS.get(type(node.op), "+=")
             if isinstance(node.target, ast.Subscript) and isinstance(
@@ -179,21 +174,21 @@ class Source:
         out; None if there is none."""
         own = next((n for n in self._around if isinstance(n, ast.ClassDef) and n.name == name), None)
         for method in own.body if own is not None else ():
-            if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
-                continue
-            inside = [*ast.walk(method)]
-            for attribute in dict.fromkeys(
-                n.attr for n in inside if isinstance(n, ast.Attribute) and _name(n.value) == "self"
-            ):
-                for node in inside:
-                    for keeps in self._put(node, attribute, True):
-                        if (
-                            keeps.value is not None
-                            and not self.takes(attribute, True)
-                            and not self.bounded(attribute, True)
-                        ):
-                            return attribute, keeps
+            if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+                for attribute, keeps in self._puts_of(method):
+                    if not self.takes(attribute, True) and not self.bounded(attribute, True):
+                        return attribute, keeps
         return None
+
+    def _puts_of(self, method: ast.FunctionDef) -> Iterator[tuple[str, Keeps]]:
+        """The attributes of its object to which a method adds something, each with the first place."""
+        inside = [*ast.walk(method)]
+        used = (n.attr for n in inside if isinstance(n, ast.Attribute) and _name(n.value) == "self")
+        for attribute in dict.fromkeys(used):
+            puts = (keeps for node in inside for keeps in self._put(node, attribute, True))
+            first = next((keeps for keeps in puts if keeps.value is not None), None)
+            if first is not None:
+                yield attribute, first
 
     def passed(self, name: str, attribute: bool, within: Optional[tuple[int, str]] = None) -> Optional[int]:
         """The line of a loop at which the container is given to a function, if nothing puts anything in directly."""
@@ -244,13 +239,10 @@ class Source:
         if not isinstance(outer, (ast.If, ast.While)) or not any(n is compare for n in ast.walk(outer.test)):
             return True  # what becomes of the answer cannot be told
         at = sides.index(length)
-        less = isinstance(compare.ops[at], (ast.Lt, ast.LtE, ast.NotEq)) if at < len(compare.ops) else False
-        less = less or at > 0 and isinstance(compare.ops[at - 1], (ast.Gt, ast.GtE, ast.NotEq))
-        short, long = (outer.body, outer.orelse) if less else (outer.orelse, outer.body)
-        puts = (k for statement in short for n in ast.walk(statement) for k in self._put(n, name, attribute))
-        return any(True for _ in puts) or any(
-            self._may_end(n, name, attribute) for statement in long for n in ast.walk(statement)
-        )
+        short, long = (outer.body, outer.orelse) if _while_small(compare, at) else (outer.orelse, outer.body)
+        if any(True for n in _all_in(short) for _ in self._put(n, name, attribute)):
+            return True
+        return any(self._may_end(n, name, attribute) for n in _all_in(long))
 
     def _may_end(self, node: ast.AST, name: str, attribute: bool) -> bool:
         """Whether what is done once a container is long may end its growth."""
@@ -303,18 +295,7 @@ class Source:
         def asked(node: ast.AST) -> bool:
             return self._is(node, name, attribute) and len(_whole(node)[1]) == depth
 
-        for node in self._around:
-            if isinstance(node, ast.Compare) and any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
-                if any(asked(c) for c in node.comparators):
-                    return True
-            elif isinstance(node, ast.Try) and any("KeyError" in ast.dump(h.type) for h in node.handlers if h.type):
-                if any(isinstance(n, ast.Subscript) and asked(n.value) for n in ast.walk(node)):
-                    return True
-            elif _called(node, {"get"}) and asked(node.func.value):  # type: ignore[attr-defined]
-                given = node.args  # type: ignore[attr-defined]
-                if len(given) == 1 or len(given) == 2 and isinstance(given[1], ast.Constant) and given[1].value is None:
-                    return True
-        return False
+        return any(asked(container) for node in self._around for container in _looked_into(node))
 
     def of_gradients(self, line: int) -> bool:
         """Whether a statement at a line has to do with gradients of parameters."""
@@ -362,11 +343,8 @@ class Source:
         """Whether a line is in a part of the script that evaluates: after ``.eval()``, or in a function without
         ``backward()`` that calls ``.eval()`` or is named so."""
         for node in self._around:
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _has(node, line):
-                called = {_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
-                named = any(word in node.name.lower() for word in ("eval", "valid", "test"))
-                if "backward" not in called and ("eval" in called or named):
-                    return True
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _has(node, line) and _evaluation(node):
+                return True
         newest = ""
         for node in sorted((n for n in self._around if isinstance(n, ast.Call)), key=lambda n: n.lineno):
             name = _name(node.func)
@@ -406,6 +384,53 @@ def _name(node: ast.AST) -> str:
 
 def _called(node: ast.AST, methods: set[str]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods
+
+
+def _all_in(statements: list[ast.stmt]) -> Iterator[ast.AST]:
+    return (node for statement in statements for node in ast.walk(statement))
+
+
+def _while_small(compare: ast.Compare, at: int) -> bool:
+    """Whether a comparison is true as long as one of its sides, given by its place, is small."""
+    if any(isinstance(op, (ast.Lt, ast.LtE, ast.NotEq)) for op in compare.ops[at:][:1]):
+        return True
+    return any(isinstance(op, (ast.Gt, ast.GtE, ast.NotEq)) for op in compare.ops[:at][-1:])
+
+
+def _evaluation(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function does not train, and calls ``.eval()`` or is named so."""
+    called = {_name(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)}
+    named = any(word in function.name.lower() for word in ("eval", "valid", "test"))
+    return "backward" not in called and ("eval" in called or named)
+
+
+def _looked_into(node: ast.AST) -> list[ast.expr]:
+    """What a node looks something up in, to do something else if it is not there."""
+    if isinstance(node, ast.Compare) and any(isinstance(op, (ast.In, ast.NotIn)) for op in node.ops):
+        return node.comparators
+    if isinstance(node, ast.Try) and any("KeyError" in ast.dump(h.type) for h in node.handlers if h.type):
+        return [n.value for n in ast.walk(node) if isinstance(n, ast.Subscript)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        return [node.func.value] if len(node.args) in (1, 2) and all(map(_is_none, node.args[1:])) else []
+    return []
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _put_by_method(node: ast.Call, functions: tuple[Function, ...]) -> Iterator[Keeps]:
+    """What a call such as ``seen.append(x)`` puts in."""
+    value = node.args[-1]
+    if isinstance(value, (ast.List, ast.Dict)) and not ast.unparse(value)[1:-1]:
+        return  # setdefault(key, [])
+    assert isinstance(node.func, ast.Attribute)
+    on, method = node.func.value, node.func.attr
+    call = f"{ast.unparse(node.func)}({''.join(f'{ast.unparse(a)}, ' for a in node.args[:-1])}"
+    key = node.args[0] if method in _KEYED else None
+    yield Keeps(
+        node.lineno, ast.unparse(on), call, ")", value, functions, _whole(on)[1], method in _SPREAD, key
+    )  # fmt: skip
 
 
 def joins(value: Optional[ast.expr]) -> bool:

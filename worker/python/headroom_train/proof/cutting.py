@@ -110,7 +110,8 @@ class _Module:
                 return False
 
         if unread(kept):
-            record_of(self._module).unread.update((id(c.module()), c.name) for c in kept if c.inside is None)  # type: ignore[union-attr]
+            found = ((id(c.module()), c.name) for c in kept if c.inside is None)
+            record_of(self._module).unread.update(found)  # type: ignore[union-attr]
             return False
         if rows and not unread(rows):
             raise why
@@ -138,7 +139,8 @@ class _Module:
 
             return made
 
-        why = otherwise(self._module, {few.count: lambda: call(few), trials.batch: lambda: call(None)})  # type: ignore[arg-type]
+        tries = {few.count: lambda: call(few), trials.batch: lambda: call(None)}
+        why = otherwise(self._module, tries)  # type: ignore[arg-type]
         if why is not None:
             raise Refused(
                 f"{entry.call_name()} does something else with {trials.batch} rows than with {few.count} ({why})"

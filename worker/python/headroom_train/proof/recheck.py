@@ -44,9 +44,11 @@ def note(tape: Tape) -> None:
         with unrecorded():
             for tensor in (ref() for ref in tape.live):
                 place = None if tensor is None else place_of(tensor)
-                if place is not None and not place.deferred and (tensor.is_floating_point() or tensor.is_complex()):  # type: ignore[union-attr]
-                    steps[place.slot] = steps_of(tensor.shape)  # type: ignore[union-attr]
-                    values[place.slot] = sample(tensor, steps[place.slot])  # type: ignore[arg-type]
+                if tensor is None or place is None or place.deferred:
+                    continue
+                if tensor.is_floating_point() or tensor.is_complex():
+                    steps[place.slot] = steps_of(tensor.shape)
+                    values[place.slot] = sample(tensor, steps[place.slot])
                     graphs[place.slot] = signature([tensor], known)
         return Sampled(values, steps, graphs, len(tape.entries), not same_random_state(tape.random, random_state()))
 

@@ -25,14 +25,20 @@ _UPDATED = "parameters have been changed since they were used"
 SEVERAL = "the batch is reduced to more than one number"
 
 
-def needed(tape: Tape, slots: Sequence[int], known: Collection[int] = ()) -> list[int]:
-    """The indices of the entries that compute the given slots from those that are ``known``, in order. If a function on
-    the tape changes its arguments in place, these are the indices of all entries up to the last one needed."""
+def _makers(tape: Tape) -> dict[Optional[int], int]:
+    """By slot, the index of the entry that computes it."""
     maker: dict[Optional[int], int] = {}
     for i, e in enumerate(tape.entries):
         if not e.inplace:
             for s in e.slots:
                 maker.setdefault(s, i)
+    return maker
+
+
+def needed(tape: Tape, slots: Sequence[int], known: Collection[int] = ()) -> list[int]:
+    """The indices of the entries that compute the given slots from those that are ``known``, in order. If a function on
+    the tape changes its arguments in place, these are the indices of all entries up to the last one needed."""
+    maker = _makers(tape)
     want, todo = set(), [maker[s] for s in slots]
     while todo:
         i = todo.pop()

@@ -338,7 +338,8 @@ def rows_in(tape: Tape, first: Entry) -> tuple[int, int, str]:
     """The number of rows of a tape's batch, the dimension of the first call's arguments that is the batch, and why it
     may not be, or an empty text. This is dimension 0, unless layers that expect time in dimension 0 make it likely to
     be dimension 1, and a trial shows that it is."""
-    turned = next((m for m in submodules([first.module]) if getattr(m, "batch_first", True) is False), None)  # type: ignore[list-item]
+    inside = submodules([first.module])  # type: ignore[list-item]
+    turned = next((m for m in inside if getattr(m, "batch_first", True) is False), None)
     given = [tape.outside[i] for i in first.references()[1] if tape.outside[i].dim()]
     beside = _beside_states(tape, first, given)
     if beside:

@@ -157,5 +157,9 @@ def shares(tape: Any, tensor: torch.Tensor) -> bool:
         return False
     with torch._C.DisableTorchFunctionSubclass():
         memory = tensor.untyped_storage()._cdata
-        others = (t for t in (ref() for ref in tape.live) if t is not None and t is not tensor)
-        return any(t.untyped_storage()._cdata == memory for t in others if not place_of(t).deferred)  # type: ignore[union-attr]
+        others = ((t, place_of(t)) for t in (ref() for ref in tape.live) if t is not None and t is not tensor)
+        return any(
+            t.untyped_storage()._cdata == memory
+            for t, place in others
+            if not place.deferred  # type: ignore[union-attr]
+        )

@@ -9,7 +9,7 @@ training, and need less memory for each row.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import torch
@@ -22,7 +22,7 @@ from ..proof.proof import Proof
 from ..proof.rerun import run
 from ..proof.rows import Other, Rows, Slot
 from ..proof.trials import NUMBERS, PLAIN
-from ..proof.weights import typed, weight
+from ..proof.weights import Rule, typed, weight
 from ..replay.deferred import gone
 from ..replay.pieces import by_pieces, pieces_of, room_for
 from ..replay.sizes import Sizes
@@ -46,9 +46,11 @@ class Watch:
         self._tensors = {"a buffer": record.buffers, "an argument": given}
         self._versions = self._now()
         self._module, self._known, self._spoken = record.module, record.evaluation, talked()
-        every = (
-            record.module().modules() if self._known.still is None else filter(None, (m() for m in self._known.moving))  # type: ignore[union-attr]
-        )
+        every: Iterable[torch.nn.Module]
+        if self._known.still is None:
+            every = record.module().modules()  # type: ignore[union-attr]
+        else:
+            every = filter(None, (m() for m in self._known.moving))
         self._snapshot = Snapshot(every)
 
     def _now(self) -> dict[str, list[int]]:
@@ -245,6 +247,46 @@ class Numbers:
         return torch.tensor(leaf, dtype=torch.int64 if type(leaf) is int else torch.float64, device="cpu")
 
 
+def _added_up(slots: dict[int, Slot], numbers: Collection[int]) -> list[int]:
+    """The slots that have one number, for which those of the pieces are added up. What does not depend on the rows is
+    taken as it is, unless it is one of the ``numbers`` that the caller gets as Python's."""
+    single = {s: known for s, known in slots.items() if known.dim is None and not any(n > 1 for n in known.shape)}
+    return [s for s, known in single.items() if s in numbers or not known.fixed]
+
+
+class _Sums:
+    """The numbers of a call's result, added up from those of pieces, once with each rule that may be right. ``numbers``
+    are the slots of those that the caller gets as Python's numbers."""
+
+    def __init__(self, rules: dict[int, list[Rule]], numbers: Collection[int]) -> None:
+        self._rules, self._numbers = rules, numbers
+        self._sums: dict[int, list] = {s: [0.0] * len(some) for s, some in rules.items()}
+        self._like: dict[int, torch.Tensor] = {}
+        self._equal: dict[int, Any] = {}  # by slot: the number that all pieces have, None if they differ
+
+    def add(self, slot: int, rows: Rows, value: torch.Tensor) -> None:
+        """Takes the number that a piece has."""
+        parts = [weight(rule, range(rows.start, rows.stop)) for rule in self._rules[slot]]
+        self._like[slot] = value
+        if slot in self._numbers:
+            self._equal[slot] = value.item() if self._equal.get(slot, value.item()) == value.item() else None
+        # A mean over no rows is NaN.
+        old = self._sums[slot]
+        self._sums[slot] = [one + value.double() * part if part else one for one, part in zip(old, parts)]
+
+    def unsure(self) -> set[int]:
+        """The slots for which the rules have given different sums."""
+        return {s for s, (first, *others) in self._sums.items() if not all(_same(first, other) for other in others)}
+
+    def tensors(self) -> dict[int, torch.Tensor]:
+        return {s: typed(found[0], self._like[s]) for s, found in self._sums.items()}
+
+    def number(self, slot: int, added: Any) -> Any:
+        """A number for the caller. What is the same for all rows has not been added up, and divided, with rounding."""
+        same = self._equal[slot]
+        return same if same is not None and math.isclose(added, same) else added
+
+
 def in_pieces(
     tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, without: set[int], numbers: Collection[int]
 ) -> tuple[Any, int]:
@@ -253,23 +295,16 @@ def in_pieces(
     :class:`Refused` if the result cannot be computed exactly. Numbers in the slots ``without`` are not computed: using
     them raises the failure. What is in the slots ``numbers`` the caller gets as Python's numbers."""
     [entry] = tape.entries
-    slots = {s: plan.slots[s] for s in entry.slots if s is not None}
-    whole = {s: gone(tape, UNWEIGHED) for s in without & slots.keys()}
-    slots = {s: known for s, known in slots.items() if s not in whole}
+    whole: dict[int, Any] = {s: gone(tape, UNWEIGHED) for s in without.intersection(entry.slots)}
+    slots = {s: plan.slots[s] for s in entry.slots if s is not None and s not in whole}
     proof = Proof(tape, plan)
     proof.alone([0])
     pieces = pieces_of(plan.batch, sizes.first(plan.batch))
-    scalars = [
-        s
-        for s, known in slots.items()
-        if known.dim is None and not any(n > 1 for n in known.shape) and (s in numbers or not known.fixed)
-    ]
-    equal: dict[int, Any] = {}  # by slot: the number that all pieces have, None if they differ
+    scalars = _added_up(slots, numbers)
     crowded = "there is not enough memory to work out how much each piece contributes to the whole"
     rules = patiently(lambda: proof.rules(scalars, pieces), crowded)
-    sums: dict[int, list] = {s: [0.0] * len(rules[s]) for s in scalars}
+    sums = _Sums(rules, numbers)
     whole.update({s: room_for(known) for s, known in slots.items() if known.dim is not None})
-    like: dict[int, torch.Tensor] = {}
     kind = number_of(entry.module), *scalars
     adding = Adding(plan.batch, {s: found[0] for s, found in rules.items()}, kind, numbers)
     state = random_state()
@@ -284,25 +319,18 @@ def in_pieces(
             if known.axis is not None:
                 known.axis.put(whole[s], rows.start, value)
             elif s in rules:
-                parts = [weight(rule, range(rows.start, rows.stop)) for rule in rules[s]]
-                like[s] = value
-                if s in numbers:
-                    equal[s] = value.item() if equal.get(s, value.item()) == value.item() else None
-                # A mean over no rows is NaN.
-                sums[s] = [old + value.double() * part if part else old for old, part in zip(sums[s], parts)]
+                sums.add(s, rows, value)
             elif not torch.equal(whole.setdefault(s, value), value):
                 raise Refused("a result neither has one entry per row of the batch nor is a sum over the rows")
 
     count = by_pieces(plan.batch, sizes.next, lambda rows: run(tape, plan, [0], rows), take)
-    unsure = {s for s, (first, *others) in sums.items() if not all(_same(first, other) for other in others)}
+    unsure = sums.unsure()
     if unsure:  # a tensor can raise the failure where it is used, a number cannot
         raise Refused(UNWEIGHED) if unsure.intersection(numbers) else Unweighed(UNWEIGHED, unsure)
     patiently(lambda: adding.confirm(lambda rows: run(tape, plan, [0], rows)), crowded)
-    whole.update({s: typed(found[0], like[s]) for s, found in sums.items()})
+    whole.update(sums.tensors())
     for s in numbers:
-        number, same = whole[s].item(), equal[s]
-        # What is the same for all rows has not been added up, and divided, with rounding.
-        whole[s] = same if same is not None and math.isclose(number, same) else number  # type: ignore[assignment]
+        whole[s] = sums.number(s, whole[s].item())
     made = iter([whole[s] for s in entry.slots if s is not None])
     return unflatten([next(made) if isinstance(leaf, Slot) else leaf for leaf in leaves], tree), count
 

@@ -274,7 +274,7 @@ class Trial:
         for again in range(ROUNDS):
             whole, splits = self._run(chosen), self._splits(chosen, again)
             off = [max(self._residual(r, chosen, whole, s) for s in splits) for r in rules]
-            rules = [r for r, o in zip(rules, off) if o <= self._tolerance() and o <= max(4 * min(off), 1e-5)]
+            rules = self._nearest(rules, off)
             numbers = [
                 [r for r in left if all(self._sums(r, i, chosen, whole, s) for s in splits)]
                 for i, left in enumerate(numbers)
@@ -283,12 +283,9 @@ class Trial:
                 raise Mixed("the gradients of a batch are not a weighted sum of the gradients of its rows")
             if settled(rules, pieces) and again > 0:
                 # The gradients' rule, if that is right for a leaf, too.
-                own = [[r for r in rules if any(r is n for n in left)] or left for left in numbers]
-                return (
-                    rules[0],
-                    [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)],
-                    whole.tree,
-                )
+                own = [_shared(rules, left) or left for left in numbers]
+                joins = [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)]
+                return rules[0], joins, whole.tree
             chosen = others(rules, self._batch, count, again)
         raise Refused(
             "headroom cannot determine how much each piece's gradients contribute to those of the whole batch"
@@ -330,6 +327,10 @@ class Trial:
         parts = [(weight(rule, part, chosen), self._run(part).leaves[i]) for part in split]
         made = sum(w * float(v) for w, v in parts if w)
         return abs(made - float(value)) <= self._tolerance() * max(abs(float(value)), 1e-12)
+
+    def _nearest(self, rules: list[Rule], off: list[float]) -> list[Rule]:
+        """The rules with which the gradients of pieces add up to those of the whole; ``off`` says how far they are."""
+        return [r for r, o in zip(rules, off) if o <= self._tolerance() and o <= max(4 * min(off), 1e-5)]
 
     def _join(self, i: int, leaf: Any, rules: list[Rule], count: int) -> Callable:
         if (
@@ -400,6 +401,11 @@ class Trial:
         finally:
             for p in params:
                 p.grad = None
+
+
+def _shared(rules: list[Rule], others: list[Rule]) -> list[Rule]:
+    """The rules that are among others, too."""
+    return [rule for rule in rules if any(rule is other for other in others)]
 
 
 class Written(TorchDispatchMode):

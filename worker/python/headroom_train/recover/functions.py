@@ -229,8 +229,9 @@ class Functions:
         self._recovery.left_behind([place_of(t) for t in taped])  # type: ignore[misc]
         args, kwargs = mapped(self._recovery.current, args), mapped(self._recovery.current, kwargs)
         for t in recorded(args, kwargs):
-            if place_of(t).deferred:  # type: ignore[union-attr]
-                self._recovery.refused(place_of(t).tape.step.failure, Refused(self._recovery.observe or refused))  # type: ignore[union-attr]
+            place: Place = place_of(t)  # type: ignore[assignment]
+            if place.deferred:
+                self._recovery.refused(place.tape.step.failure, Refused(self._recovery.observe or refused))
         return args, kwargs
 
     def _ways(
@@ -304,7 +305,7 @@ class Functions:
         recovery = self._recovery
         recovery.may(tape)
         begins_buffer = begun is not None and name == "__setitem__"
-        if changes(name) and not begins_buffer and (not recorded(args[:1], {}) or place_of(args[0]).tape is not tape):  # type: ignore[union-attr]
+        if changes(name) and not begins_buffer and not _is_of(tape, args[:1]):
             raise Refused(f"{name} may have changed its argument when it failed")
         recovery.guarded(lambda: note(tape))
         refuse_batchwise(modules_of(tape))
@@ -312,7 +313,8 @@ class Functions:
         tape.step.complete = True
         disown(tape, modules_of(tape))
         if begins_buffer:
-            if not recovery.guarded(lambda: filled(recovery, tape, func, begun, args, kwargs)):  # type: ignore[arg-type]
+            writes = recovery.guarded(lambda: filled(recovery, tape, func, begun, args, kwargs))  # type: ignore[arg-type]
+            if not writes:
                 raise Refused(f"{name} may have changed its argument when it failed")
             return postpone(tape)
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
@@ -325,6 +327,11 @@ class Functions:
             return recovery.postponed(tape, deferred, entry, *recovery.result(tape, deferred, entry))
 
         return recovery.guarded(postponed)
+
+
+def _is_of(tape: Tape, first: tuple) -> bool:
+    """Whether a function's first argument is a tensor of a tape."""
+    return bool(recorded(first, {})) and place_of(first[0]).tape is tape  # type: ignore[union-attr]
 
 
 def begins(tape: Tape, name: str, args: tuple, kwargs: dict) -> Optional[torch.Tensor]:

@@ -279,7 +279,8 @@ class Kept:
 
     def whole(self) -> Optional[torch.Tensor]:
         """The values, once those of all rows are there; None before."""
-        return self.value if self._filled == self.value.shape[self._axis.dim] // self._axis.each() else None  # type: ignore[union-attr]
+        rows = self.value.shape[self._axis.dim] // self._axis.each()  # type: ignore[union-attr]
+        return self.value if self._filled == rows else None
 
 
 class Sums:
@@ -320,6 +321,22 @@ def _same(known: torch.Tensor, value: torch.Tensor) -> bool:
         return torch.equal(known, value)
     difference, size = (t.float().nan_to_num(0, 0, 0).norm() for t in ((known - value).abs(), known.abs()))
     return bool(difference <= (3e-2 if known.dtype in HALF else 1e-3) * size)
+
+
+def _joined_by(views: Sequence[Entry], slot: int) -> set[int]:
+    """The slots that share memory with one, as some entries make views: that slot, and those that are joined with it by
+    any number of entries."""
+    group, grown = {slot}, True
+    while grown:
+        near = {
+            s
+            for e in views
+            for s in (*e.slots, *e.references()[0])
+            if group.intersection((*e.slots, *e.references()[0])) and s is not None
+        }
+        grown = not near <= group
+        group |= near
+    return group
 
 
 class Deferred:
@@ -456,16 +473,7 @@ class Deferred:
         views = [
             e for e in tape.entries if any(s is not None and s in plan.slots and plan.slots[s].shared for s in e.slots)
         ]
-        group, grown = {slot}, True
-        while grown:
-            near = {
-                s
-                for e in views
-                for s in (*e.slots, *e.references()[0])
-                if group.intersection((*e.slots, *e.references()[0])) and s is not None
-            }
-            grown = not near <= group
-            group |= near
+        group = _joined_by(views, slot)
         if any(plan.slots[s].dim is not None for s in group):
             raise Refused("a part of a result whose values are not in memory is changed in place")
         for s in sorted(group):
@@ -758,9 +766,7 @@ class Deferred:
         if slot in self._scalars:
             return self._scalars[slot].detach()
         if slot in self._values:
-            found = self._values[slot]
-            device = self.plan.slots[slot].device if slot in self.plan.slots else found.device
-            return found if found.device == device else found.to(device)
+            return self._on_its_device(slot, self._values[slot])
         if slot in self.tape.scalars:
             return self.tape.scalars[slot]
         plan, tape = self.plan, self.tape
@@ -770,11 +776,7 @@ class Deferred:
         with torch.no_grad():
             if terms is not None and not kept:
                 self._find(terms)
-                found = (
-                    self._values[slot]
-                    if slot in self._values
-                    else terms.value({s: self.value(s) for s in (*terms.slots, *terms.given)})
-                )
+                found = self._values[slot] if slot in self._values else self._of_terms(terms)
             elif self._written():
                 found = self._in_order(slot)
             elif entry.module is None and (plan.slots[slot].dim is None or self.has(slot)):
@@ -786,8 +788,15 @@ class Deferred:
             else:
                 found = self._by_rows(slot, needed(tape, [slot]))
         self._values[slot] = found
-        device = plan.slots[slot].device if slot in plan.slots else found.device
+        return self._on_its_device(slot, found)
+
+    def _on_its_device(self, slot: int, found: torch.Tensor) -> torch.Tensor:
+        """What a slot has, on the device on which the script expects it."""
+        device = self.plan.slots[slot].device if slot in self.plan.slots else found.device
         return found if found.device == device else found.to(device)
+
+    def _of_terms(self, terms: Terms) -> torch.Tensor:
+        return terms.value({s: self.value(s) for s in (*terms.slots, *terms.given)})
 
     def _by_rows(self, slot: int, entries: Sequence[int]) -> torch.Tensor:
         """A slot's values, computed by entries for some rows at a time."""

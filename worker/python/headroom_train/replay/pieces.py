@@ -230,7 +230,8 @@ def _piece(
                     summed.append(slot)
                     total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * factor
         total = total * scale if scale != 1.0 else total
-    holds = _holding(tape, plan, rules, rows, env) if rules else lambda: True  # type: ignore[arg-type]  # only a plan has rules
+    # Only a plan has rules.
+    holds = _holding(tape, plan, rules, rows, env) if rules else lambda: True  # type: ignore[arg-type]
     kept = {s: env[s].detach().clone() for s in keep if s in env}
     env.clear()
     grads: list[Optional[torch.Tensor]] = [None] * len(inputs.tensors)

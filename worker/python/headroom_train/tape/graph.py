@@ -104,7 +104,8 @@ def signature(tensors: Iterable[Any], known: Container[int]) -> int:
         if not name.startswith(_COPIES):
             leaf = _leaf(node.variable, known) if name.endswith("AccumulateGrad") else 0
             following = tuple(n.name() for n in (_behind(n) for n, _ in node.next_functions) if n is not None)
-            parts.append((name, leaf, following, repr([getattr(node, n) for n in _constants(type(node))])))  # type: ignore[arg-type]
+            constants = repr([getattr(node, n) for n in _constants(type(node))])  # type: ignore[arg-type]
+            parts.append((name, leaf, following, constants))
     return hash(tuple(parts))
 
 

@@ -47,15 +47,14 @@ def ending(error: BaseException, trained: Iterable[int]) -> Ending:
     if lines(error):
         return _loaded(lines(error))
     every = [*frames(error)]
-    names = [f.f_code.co_filename.removeprefix(_TORCH) for f in every]
+    names = [_file(f) for f in every]
     running = {f.f_code.co_name for f in every}
     if any(name.startswith("_functorch/_aot_autograd") for name in names):
         return Ending("it was inside a function that torch.compile has compiled, whose calls are not recorded")
     if any(name.startswith("_functorch") for name in names):
         hint = "vmap(…, chunk_size=N) computes N rows at a time" if "vmap_impl" in running else ""
         return Ending("it was inside torch.func, whose functions the worker does not record", hint)
-    calls = (f for f, name in zip(every, names) if name == "nn/modules/module.py")
-    module = next((f for f in calls if isinstance(f.f_locals.get("self"), torch.nn.Module)), None)
+    module = _of_module(every)
     if module is not None:
         return _called(module, set(trained))
     if "_engine_run_backward" in running:
@@ -69,6 +68,17 @@ def ending(error: BaseException, trained: Iterable[int]) -> Ending:
         return Ending("it was in an optimizer's step that the worker does not run again")
     hint = "make or load less at once at that line, or keep less from earlier steps"
     return Ending("the script itself asked for it, outside the calls of its modules", hint, apart=True)
+
+
+def _file(frame: FrameType) -> str:
+    """The file of a frame's function, relative to PyTorch if it is one of PyTorch's."""
+    return frame.f_code.co_filename.removeprefix(_TORCH)
+
+
+def _of_module(every: Iterable[FrameType]) -> Optional[FrameType]:
+    """The first of some frames in which PyTorch calls a module."""
+    calls = (f for f in every if _file(f) == "nn/modules/module.py")
+    return next((f for f in calls if isinstance(f.f_locals.get("self"), torch.nn.Module)), None)
 
 
 def _loaded(sent: list[tuple[str, str]]) -> Ending:

@@ -118,7 +118,8 @@ class Report:
         """Report that a failure is left to the script. ``training`` is false for a call without gradients, whose rows
         say nothing about those of a training step."""
         if failure is not None:
-            failure._headroom_refused = True  # type: ignore[attr-defined]  # kept here, it would keep what its frames hold
+            # Kept here, it would keep what its frames hold.
+            failure._headroom_refused = True  # type: ignore[attr-defined]
         self.told = [*self.told[-15:], {"where": _where(failure), "why": str(why), "code": why.code}]
         wire = self.wire()
         if wire is not None:
