@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from types import FrameType
 from typing import Any, Callable, Optional
 
@@ -313,8 +313,8 @@ class Functions:
         tape.step.complete = True
         disown(tape, modules_of(tape))
         if begins_buffer:
-            writes = recovery.guarded(lambda: filled(recovery, tape, func, begun, args, kwargs))  # type: ignore[arg-type]
-            if not writes:
+            fills = partial(filled, recovery, tape, func, begun, args, kwargs)  # type: ignore[arg-type]
+            if not recovery.guarded(fills):
                 raise Refused(f"{name} may have changed its argument when it failed")
             return postpone(tape)
         entry = Entry(func, None, tape.encode(args), tape.encode(kwargs))
