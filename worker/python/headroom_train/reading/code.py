@@ -5,10 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Optional, Union
-
-if TYPE_CHECKING:
-    from .flow import Flow
+from typing import Any, NamedTuple, Optional, Union
 
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
 Loop = Union[ast.For, ast.AsyncFor, ast.While]
@@ -107,7 +104,7 @@ class Program:
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files: list[File] = []
-        self.flows: dict[ast.AST, Optional[Flow]] = {}  # by function or module
+        self.flows: dict[ast.AST, Any] = {}  # by function or module: see flow.flow_of, which is above this file
         self._repeated: dict[str, bool] = {}  # by function's name
         self.consumed: dict[str, set[str]] = {}  # names of variables from which losses are computed, by file
         for path, text in files.items():
