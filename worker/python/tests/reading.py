@@ -169,6 +169,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
                 before="losses = []",
             ),
             loop(plus("losses.append(loss)", "if i % 9 == 0:\n    losses = []"), before="losses = []"),
+            loop(plus("losses.append(loss)", "if i % 9 == 0:\n    losses[:] = []"), before="losses = []"),
             loop(plus("losses = []", "losses.append(loss)")),
             loop(plus("losses.append(loss)"), before="from collections import deque\nlosses = deque(maxlen=9)"),
             loop(plus("meter.append(loss)"), before="meter = Meter()"),
