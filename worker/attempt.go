@@ -71,7 +71,9 @@ type Attempt struct {
 	checked chan struct{}   // closed when a first step has been checked, or cannot be checked
 	told    map[string]bool // keys of once-only entries that have been written
 	failed  time.Time       // when the process of ended.OOM reported that failure
-	limits  map[int]int     // of ranks that train together: how many rows each can run at once, 0 for all of them
+	// limits holds for each training how many rows each of its ranks can run at once, 0 for all of them. All ranks
+	// whose launcher does not name what they train are in one.
+	limits map[string]map[int]int
 }
 
 // Ended holds what an attempt has observed by its end.
@@ -118,7 +120,7 @@ func Begin(o Options) (*Attempt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}
-	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, limits: map[int]int{}, checked: make(chan struct{})}
+	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, limits: map[string]map[int]int{}, checked: make(chan struct{})}
 	a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.Socket(), Net: "unix"})
 	if err == nil {
 		if err = os.Chmod(a.Socket(), 0o600); err != nil {

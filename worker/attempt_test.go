@@ -265,6 +265,47 @@ func TestNextAttemptKnows(t *testing.T) {
 	ended(t, l)
 }
 
+// TestRestartedTrainingKnows checks that a process that its launcher has started again in the same attempt is told what
+// the ranks of that training had settled on, and nobody else is.
+func TestRestartedTrainingKnows(t *testing.T) {
+	b := &books{pieces: 12}
+	l := begun(t, b, Armed)
+	hello := func(training string, rank int) *client {
+		c := dial(t, l)
+		c.send(fmt.Sprintf(`{"type":"hello","v":2,"rank":%d,"world":2,"training":%q}`, rank, training))
+		return c
+	}
+	var ranks []*client
+	for rank, limit := range []int{0, 6} {
+		c := hello("torchrun 7 none", rank)
+		c.hears()
+		c.send(fmt.Sprintf(`{"type":"step","step":1,"limit":%d}`, limit))
+		c.read()
+		ranks = append(ranks, c)
+	}
+	other := hello("ray 41ff", 0)
+	other.hears()
+	other.send(`{"type":"step","step":1,"limit":5}`)
+	other.read()
+	if kept := b.kept(); kept != 5 {
+		t.Errorf("kept %d: the ranks of one training say nothing about those of another", kept)
+	}
+	for _, c := range []struct {
+		training string
+		want     int
+	}{{"torchrun 7 none", 6}, {"ray 41ff", 5}, {"torchrun 8 none", 12}, {"", 12}} {
+		next := hello(c.training, 0)
+		if a := next.hears(); a.Limit != c.want {
+			t.Errorf("%q: %+v, want %d", c.training, a, c.want)
+		}
+		ranks = append(ranks, next)
+	}
+	for _, c := range append(ranks, other) {
+		c.send(`{"type":"bye"}`)
+	}
+	ended(t, l)
+}
+
 // TestLimitIsKept checks which of the numbers that a process reports with its steps is kept: the
 // newest, 0 included, but none that is impossible.
 func TestLimitIsKept(t *testing.T) {

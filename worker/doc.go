@@ -18,7 +18,8 @@
 //
 // A process says hello at its first guarded step and receives the plan. It decides by itself how
 // many rows run at once, and says so with each step; headroom keeps that number for the next
-// attempt, judges what has failed, and writes everything down. No process waits for headroom, with
+// attempt, and for a process that the command's own launcher starts in place of this one, judges
+// what has failed, and writes everything down. No process waits for headroom, with
 // two exceptions: after refused it waits for heard, so that headroom's message about the refusal
 // appears before the traceback, and after memory, so that the driver is asked about the same moment.
 // A process continues on its own if its headroom is gone.

@@ -32,6 +32,7 @@ type message struct {
 	PID      int    `json:"pid"`
 	Rank     int    `json:"rank"`
 	World    int    `json:"world"`
+	Training string `json:"training"` // what its launcher calls what it trains, "" if that is not known
 	Python   string `json:"python"`
 	Torch    string `json:"torch"`
 	Headroom string `json:"headroom"`
@@ -152,7 +153,7 @@ func parse(line []byte) (message, error) {
 	if m.Seconds < 0 || m.Seconds > math.MaxInt32 {
 		m.Seconds = 0
 	}
-	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Kind, &m.Name, &m.Kept, &m.Made, &m.Cure, &m.Device, &m.UUID, (*string)(&m.Way), (*string)(&m.Phase)} {
+	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Kind, &m.Name, &m.Kept, &m.Made, &m.Cure, &m.Device, &m.UUID, &m.Training, (*string)(&m.Way), (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
 	}
 	m.Found = m.Found[:min(len(m.Found), foundMost)]

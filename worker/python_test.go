@@ -322,6 +322,25 @@ func TestNextAttemptBegins(t *testing.T) {
 	}
 }
 
+// TestRestartBegins checks that a rank that torchrun has started again, after a failure that is none of memory, begins with the
+// limit that the rank before it settled on: memory runs out in the first start only.
+func TestRestartBegins(t *testing.T) {
+	path := pythonWithTorch(t)
+	b := &books{}
+	l := begun(t, b, Armed)
+	c := exec.Command(path, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--standalone", "--local-addr", "127.0.0.1", "--max-restarts", "1",
+		filepath.Join("testdata", "cases", "restarted.py"), filepath.Join(t.TempDir(), "started"))
+	c.Env = append(l.Env(os.Environ()), "OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=lo")
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	seen, cut := ended(t, l), b.texts(runs.KindWorker)
+	if seen.Survived != 1 || strings.Count(string(out), "start 2 ") != 6 || !slices.Contains(cut, "a batch of 40 rows runs in 4 pieces of at most 10") {
+		t.Errorf("%+v, %q\n%s", seen, cut, out)
+	}
+}
+
 // BenchmarkStart measures how long a Python process that never imports torch takes to
 // start, with and without the environment of an attempt.
 func BenchmarkStart(b *testing.B) {

@@ -32,6 +32,7 @@ type talk struct {
 	pid     int
 	rank    int
 	world   int
+	trains  string           // what its launcher calls what it trains, "" if that is not known
 	met     bool             // it has said hello
 	since   time.Time        // when it said so
 	seen    harness.Evidence // what its steps have needed
@@ -205,7 +206,7 @@ func (t *talk) hello(m message) error {
 	if !t.met {
 		t.met, t.since, t.seen = true, time.Now(), harness.NewEvidence(memory.Stats{})
 	}
-	t.rank, t.world = m.Rank, max(1, m.World)
+	t.rank, t.world, t.trains = m.Rank, max(1, m.World), m.Training
 	first := !a.ended.Attached
 	a.ended.Attached = true
 	if first {
@@ -219,9 +220,7 @@ func (t *talk) hello(m message) error {
 	if m.Why != "" && a.o.Mode == Check {
 		a.check(nil, m.Why)
 	}
-	// The plan does not contain limits that other processes of this attempt have settled on, because this process may train
-	// something else.
-	t.say(answer{Type: "plan", V: protocol, Mode: a.o.Mode, Limit: a.limit})
+	t.say(answer{Type: "plan", V: protocol, Mode: a.o.Mode, Limit: a.known(t.trains)})
 	return nil
 }
 
@@ -244,20 +243,40 @@ func (t *talk) step(m message) {
 	t.grows(m, now)
 	t.seen.Add(ran(m.Rows, m.Pieces), m.stats())
 	if m.Limit != nil {
-		t.attempt.o.Journal.KeepPieces(t.attempt.smallest(t.rank, t.world, *m.Limit))
+		t.attempt.o.Journal.KeepPieces(t.attempt.smallest(t.trains, t.rank, t.world, *m.Limit))
 	}
 }
 
 // smallest returns how many rows each process of a training can run at once, 0 for all of them, now that one
 // of its ranks can run this many. A process that trains alone decides by itself.
-func (a *Attempt) smallest(rank, world, rows int) int {
-	if world == 1 {
+func (a *Attempt) smallest(training string, rank, world, rows int) int {
+	if world == 1 && training == "" {
 		return rows
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.limits[rank] = rows
-	for _, other := range a.limits {
+	if a.limits[training] == nil {
+		a.limits[training] = map[int]int{}
+	}
+	a.limits[training][rank] = rows
+	return least(a.limits[training])
+}
+
+// known returns how many rows a process runs at once from its start, 0 for all of them: as many as the processes before it
+// settled on, if its launcher has started this training again, and otherwise as many as earlier attempts did. What other processes
+// of this attempt have settled on does not count, because this one may train something else.
+func (a *Attempt) known(training string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if limits := a.limits[training]; training != "" && len(limits) > 0 {
+		return least(limits)
+	}
+	return a.limit
+}
+
+// least returns the smallest of how many rows each rank can run at once; 0 is more than any other.
+func least(limits map[int]int) (rows int) {
+	for _, other := range limits {
 		if rows == 0 || other != 0 && other < rows {
 			rows = other
 		}

@@ -1,9 +1,11 @@
-"""How many ranks train together, and how often this one has communicated with the others."""
+"""Which training this process is a rank of, how many ranks train together, and how often this one has communicated
+with the others."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+import sys
+from typing import Any, Callable
 
 import torch
 
@@ -24,6 +26,30 @@ def neighbours() -> int:
     """How many ranks are on this machine, this one included, as far as the launcher says so."""
     count = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, int(count)) if count.isdigit() else 1
+
+
+def training() -> str:
+    """What the launcher calls the training that this process is a part of: the same again in a process that it has
+    started in place of one that failed, and something else in any other. Empty if that is not known."""
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    if run:
+        return f"torchrun {os.getppid()} {run}"  # the id alone may be that of every torchrun: none
+    # Ray trains in a thread of a process that it starts with the same words for any work. Nothing is imported, and
+    # nothing is asked outside a function that Ray trains: it would warn.
+    for module, name in _RAY.items():
+        try:
+            found = name(sys.modules[module])
+        except Exception:  # Ray is not there, or does not train here
+            continue
+        if found:
+            return f"ray {found}"
+    return ""
+
+
+_RAY: dict[str, Callable[[Any], Any]] = {
+    "ray.train.v2._internal.execution.context": lambda m: m.get_train_context().train_run_context.run_id,
+    "ray.train._internal.session": lambda m: m.get_session() and m.get_session().trial_id,  # Tune, and Train before v2
+}
 
 
 def calls() -> None:

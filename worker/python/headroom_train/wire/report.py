@@ -19,6 +19,7 @@ from ..failure import OURS, Mixed, OutOfMemoryError, Refused, Survival, debugged
 from ..memory import may_ask, pooled, unreserved
 from ..replay.sizes import Sizes
 from ..tape.graph import sequence
+from ..world import training
 from .phases import Phases
 from .wire import Wire, notice
 
@@ -73,7 +74,7 @@ class Report:
             self._greeted = wire
             atexit.unregister(self.ends)
             atexit.register(self.ends)  # before the wire says bye
-            wire.hello(torch=str(torch.__version__), **self._watches)
+            wire.hello(torch=str(torch.__version__), training=training(), **self._watches)
         return wire
 
     def failed(self, rows: int, failure: BaseException) -> None:
