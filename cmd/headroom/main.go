@@ -59,5 +59,8 @@ func run() error {
 	ctx := context.WithValue(context.Background(), commandKey{}, command)
 	err := app.RunContext(ctx, flagsFirst(app, ours))
 	u.Failed(err)
+	if u.Message != "" {
+		u.LeaveMessage(err)
+	}
 	return err
 }

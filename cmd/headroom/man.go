@@ -130,6 +130,7 @@ var environment = []struct{ name, means string }{
 	{"NO_COLOR", "if set and not empty, nothing is coloured"},
 	{"TERM", "if set to dumb, output is plain lines, none rewritten"},
 	{"HEADROOM_RUNS_DIR", "the folder where runs are kept and looked up; ./headroom-runs if it is not set"},
+	{"HEADROOM_TERMINATION_LOG", "a file to which run and resume add the last lines that they print, such as /dev/termination-log in a container of Kubernetes; none if it is not set"},
 	{"GOTRACEBACK", "if set to crash, a crash leaves a core dump, provided that ulimit -c allows it"},
 	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or its folder"},
 	{"VIRTUAL_ENV, CONDA_PREFIX", "Python environments, where cuBLAS is looked for next"},

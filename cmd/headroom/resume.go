@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/urfave/cli/v2"
@@ -34,6 +35,7 @@ A run of a configuration needs no resume: give the same command again.`,
 }
 
 func resumeAction(u *ui.UI, c *cli.Context) error {
+	u.Message = os.Getenv("HEADROOM_TERMINATION_LOG")
 	u.Quiet = c.Bool("quiet")
 	if wordsOf(c) != nil {
 		return ui.Usagef("headroom resume RUN", "the command is taken from the run; give nothing after --")

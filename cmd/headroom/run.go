@@ -43,6 +43,7 @@ CONFIG is kept in headroom-runs/NAME; the same command line continues it.`,
 }
 
 func runAction(u *ui.UI, c *cli.Context) error {
+	u.Message = os.Getenv("HEADROOM_TERMINATION_LOG")
 	if r, asked, err := commandRequest(c); asked || err != nil {
 		if err != nil {
 			return err

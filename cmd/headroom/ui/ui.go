@@ -52,8 +52,10 @@ type UI struct {
 	Screen   *Screen          // stderr
 	Quiet    bool             // --quiet
 	Now      func() time.Time // the clock
+	Message  string           // the file to which LeaveMessage adds; "" if there is none
 
 	probed []string // the lines of the search that is in progress
+	newest newest
 }
 
 // New returns the UI of a process with the given stdout and stderr. env looks up variables of its
@@ -76,6 +78,7 @@ func (u *UI) Line(colour, text string) {
 	}
 	for l := range strings.Lines(text) {
 		l = lead + Printable(strings.TrimSuffix(l, "\n"))
+		u.newest.add(strings.TrimPrefix(l, "headroom: "))
 		if u.Screen.Live { // in a log a line stays one line
 			l = folded(l, u.Screen.Width(), len(lead))
 		}
@@ -321,6 +324,9 @@ func (u *UI) ReportWritten(path string) { u.Say("report: %s", path) }
 // NoReport warns that there is no report. That is not an error, because the run is
 // complete without one.
 func (u *UI) NoReport(err error) { u.Warn("no report: %v", err) }
+
+// noMessage warns that LeaveMessage failed, which changes no status.
+func (u *UI) noMessage(err error) { u.Warn("HEADROOM_TERMINATION_LOG: %v", err) }
 
 // noReader warns that the reader of the JSON lines has gone.
 func (u *UI) noReader(err error) { u.Warn("%v; the run continues without this output", err) }
