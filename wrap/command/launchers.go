@@ -116,7 +116,7 @@ func (p *peeler) ranks() {
 	}
 	switch inner {
 	case "torchrun":
-		p.product("nnodes", "nproc_per_node")
+		p.torchrun()
 	case "accelerate launch":
 		p.count("num_processes", "accelerate takes it from its own configuration")
 	case "deepspeed":
@@ -189,25 +189,29 @@ func (p *peeler) unknown(name, value string) {
 	}
 }
 
-// product sets the number of ranks to the product of the named options: torchrun's
-// number of machines and its processes per machine. An option that is not given counts
-// as 1.
-func (p *peeler) product(names ...string) {
+// torchrun sets the number of ranks to the product of torchrun's number of machines and its
+// processes per machine. Each is an option, or else a variable, which Kubeflow Trainer sets, or
+// else 1.
+func (p *peeler) torchrun() {
 	p.launch.Ranks = 1
-	for _, name := range names {
+	for _, name := range []string{"nnodes", "nproc_per_node"} {
 		o, given := p.launch.Option(name)
+		from, value := "--"+name, o.Value
 		if !given {
-			continue
+			from = "PET_" + strings.ToUpper(name)
+			if value, given = p.launch.Getenv(p.c, from); !given {
+				continue
+			}
 		}
-		n := Number(o.Value)
-		if lo, hi, isRange := strings.Cut(o.Value, ":"); isRange && lo == hi {
+		n := Number(value)
+		if lo, hi, isRange := strings.Cut(value, ":"); isRange && lo == hi {
 			n = Number(lo)
 		}
-		if n == 0 && (o.Value == "gpu" || o.Value == "auto") {
+		if n == 0 && (value == "gpu" || value == "auto") {
 			n = p.devices() // still 0 if CUDA_VISIBLE_DEVICES is not set: Peel does not count the machine's GPUs
 		}
 		p.launch.Ranks *= n
-		if p.unknown("--"+name, o.Value); n == 0 {
+		if p.unknown(from, value); n == 0 {
 			return
 		}
 	}
