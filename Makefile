@@ -46,6 +46,7 @@ test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) $(if $(HEADROOM_PUBLISH
 	@mkdir -p $(CACHE)
 	@go mod download
 	@status=0; go test -race $(TAGS) -timeout 80m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
+	(cd docs/cluster && go test -v ./...) >>$(CACHE)/test.log 2>&1 || status=$$?; \
 	if [ $$status -ne 0 ]; then \
 		grep -vE '^(=== (RUN|PAUSE|CONT|NAME)|[[:space:]]*--- PASS)' $(CACHE)/test.log || true; \
 	else \
