@@ -1,5 +1,5 @@
 # make build | run | test | check | bench | clean
-# make torch | published | browser | test-torch TORCH=VERSION | kernels | spill | gpu-bundle | gpu-test | gpu-bench
+# make torch | published | ray | browser | test-torch TORCH=VERSION | kernels | spill | gpu-bundle | gpu-test | gpu-bench
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +20,7 @@ export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
 # cmd/headroom/man.go generates the manual page instead.
 TAGS := -tags cuda,urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch published test-torch kernels spill gpu-bundle gpu-test gpu-bench browser
+.PHONY: build run test check bench clean torch published ray test-torch kernels spill gpu-bundle gpu-test gpu-bench browser
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -42,7 +42,8 @@ TORCH_ENV := $(KEPT)/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
 # The output of failing tests comes last, so that it is not lost among the rest.
 test: export HEADROOM_PYTHON ?= $(if $(TORCH_ENV),$(TORCH_ENV)/bin/python)
 test: export HEADROOM_PUBLISHED ?= $(if $(TORCH_ENV),$(PUBLISHED))
-test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) $(if $(HEADROOM_PUBLISHED),,$(if $(TORCH_ENV),published)) browser
+test: export HEADROOM_RAY ?= $(if $(TORCH_ENV),$(RAY))
+test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) $(if $(HEADROOM_PUBLISHED),,$(if $(TORCH_ENV),published)) $(if $(HEADROOM_RAY),,$(if $(TORCH_ENV),ray)) browser
 	@mkdir -p $(CACHE)
 	@go mod download
 	@status=0; go test -race $(TAGS) -timeout 80m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
@@ -75,6 +76,14 @@ PUBLISHED := $(KEPT)/published-$(shell sha256sum $(PUBLISHED_REQUIREMENTS) | cut
 published: $(PUBLISHED)/ready
 $(PUBLISHED)/ready:
 	python3 -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(PUBLISHED) -r $(PUBLISHED_REQUIREMENTS)
+	touch $@
+
+# Ray Train and Tune, 400 MB: beside the environment, as the packages above.
+RAY_REQUIREMENTS := worker/testdata/ray/requirements.txt
+RAY := $(KEPT)/ray-$(shell sha256sum $(RAY_REQUIREMENTS) | cut -c1-12)
+ray: $(RAY)/ready
+$(RAY)/ready:
+	python3 -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(RAY) -r $(RAY_REQUIREMENTS)
 	touch $@
 
 # A test opens the report in a real browser.

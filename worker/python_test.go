@@ -341,6 +341,50 @@ func TestRestartBegins(t *testing.T) {
 	}
 }
 
+// TestRay checks functions that Ray Train and Ray Tune run in threads of their own processes: each rank survives in place,
+// and is known by the rank that Ray gives it. Those that FailureConfig starts again begin with the limit that the ranks
+// before them settled on.
+func TestRay(t *testing.T) {
+	path, packages := pythonWithTorch(t), os.Getenv("HEADROOM_RAY")
+	if packages == "" {
+		if os.Getenv("HEADROOM_REQUIRE_TORCH") == "1" {
+			t.Fatal("HEADROOM_RAY is not set: make ray, then make test")
+		}
+		t.Skip("SKIPPED: no Ray: make ray installs it for this test")
+	}
+	for how, ranks := range map[string]int{"train": 2, "tune": 1} {
+		t.Run(how, func(t *testing.T) {
+			folder, err := os.MkdirTemp("", "ray") // the path of a socket in it has to be short
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(folder) }) // one of Ray's processes may still be ending
+			b := &books{}
+			l := begun(t, b, Armed)
+			c := exec.Command(path, filepath.Join("testdata", "cases", "restarted_ray.py"), how, folder)
+			c.Env = l.Env(append(os.Environ(), "PYTHONPATH="+packages, "OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=lo",
+				"RAY_TMPDIR="+folder, "RAY_AUTH_MODE=disabled", "RAY_USAGE_STATS_ENABLED=0", "RAY_DEDUP_LOGS=0", "RAY_COLOR_PREFIX=0"))
+			out, err := c.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			seen, cut := ended(t, l), b.texts(runs.KindWorker)
+			known := map[int]bool{}
+			for _, s := range b.steps {
+				known[s.Rank] = s.World == ranks || ranks == 1
+			}
+			for rank := range ranks {
+				if line := fmt.Sprintf("start 2 rank %d step 5 ", rank); !known[rank] || !strings.Contains(string(out), line) {
+					t.Errorf("no %q, or another world: %v", line, known)
+				}
+			}
+			if seen.Survived != ranks || !slices.Contains(cut, "a batch of 40 rows runs in 4 pieces of at most 10") || t.Failed() {
+				t.Errorf("%+v, %q\n%s", seen, cut, out)
+			}
+		})
+	}
+}
+
 // BenchmarkStart measures how long a Python process that never imports torch takes to
 // start, with and without the environment of an attempt.
 func BenchmarkStart(b *testing.B) {

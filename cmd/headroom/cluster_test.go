@@ -28,7 +28,9 @@ func TestEnginesKnowTheStatuses(t *testing.T) {
 			ended = append(ended, e.Code)
 		}
 	}
-	again := func(code int) bool { return slices.Contains(continued, code) || code > ui.Signalled && code < ui.Signalled+65 }
+	again := func(code int) bool {
+		return slices.Contains(continued, code) || code > ui.Signalled && code < ui.Signalled+65
+	}
 	if !again(75) || !slices.Contains(ended, 2) {
 		t.Fatalf("the table has changed: %v, %v", continued, ended)
 	}
