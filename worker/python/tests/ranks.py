@@ -71,17 +71,21 @@ if __name__ == '__main__':
 """
 
 
+LAUNCHERS = {
+    "torchrun": "-m torch.distributed.run --nproc-per-node 2 --standalone --local-addr 127.0.0.1",
+    "accelerate launch": "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 "
+    "--main_process_port 0 --mixed_precision no --dynamo_backend no",  # with GPUs or without
+    "spawn": "",
+}
+
+
 def ran(launcher: str, how: str, attached: bool, fails: str = "fails") -> tuple[bool, list[str], bool, str]:
     """Returns whether the run failed, its steps, whether the exception was seen, and the run's
     whole output."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(TRAIN)
-        words = (
-            ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1"]
-            if launcher == "torchrun"
-            else []
-        )
+        words = LAUNCHERS[launcher].split()
         env = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -108,8 +112,9 @@ def ran(launcher: str, how: str, attached: bool, fails: str = "fails") -> tuple[
 
 def main() -> int:
     failed = 0
-    for launcher in ("torchrun", "spawn"):
-        for how in ("ddp", "by hand"):
+    for launcher in LAUNCHERS:
+        # accelerate starts its ranks as torchrun does
+        for how in ("ddp",) if launcher == "accelerate launch" else ("ddp", "by hand"):
             bare, ours = ran(launcher, how, False), ran(launcher, how, True)
             wrong = bare[:3] != (True, bare[1], True) or len(bare[1]) != 2
             if how == "ddp":
