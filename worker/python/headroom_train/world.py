@@ -34,8 +34,8 @@ def training() -> str:
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     if run:
         return f"torchrun {os.getppid()} {run}"  # the id alone may be that of every torchrun: none
-    # Ray's processes all begin alike, and only Ray knows what one of them trains. It is not asked by its public functions:
-    # outside a training they warn, or raise.
+    # Ray's processes all begin alike, and only Ray knows what one of them trains. It is not asked by its public
+    # functions: outside a training they warn, or raise.
     for module, name in _RAY.items():
         try:
             found = name(sys.modules[module])
