@@ -347,10 +347,7 @@ func TestRestartBegins(t *testing.T) {
 func TestRay(t *testing.T) {
 	path, packages := pythonWithTorch(t), os.Getenv("HEADROOM_RAY")
 	if packages == "" {
-		if os.Getenv("HEADROOM_REQUIRE_TORCH") == "1" {
-			t.Fatal("HEADROOM_RAY is not set: make ray, then make test")
-		}
-		t.Skip("SKIPPED: no Ray: make ray installs it for this test")
+		t.Skip("SKIPPED: no Ray: make test-ray installs it and runs this test")
 	}
 	for how, ranks := range map[string]int{"train": 2, "tune": 1} {
 		t.Run(how, func(t *testing.T) {
