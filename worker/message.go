@@ -55,7 +55,7 @@ type message struct {
 	Peak      memory.Bytes `json:"peak"`
 	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward pass
 	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward pass
-	Spilled   memory.Bytes `json:"spilled"`  // of the host's memory that the step used in place of the GPU's
+	Spilled   memory.Bytes `json:"spilled"`  // of the host's memory that the step used in place of the GPU's; also in note
 	Lost      float64      `json:"lost"`     // seconds that the process's steps have taken longer for that so far
 
 	// check
@@ -137,7 +137,7 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Spilled, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}

@@ -326,7 +326,7 @@ func (t *talk) grows(m message, now time.Time) {
 	if !tell {
 		return
 	}
-	t.noted(f.String(), runs.Entry{Kind: runs.KindWarning, Text: f.String()})
+	t.noted(f.String(), runs.Entry{Kind: runs.KindWarning, Text: f.String(), Leaks: true})
 	if first {
 		t.say(answer{Type: "look"})
 	}
@@ -390,7 +390,7 @@ func (t *talk) note(m message) {
 	if m.Level == "warning" {
 		kind = runs.KindWarning
 	}
-	t.noted("", runs.Entry{Kind: kind, Text: m.Text})
+	t.noted("", runs.Entry{Kind: kind, Text: m.Text, Spilled: m.Spilled})
 }
 
 // holds records what holds memory that grows. The user is told as soon as the script has been read, unless

@@ -143,6 +143,10 @@ func (r *request) override(c *cli.Context) error {
 	given(c, "restart-hung", &r.RestartHung, c.Bool)
 	given(c, "restart-leaking", &r.RestartLeaking, c.Bool)
 	given(c, "snapshot", &r.Snapshot, c.Bool)
+	var err error
+	if r.Notify, err = told(c, r.Notify); err != nil {
+		return err
+	}
 	if free := c.String("free"); isSet(c, "free") {
 		var err error
 		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {

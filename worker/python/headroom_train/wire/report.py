@@ -155,8 +155,8 @@ class Report:
         else:
             say(f"out of memory, and this step cannot be run in pieces: {found.why}")
 
-    def remark(self, text: str, level: str = "info") -> None:
-        """Add a sentence to the journal. With the level "warning" the sentence is also shown to the
+    def remark(self, text: str, level: str = "info", **figures: Any) -> None:
+        """Add a sentence to the journal, with the figures that it is about. With the level "warning" the sentence is also shown to the
         user at once, unless an earlier warning was the same up to the first semicolon. If there is
         no headroom, the sentence is always shown."""
         if level == "warning":
@@ -165,7 +165,7 @@ class Report:
             self._warned.add(begins)
         wire = self.wire()
         if wire is not None:
-            wire.note(text, level)
+            wire.note(text, level, **figures)
         else:
             say(text)
 
