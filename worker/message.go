@@ -69,6 +69,10 @@ type message struct {
 	Mixed bool   `json:"mixed"` // the result depends on which rows are in a batch together
 	Hint  string `json:"hint"`  // what the user can do, or ""
 
+	// tracks
+	Tracker string `json:"tracker"`
+	Run     string `json:"run"` // its id; "" if another process cannot continue it
+
 	// note
 	Text  string `json:"text"`
 	Level string `json:"level"`

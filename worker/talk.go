@@ -176,6 +176,8 @@ func (t *talk) take(m message) error {
 		t.say(asked{t.attempt.ask()})
 	case "check":
 		t.attempt.check(m.Found, "")
+	case "tracks":
+		t.attempt.tracks(m.Tracker, m.Run)
 	case "bye":
 		t.bye(m)
 		return errSilent

@@ -23,7 +23,7 @@ const notifyKey = "HEADROOM_NOTIFY"
 const nobody = "off"
 
 func notifyFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "notify", Usage: "tell `WHO` how the run goes: a command, a URL as in ntfy://TOPIC"}
+	return &cli.StringSliceFlag{Name: "notify", Usage: "tell `WHO` how the run goes: a command, or a URL"}
 }
 
 // told returns who is to be told about a run: as the flags say, or else the file, or else the environment.

@@ -28,10 +28,8 @@ func runCommand(u *ui.UI) *cli.Command {
 		ArgsUsage: "-- COMMAND | CONFIG",
 		UsageText: `headroom run [FLAGS] -- COMMAND	run any training command, unchanged
 headroom run [FLAGS] CONFIG	train what a file or a preset describes`,
-		Description: `A PyTorch step of COMMAND that runs out of memory is run again in pieces. If it
-cannot be, COMMAND starts again from its newest checkpoint, the micro-batch made
-smaller. A file from "headroom init" can take the place of -- COMMAND. A run of
-CONFIG is kept in headroom-runs/NAME; the same command line continues it.`,
+		Description: `A PyTorch step that runs out of memory is run again in pieces, or COMMAND starts
+again from its newest checkpoint. The same command line continues a CONFIG.`,
 		CustomHelpTemplate: jobHelp(ui.PassedOn),
 		Flags: slices.Concat(grouped(forCommand, wrapFlags()...), grouped(forConfig, append(configFlags(), configRunFlags()...)...),
 			grouped(forBoth, &cli.StringFlag{Name: "name", Usage: "name the run and its folder `NAME`"}),

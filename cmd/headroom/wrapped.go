@@ -83,7 +83,7 @@ func recognised(r request) (*wrapped, error) {
 	w := &wrapped{request: r, Command: job.Command{Wrapped: known, Policy: recovery.Policy{Relaunches: 3, Waits: 10}, Version: readBuild().named()}}
 	w.Snapshot = r.Snapshot
 	if !r.NoWorker {
-		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Spill: r.Spill}
+		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Spill: r.Spill, Trackers: trackersOf(r.Trackers)}
 		if r.Observe || r.WatchOnly {
 			w.Worker.Mode = worker.Observe
 		}
@@ -102,6 +102,14 @@ func recognised(r request) (*wrapped, error) {
 	w.Policy.Host, w.Policy.Recompute, err = rewrite.Fallbacks(w.Match, r.Allow)
 	w.Policy.Able = recovery.Able{Recompute: w.Policy.Recompute, Eval: w.Asked.Eval > 0}
 	return w, ui.AsUsage(err)
+}
+
+// trackersOf returns the trackers that the value of --trackers names; W&B's if there is none.
+func trackersOf(given string) []string {
+	if given == "off" {
+		return nil
+	}
+	return strings.Split(cmp.Or(given, "wandb"), ",")
 }
 
 // onlyOfNames returns s with a dash in place of each sequence of characters that are not allowed
