@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -46,22 +47,29 @@ func Parse(given string) (Receiver, error) {
 		return Receiver{command: given}, nil
 	}
 	named, plain := strings.CutSuffix(scheme, "+http")
-	switch f := form(named); {
+	f := form(named)
+	switch {
 	case scheme == "http" || scheme == "https":
 		return addressed(scheme+"://"+rest, "")
-	case f == asNtfy && !plain && !strings.Contains(rest, "/"):
-		return addressed("https://ntfy.sh/"+rest, asNtfy)
-	case f == asSlack && !plain && matches(slackTokens, rest):
-		return addressed("https://hooks.slack.com/services/"+rest, asSlack)
-	case f == asDiscord && !plain && matches(discordTokens, rest):
-		return addressed("https://discord.com/api/webhooks/"+rest, asDiscord)
-	case f == asNtfy || f == asSlack || f == asDiscord || f == asJSON:
-		if plain {
-			return addressed("http://"+rest, f)
-		}
-		return addressed("https://"+rest, f)
+	case !slices.Contains([]form{asNtfy, asSlack, asDiscord, asJSON}, f):
+		return Receiver{}, fmt.Errorf("%s:// is not known; known are https, http, ntfy, slack, discord and json", scheme)
+	case plain:
+		return addressed("http://"+rest, f)
 	}
-	return Receiver{}, fmt.Errorf("%s:// is not known; known are https, http, ntfy, slack, discord and json", scheme)
+	return addressed("https://"+ownHost(f, rest)+rest, f)
+}
+
+// ownHost returns the beginning of an address at a service's own host if rest is only a topic or tokens, and "" if it has a host.
+func ownHost(f form, rest string) string {
+	switch {
+	case f == asNtfy && !strings.Contains(rest, "/"):
+		return "ntfy.sh/"
+	case f == asSlack && matches(slackTokens, rest):
+		return "hooks.slack.com/services/"
+	case f == asDiscord && matches(discordTokens, rest):
+		return "discord.com/api/webhooks/"
+	}
+	return ""
 }
 
 func matches(pattern, text string) bool {

@@ -85,14 +85,20 @@ func (w Watch) about(e runs.Entry) (Kind, string) {
 			return Survived, w.out + "; " + e.Text
 		}
 	case runs.KindWarning:
-		switch {
-		case e.Holder != nil || e.Leaks:
-			return Leak, e.Text
-		case e.Spilled > 0:
-			return Spill, e.Text
-		}
+		return warned(e), e.Text
 	}
 	return "", ""
+}
+
+// warned returns the kind of message that a warning is worth, or "".
+func warned(e runs.Entry) Kind {
+	switch {
+	case e.Holder != nil || e.Leaks:
+		return Leak
+	case e.Spilled > 0:
+		return Spill
+	}
+	return ""
 }
 
 // newest returns where the time of the newest message of a kind is kept, or nil if there are none of it.
