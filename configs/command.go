@@ -43,9 +43,15 @@ type Command struct {
 	Spill    *memory.Bytes
 	Snapshot bool     // PyTorch's snapshot of its memory is written into the run's folder at the first failure
 	Allow    []string // names of the profile's fallbacks that are allowed although the training is then not bit-for-bit the same
+	// Trackers are those whose open run the next attempt continues, separated by a comma; "off" for none, "" for the default.
+	Trackers string
+	Notify   []string // who is told what becomes of the run: commands, URLs and @FILEs
 
 	origins map[string]string
 }
+
+// Trackers are the values of [Command.Trackers].
+var Trackers = []string{"wandb", "mlflow", "wandb,mlflow", "off"}
 
 // DefaultHang is the value of [Command.Hang] unless another is given.
 const DefaultHang = 30 * time.Minute
@@ -93,6 +99,10 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.Snapshot} }},
 	{"allow", "Fallbacks of the profile to allow even though training is then not bit-for-bit the same,\nsuch as recompute.", "[recompute, no-workers]",
 		func(c *Command) value { return words{&c.Allow, "names, as in [recompute]"} }},
+	{"trackers", "Trackers of experiments in which a command that is started again continues the run that it had\nopen: wandb if not given. docs/notifications.md says when.", "wandb",
+		func(c *Command) value { return choice{&c.Trackers, Trackers} }},
+	{"notify", "Who is told when the run ends, first survives a failure, leaks or spills: commands, URLs, and\n@FILE with one in each line. docs/notifications.md says how.", "[ntfy://TOPIC]",
+		func(c *Command) value { return receivers{&c.Notify} }},
 }
 
 // IsCommand reports whether the file at path is, or is meant to be, the file of a
@@ -136,6 +146,11 @@ func LoadCommand(path string) (*Command, error) {
 	}
 	if strings.ContainsAny(c.Profile, "./") && !filepath.IsAbs(c.Profile) {
 		c.Profile = filepath.Join(folder, c.Profile)
+	}
+	for i, one := range c.Notify {
+		if file, is := strings.CutPrefix(one, "@"); is && !filepath.IsAbs(file) {
+			c.Notify[i] = "@" + filepath.Join(folder, file)
+		}
 	}
 	return c, nil
 }

@@ -74,7 +74,7 @@ func TestLoadCommandProblems(t *testing.T) {
 			"night.yaml:4: trust: maybe: neither true nor false; allowed: true or false",
 			"night.yaml:5: name: a/b: not a valid name for a folder; allowed: 1 to 100 letters",
 			"night.yaml:6: profile: [x]: a list, not text",
-			"night.yaml:7: colour: red: unknown key; the known keys are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker, spill, snapshot and allow",
+			"night.yaml:7: colour: red: unknown key; the known keys are command, dir, name, profile, knobs, world, trust, free, hang, restart_hung, restart_leaking, watch_only, observe, no_worker, spill, snapshot, allow, trackers and notify",
 			"night.yaml: command: missing; write the words of the training command",
 		}},
 		{"command: python train.py\n", []string{"night.yaml:1: command: python train.py: not a list; allowed: a list of words, as in [python, train.py]"}},

@@ -53,6 +53,20 @@ func (v words) node() *yaml.Node {
 
 func (v words) allowed() string { return "a list of " + v.what }
 
+// receivers is a list of who is told what becomes of a run. One alone need be no list.
+type receivers struct{ p *[]string }
+
+func (v receivers) set(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		n = &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{n}}
+	}
+	return words{p: v.p}.set(n)
+}
+
+func (v receivers) node() *yaml.Node { return words{p: v.p}.node() }
+
+func (v receivers) allowed() string { return "commands and URLs, as in [ntfy://TOPIC]" }
+
 // settings is a mapping from names to strings, held as a list of "name=string".
 type settings struct{ p *[]string }
 

@@ -22,6 +22,7 @@ type Config struct {
 	Device    Device
 	Memory    Memory
 	Output    Output
+	Notify    []string
 }
 
 // Model describes the model to train.

@@ -9,12 +9,12 @@ import (
 )
 
 // YAML returns the configuration as a file that [Load] reads, with every default filled
-// in. Keys that have no meaning in this configuration are left out.
+// in. Keys that have no meaning in this configuration are left out, and those that may hold secrets.
 func (c *Config) YAML() ([]byte, error) {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	groups := map[string]*yaml.Node{"": root}
 	for _, k := range keys {
-		if !k.applies(c) || k.unset(c) {
+		if !k.applies(c) || k.unset(c) || k.Secret {
 			continue
 		}
 		group, key := "", k.Name

@@ -11,6 +11,7 @@ type Key struct {
 	Fixed    bool   // may not change within a run
 	Required bool   // has to be given
 	Only     Only   // the key has a meaning only if this condition holds
+	Secret   bool   // its value may be a secret, and is never written
 
 	value func(*Config) value
 }
@@ -149,6 +150,9 @@ var keys = []Key{
 
 	{Name: "output.dir", Default: "headroom-runs", Doc: "folder that contains the run's own folder, named after the run; the variable HEADROOM_RUNS_DIR changes the default",
 		value: func(c *Config) value { return text{&c.Output.Dir} }},
+
+	{Name: "notify", Secret: true, Doc: "who is told when the run ends or first survives a failure: commands, URLs, and @FILE with one in each line, as in [ntfy://TOPIC]; see notifications.md",
+		value: func(c *Config) value { return receivers{&c.Notify} }},
 }
 
 // hostCapacity is the memory that a run may use on the host with device.capacity auto.

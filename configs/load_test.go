@@ -65,7 +65,7 @@ func TestBadFiles(t *testing.T) {
 		{"tag", spoilt("64", "!!int 64"), "my.yaml:3: tag !!int: not allowed; text that begins with ! needs quotes"},
 		{"alias", spoilt("book.txt", "*go"), "my.yaml: invalid YAML: unknown anchor 'go' referenced"},
 		{"key that is a list", good + "? [a, b]\n: 1\n", "my.yaml:11: [a, b]: not a key"},
-		{"merge", good + "<<: {a: 1}\n", "my.yaml:11: <<: {a: 1}: unknown key; the known keys are name, seed, model, data, batch, optimizer, schedule, train, device, memory and output"},
+		{"merge", good + "<<: {a: 1}\n", "my.yaml:11: <<: {a: 1}: unknown key; the known keys are name, seed, model, data, batch, optimizer, schedule, train, device, memory, output and notify"},
 
 		{"misspelt key", spoilt("width", "widht"), "my.yaml:3: model.widht: 64: unknown key; did you mean model.width?"},
 		{"misspelt group", good + "modell:\n  kind: gpt\n", "my.yaml:11: modell: {kind: gpt}: unknown key; did you mean model?"},

@@ -21,17 +21,18 @@ type inside struct {
 	worker.Options // of every attempt
 	to             wrap.Reporter
 
-	line    command.Line    // the command of the newest attempt
-	attempt *worker.Attempt // nil between two attempts, and if the worker could not be set up
-	failed  error           // why it could not
-	blind   bool            // it is not known how many steps the newest attempt has made
+	line    command.Line        // the command of the newest attempt
+	attempt *worker.Attempt     // nil between two attempts, and if the worker could not be set up
+	failed  error               // why it could not
+	tracked map[string][]string // the runs that the newest attempt had open in trackers, or the one before if it had none
+	blind   bool                // it is not known how many steps the newest attempt has made
 }
 
 // Begin implements [wrap.Inside]. If the worker cannot be set up, the command runs without it.
 func (i *inside) Begin(c command.Line) command.Line {
 	i.line, i.blind = c, true
 	if i.attempt, i.failed = worker.Begin(i.Options); i.failed == nil {
-		c.Env = i.attempt.Env(c.Env)
+		c.Env = continued(i.attempt.Env(c.Env), i.tracked)
 		i.Journal.Answers(i.attempt.Socket())
 	}
 	return c
@@ -45,6 +46,9 @@ func (i *inside) End(o exits.Outcome) exits.Outcome {
 	seen, err := i.attempt.End()
 	if i.attempt = nil; err != nil {
 		i.to.Warn("the worker's folder is left behind: %v", err)
+	}
+	if len(seen.Tracked) > 0 { // otherwise it has not come that far
+		i.tracked = seen.Tracked
 	}
 	i.blind = !seen.Attached && !seen.Torch
 	return i.ended(o, seen)

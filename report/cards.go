@@ -30,6 +30,21 @@ func (r *Report) Cards() []Card {
 	return cards
 }
 
+// Brief returns the report in a few lines of plain text, for a message: how the run stands, what to do next if it has
+// failed, and the cards that have an answer.
+func (r *Report) Brief() []string {
+	lines := []string{r.Outcome.Title}
+	if r.Outcome.State == Failed && len(r.Advice) > 0 {
+		lines = append(lines, "Next: "+r.Advice[0])
+	}
+	for _, c := range r.Cards() {
+		if !c.unknown {
+			lines = append(lines, c.Question+": "+c.Answer)
+		}
+	}
+	return lines
+}
+
 func (r *Report) batchCard() Card {
 	a := r.Accounting
 	c := Card{Question: "Effective batch", Answer: string(a.State), Note: a.Sum, Tone: Info}

@@ -45,7 +45,7 @@ func begun(t *testing.T) *Folder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = errors.Join(f.KeepSecrets([]string{"train", "--key", "a"}, []string{"train", "--key", Hidden}), f.FirstConfig([]byte("command: [train]\n")), f.Record(Entry{Kind: KindRun, Text: "begun"}), f.SetLearned(Learned{Pieces: 5, Learned: recovery.Learned{Micro: 8}}), f.SetKnown(Known{Before: []Mark{{Path: "a"}}}))
+	err = errors.Join(f.KeepSecrets([]string{"train", "--key", "a"}, []string{"train", "--key", Hidden}, nil), f.FirstConfig([]byte("command: [train]\n")), f.Record(Entry{Kind: KindRun, Text: "begun"}), f.SetLearned(Learned{Pieces: 5, Learned: recovery.Learned{Micro: 8}}), f.SetKnown(Known{Before: []Mark{{Path: "a"}}}))
 	if err != nil {
 		t.Fatal(err)
 	}

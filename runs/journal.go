@@ -103,6 +103,11 @@ type Entry struct {
 	// [KindWarning], or of [KindWorker] if it was known only once memory had run out.
 	Holder *memory.Holder `json:"holder,omitempty"`
 
+	// Leaks marks the forecast that memory which is held between steps will run out, in an entry of
+	// [KindWarning]. Spilled is how much of the host's memory a step used in place of the GPU's.
+	Leaks   bool         `json:"leaks,omitempty"`
+	Spilled memory.Bytes `json:"spilled,omitempty"`
+
 	// Breakdown is what a memory was held for, in an entry of [KindMemory].
 	Breakdown *memory.Breakdown `json:"breakdown,omitempty"`
 

@@ -79,19 +79,21 @@ func Scrub(secrets []string) func(string) string {
 // read it.
 const secretsFile = "secrets.json"
 
-// command is a command as it was given, and as run.yaml has it. It is what secretsFile holds.
+// command is a command as it was given, and as run.yaml has it. It is what secretsFile holds, with those who are
+// to be told about the run: the address of a webhook is a secret.
 type command struct {
 	Words  []string `json:"words"`
 	Masked []string `json:"masked"`
+	Notify []string `json:"notify,omitempty"`
 }
 
-// KeepSecrets keeps words, the run's command, for a later process, in a file that only this user may
-// read, if masked has not all of it.
-func (f *Folder) KeepSecrets(words, masked []string) error {
-	if slices.Equal(words, masked) {
+// KeepSecrets keeps words, the run's command, and notify, who is told about the run, for a later process, in a file that only
+// this user may read, if masked has not all of the command or somebody is told.
+func (f *Folder) KeepSecrets(words, masked, notify []string) error {
+	if slices.Equal(words, masked) && len(notify) == 0 {
 		return nil
 	}
-	text, err := json.Marshal(command{words, masked})
+	text, err := json.Marshal(command{words, masked, notify})
 	if err != nil {
 		return fmt.Errorf("write %s: %w", secretsFile, err)
 	}
@@ -148,6 +150,16 @@ func (e *SecretError) Error() string {
 }
 
 func (e *SecretError) Unwrap() error { return e.Err }
+
+// Notify returns who was to be told about the run in dir; nobody if that is not known.
+func Notify(dir string) []string {
+	var kept command
+	text, err := os.ReadFile(filepath.Join(dir, secretsFile))
+	if err != nil || json.Unmarshal(text, &kept) != nil {
+		return nil
+	}
+	return kept.Notify
+}
 
 // Unmasked returns the command that was kept in dir as the given words, with its secrets. The error
 // is a *[SecretError] if a secret is missing.

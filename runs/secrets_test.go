@@ -52,7 +52,7 @@ func TestSecretsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close() //nolint:errcheck // a test's
-	if err := f.KeepSecrets(words, masked); err != nil {
+	if err := f.KeepSecrets(words, masked, nil); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(f.Dir(), secretsFile))
@@ -74,7 +74,7 @@ func TestSecretsAreKept(t *testing.T) {
 	if _, err := Unmasked(t.TempDir(), masked); !errors.As(err, &missing) || !strings.Contains(err.Error(), "secrets.json") {
 		t.Errorf("without the file: %v", err)
 	}
-	if err := f.KeepSecrets([]string{"python", "t.py"}, []string{"python", "t.py"}); err != nil {
+	if err := f.KeepSecrets([]string{"python", "t.py"}, []string{"python", "t.py"}, nil); err != nil {
 		t.Error(err)
 	}
 }

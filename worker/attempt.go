@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,6 +50,9 @@ type Options struct {
 	// Snapshot is the absolute path of the file into which PyTorch's snapshot of a GPU's memory is
 	// written when memory first runs out, unless the file exists; "" for none.
 	Snapshot string
+
+	// Trackers are those whose runs are looked for in the command's processes: wandb and mlflow.
+	Trackers []string
 
 	temp string // folder for temporary files; "" is the system's
 }
@@ -105,6 +109,9 @@ type Ended struct {
 	// Holder is what holds memory that grows: in the process in which OOM happened, or, if that is
 	// nil, in any process, as of that process's newest step. It is nil if nothing is known to grow.
 	Holder *memory.Holder
+	// Tracked has the ids of the runs that the processes had open in each tracker, "" for one that
+	// another process cannot continue.
+	Tracked map[string][]string
 	// Training lists the processes that had taken optimizer steps and went on running at the
 	// end of the attempt.
 	Training []int
@@ -167,6 +174,23 @@ func (a *Attempt) check(found []Checked, why string) {
 	}
 }
 
+// trackedMost is the largest number of a tracker's runs that are kept.
+const trackedMost = 8
+
+// tracks keeps the id of a run that a process has open in a tracker.
+func (a *Attempt) tracks(tracker, run string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.ended.Tracked[tracker]
+	if !slices.Contains(a.o.Trackers, tracker) || slices.Contains(all, run) || len(all) >= trackedMost {
+		return
+	}
+	if all == nil && a.ended.Tracked == nil {
+		a.ended.Tracked = map[string][]string{}
+	}
+	a.ended.Tracked[tracker] = append(all, run)
+}
+
 // Socket returns the path of the socket; see [Ask].
 func (a *Attempt) Socket() string { return filepath.Join(a.folder.dir, "wire") }
 
@@ -185,6 +209,9 @@ func (a *Attempt) Env(env []string) []string {
 	env = append(env[:len(env):len(env)], "PYTHONPATH="+path, "HEADROOM_SOCKET="+a.Socket(), "HEADROOM_WORKER="+string(a.o.Mode))
 	if a.o.Snapshot != "" {
 		env = append(env, "HEADROOM_SNAPSHOT="+a.o.Snapshot)
+	}
+	if len(a.o.Trackers) > 0 {
+		env = append(env, "HEADROOM_TRACKERS="+strings.Join(a.o.Trackers, ","))
 	}
 	switch {
 	case a.o.Spill == nil:

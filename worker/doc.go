@@ -13,7 +13,7 @@
 // The two ends exchange JSON, one message per line, over the Unix socket at the path
 // in HEADROOM_SOCKET. Both ends ignore fields and messages that they do not know.
 //
-//	to headroom    hello step oom survived refused holds memory note check bye
+//	to headroom    hello step oom survived refused holds memory note check tracks bye
 //	from headroom  plan heard look account
 //
 // A process says hello at its first guarded step and receives the plan. It decides by itself how

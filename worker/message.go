@@ -56,7 +56,7 @@ type message struct {
 	Peak      memory.Bytes `json:"peak"`
 	Forward   memory.Bytes `json:"forward"`  // allocated at the end of the step's forward pass
 	Backward  memory.Bytes `json:"backward"` // allocated at the end of its backward pass
-	Spilled   memory.Bytes `json:"spilled"`  // of the host's memory that the step used in place of the GPU's
+	Spilled   memory.Bytes `json:"spilled"`  // of the host's memory that the step used in place of the GPU's; also in note
 	Lost      float64      `json:"lost"`     // seconds that the process's steps have taken longer for that so far
 
 	// check
@@ -69,6 +69,10 @@ type message struct {
 	Code  string `json:"code"`  // the kind of reason
 	Mixed bool   `json:"mixed"` // the result depends on which rows are in a batch together
 	Hint  string `json:"hint"`  // what the user can do, or ""
+
+	// tracks
+	Tracker string `json:"tracker"`
+	Run     string `json:"run"` // its id; "" if another process cannot continue it
 
 	// note
 	Text  string `json:"text"`
@@ -138,7 +142,7 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Spilled, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}

@@ -106,6 +106,7 @@ func TestProofs(t *testing.T) {
 		{"ddp.py", "--frameworks", "--loops", "accelerated,lightning,lightning_itself,transformers", "--every", "50"},
 		{"evaluation.py"},
 		{"untrained.py"},
+		{"trackers.py"},
 		{"updates.py"},
 		{"threads.py"},
 		{"alone.py"},

@@ -177,6 +177,8 @@ func (t *talk) take(m message) error {
 		t.say(asked{t.attempt.ask()})
 	case "check":
 		t.attempt.check(m.Found, "")
+	case "tracks":
+		t.attempt.tracks(m.Tracker, m.Run)
 	case "bye":
 		t.bye(m)
 		return errSilent
@@ -345,7 +347,7 @@ func (t *talk) grows(m message, now time.Time) {
 	if !tell {
 		return
 	}
-	t.noted(f.String(), runs.Entry{Kind: runs.KindWarning, Text: f.String()})
+	t.noted(f.String(), runs.Entry{Kind: runs.KindWarning, Text: f.String(), Leaks: true})
 	if first {
 		t.say(answer{Type: "look"})
 	}
@@ -409,7 +411,7 @@ func (t *talk) note(m message) {
 	if m.Level == "warning" {
 		kind = runs.KindWarning
 	}
-	t.noted("", runs.Entry{Kind: kind, Text: m.Text})
+	t.noted("", runs.Entry{Kind: kind, Text: m.Text, Spilled: m.Spilled})
 }
 
 // holds records what holds memory that grows. The user is told as soon as the script has been read, unless

@@ -46,12 +46,13 @@ type round struct {
 	runs  bool // the toy runs out of memory, once
 	small bool // no file may be longer than 512 bytes, as if the disk were full
 	twin  bool // a second headroom does the same in the same folder
+	told  badReceiver
 
-	dir, mark string
+	dir, mark, receivers string
 }
 
 func (r round) String() string {
-	return fmt.Sprintf("%s after %d lines, runs out: %v, files bounded: %v, two of them: %v, %+v", r.name, r.after, r.runs, r.small, r.twin, r.toy)
+	return fmt.Sprintf("%s after %d lines, runs out: %v, files bounded: %v, two of them: %v, told: %q, %+v", r.name, r.after, r.runs, r.small, r.twin, r.told, r.toy)
 }
 
 // draw returns a random round.
@@ -68,6 +69,9 @@ func draw(random *rand.Rand) round {
 	}
 	r := round{blow: blows[0], runs: odds(8), small: odds(5), toy: toyScript{micro: 32, accumulation: 1, steps: 6, fits: 1 << 20,
 		says: odds(4), half: odds(4), deaf: odds(4), leaves: strings.Join(left, ",")}}
+	if odds(4) {
+		r.told = badReceivers[random.IntN(len(badReceivers))]
+	}
 	if odds(2) {
 		r.blow = blows[1+random.IntN(len(blows)-1)]
 	}
@@ -117,7 +121,7 @@ func (r round) lines(attempts int) []string {
 
 // command returns the round's command, as a user would write it.
 func (r round) command() *exec.Cmd {
-	words := []string{"headroom", "run", "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--resume",
+	words := []string{"headroom", "run", "--notify", r.notified(), "--trust", "--knob", "micro=--bs", "--knob", "accumulation=--acc", "--knob", "resume=--resume",
 		"--knob", "checkpoints=out/step-*.json", "--", "headroom-toy", "--bs", "32", "--acc", "1",
 		fmt.Sprintf("-steps=%d", r.toy.steps), fmt.Sprintf("-fits=%d", r.toy.fits), fmt.Sprintf("-says=%v", r.toy.says),
 		fmt.Sprintf("-half=%v", r.toy.half), fmt.Sprintf("-deaf=%v", r.toy.deaf), "-leaves=" + r.toy.leaves, "-breaks=" + r.toy.breaks,
@@ -224,10 +228,12 @@ func TestChaos(t *testing.T) {
 		rounds = 40
 	}
 	random := rand.New(rand.NewPCG(devicetest.Seed(t), 1))
+	receivers := serveBadly(t)
 	var all sync.WaitGroup
 	places := make(chan struct{}, 8) // more than there are processors: some wait for a clock
 	for n := range rounds {
 		r := draw(random)
+		r.receivers = receivers
 		r.dir, r.mark = t.TempDir(), fmt.Sprintf("HEADROOM_CHAOS=%d-%d", os.Getpid(), n)
 		if err := os.Mkdir(filepath.Join(r.dir, "out"), 0o755); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"headroom/cmd/headroom/ui"
 	"headroom/harness"
 	"headroom/memory"
+	"headroom/notify"
 	"headroom/report"
 	"headroom/runs"
 	"headroom/spelling"
@@ -25,12 +26,14 @@ import (
 type reporter struct {
 	*ui.UI
 	verbose bool
+	notes   *notify.Notifier
 	refused *memory.OutOfMemoryError // the newest failure in this attempt that was left to the command's own code; nil if there is none
 	again   bool                     // the attempt ended with the failure in refused, which has been reported
 }
 
 // Entry implements [wrap.Reporter].
 func (r *reporter) Entry(e runs.Entry) {
+	r.notes.Entry(e)
 	switch e.Kind {
 	case runs.KindAttempt:
 		r.refused, r.again = nil, false

@@ -24,12 +24,13 @@ const execKey = "HEADROOM_EXEC"
 // process cannot use it again, so the process replaces itself by means of exec. Its process
 // ID stays the same: a parent that waits for the process or signals it notices nothing.
 type handover struct {
-	PID      int    `json:"pid"`      // of the process that wrote this; the one that replaces it has the same
-	Lock     int    `json:"lock"`     // the descriptor that holds the lock on the folder
-	Dir      string `json:"dir"`      // the run's folder; its run.yaml counts, even if the user's file has changed
-	Device   string `json:"device"`   // kind of the device that was lost; the new process opens the same kind, even with auto
-	Resumed  int    `json:"resumed"`  // step at which the user's command began
-	Failures int    `json:"failures"` // out-of-memory failures that the user's command has survived
+	PID      int      `json:"pid"`      // of the process that wrote this; the one that replaces it has the same
+	Lock     int      `json:"lock"`     // the descriptor that holds the lock on the folder
+	Dir      string   `json:"dir"`      // the run's folder; its run.yaml counts, even if the user's file has changed
+	Device   string   `json:"device"`   // kind of the device that was lost; the new process opens the same kind, even with auto
+	Resumed  int      `json:"resumed"`  // step at which the user's command began
+	Failures int      `json:"failures"` // out-of-memory failures that the user's command has survived
+	Notify   []string `json:"notify"`   // who is told about the run
 }
 
 // predecessor returns the run that this process is to continue, or nil if this process did

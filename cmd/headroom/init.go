@@ -28,6 +28,7 @@ runs it; init itself starts nothing.`,
 		Flags: append(append(knownFlags(), tendFlags()...),
 			&cli.StringFlag{Name: "name", Usage: "name the run and its folder `NAME`"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: initFile, Usage: "write `FILE`"},
+			notifyFlag(),
 			boolFlag("force", "overwrite an existing file")),
 		Action: func(c *cli.Context) error { return initAction(u, c) },
 	}
@@ -42,6 +43,9 @@ func initAction(u *ui.UI, c *cli.Context) error {
 	if !asked || r.file != "" {
 		return ui.Usagef("headroom init -- python train.py", "init needs a command after --")
 	}
+	if !isSet(c, "notify") {
+		r.Notify = nil // the environment's hold for this file, too, and have secrets
+	}
 	if r.Name != "" && !configs.IsName(r.Name) {
 		return ui.Usagef("", "--name %s: not a valid name for a folder; allowed: %s", r.Name, configs.NamesAllowed)
 	}
@@ -55,7 +59,7 @@ func initAction(u *ui.UI, c *cli.Context) error {
 		return ui.AsUsage(err)
 	}
 	mode := os.FileMode(0o644)
-	if _, secrets := runs.Masked(r.Args); len(secrets) > 0 { // the command has to have them
+	if _, secrets := runs.Masked(r.Args); len(secrets)+len(r.Notify) > 0 { // they have to be in it
 		mode = 0o600
 	}
 	if err := writeNew(path, text, c.Bool("force"), mode); err != nil {

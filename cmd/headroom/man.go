@@ -106,7 +106,9 @@ func roff(text string) string {
 
 // details holds the text that the manual adds to the help of a command or a flag.
 var details = map[string]string{
-	"run": `Everything after the first -- belongs to COMMAND. "headroom explain" shows everything that is known about it.
+	"run": `If a step cannot be run in pieces, the micro-batch is made smaller when COMMAND starts again. A file from "headroom init" can take the place of -- COMMAND. A run of CONFIG is kept in headroom-runs/NAME.
+
+Everything after the first -- belongs to COMMAND. "headroom explain" shows everything that is known about it.
 
 CONFIG is a file, or the name of a preset. The same command line, given again after an interrupt, a crash or a loss of power,
 continues the run, or does nothing if the run is finished. If the device is lost, headroom replaces its own process with a new one, which continues from the newest checkpoint.
@@ -120,6 +122,8 @@ For a run of CONFIG, the first Ctrl-C (or SIGTERM, SIGHUP) finishes the step, sa
 	"--spill":           ", for each process that trains with PyTorch 2.8 or later; half of what the host has free if not given",
 	"--snapshot":        ", of a GPU's memory, into snapshot.pickle in the run's folder, for pytorch.org/memory_viz; it has the lines that allocated what COMMAND has recorded of them",
 	"--allow":           ", although training is then not bit-for-bit the same; may be repeated",
+	"--trackers":        "; wandb if not given, and wandb,mlflow is both",
+	"--notify":          " as in ntfy://TOPIC, or @FILE with one in each line; off tells nobody; may be repeated. docs/notifications.md has what is sent, and when",
 	"--metrics":         "; they are at http://ADDRESS/metrics",
 	"--flat-for":        "; TIME must be longer than an optimizer step, and is a minute if not given",
 	"--memory":          "; needs PyTorch 2.10 or later",
@@ -131,6 +135,7 @@ var environment = []struct{ name, means string }{
 	{"TERM", "if set to dumb, output is plain lines, none rewritten"},
 	{"HEADROOM_RUNS_DIR", "the folder where runs are kept and looked up; ./headroom-runs if it is not set"},
 	{"HEADROOM_TERMINATION_LOG", "a file to which run and resume add the last lines that they print, such as /dev/termination-log in a container of Kubernetes; none if it is not set"},
+	{"HEADROOM_NOTIFY", "who is told about every run that has no --notify, one in each line"},
 	{"GOTRACEBACK", "if set to crash, a crash leaves a core dump, provided that ulimit -c allows it"},
 	{"HEADROOM_CUBLAS", "the cuBLAS to try first: a file, or its folder"},
 	{"VIRTUAL_ENV, CONDA_PREFIX", "Python environments, where cuBLAS is looked for next"},

@@ -53,6 +53,7 @@ func tendFlags() []cli.Flag {
 		boolFlag("restart-leaking", "if COMMAND leaks memory, restart it from a new checkpoint"),
 		&cli.StringFlag{Name: "spill", Usage: "`SIZE|off`: memory of the host for what does not fit on a GPU"},
 		boolFlag("snapshot", "write PyTorch's memory snapshot at the first failure"),
+		&cli.StringFlag{Name: "trackers", Usage: "`wandb|mlflow|off`: whose open run a restart continues"},
 		&cli.StringSliceFlag{Name: "allow", Usage: "allow the profile's fallback `NAME`, such as recompute"},
 	}
 }
@@ -142,7 +143,12 @@ func (r *request) override(c *cli.Context) error {
 	given(c, "hang", &r.Hang, c.Duration)
 	given(c, "restart-hung", &r.RestartHung, c.Bool)
 	given(c, "restart-leaking", &r.RestartLeaking, c.Bool)
+	given(c, "trackers", &r.Trackers, c.String)
 	given(c, "snapshot", &r.Snapshot, c.Bool)
+	var err error
+	if r.Notify, err = told(c, r.Notify); err != nil {
+		return err
+	}
 	if free := c.String("free"); isSet(c, "free") {
 		var err error
 		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {
@@ -162,6 +168,8 @@ func (r *request) override(c *cli.Context) error {
 	switch {
 	case isSet(c, "world") && r.World < 1:
 		return wrongValue("world", r.World, outOfRange)
+	case r.Trackers != "" && !slices.Contains(configs.Trackers, r.Trackers):
+		return wrongValue("trackers", r.Trackers, "not known")
 	case r.Hang < 0:
 		return wrongValue("hang", r.Hang, outOfRange)
 	}

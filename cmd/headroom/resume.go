@@ -26,7 +26,7 @@ the micro-batch that it had reached, and is looked after as before. Use this for
 a run that was interrupted, gave up, or was ended by a restart of the machine.
 
 A run of a configuration needs no resume: give the same command again.`,
-		Flags: append(webFlags(), boolFlag("verbose", "show the log, and every checkpoint"),
+		Flags: append(append(webFlags(), notifyFlag()), boolFlag("verbose", "show the log, and every checkpoint"),
 			boolFlag("trust", "assume what headroom cannot prove about the command")),
 		Action: func(c *cli.Context) error { return resumeAction(u, c) },
 	}
@@ -66,6 +66,11 @@ func resumeAction(u *ui.UI, c *cli.Context) error {
 	}
 	defer live.close()
 	w.said.verbose = c.Bool("verbose")
+	if given, err := told(c, w.request.Notify); err != nil {
+		return err
+	} else if w.to, err = receivers(given); err != nil {
+		return err
+	}
 	if w.Folder, err = runs.Open(dir); err != nil {
 		return ui.AsUsage(err)
 	}
@@ -137,7 +142,7 @@ func readKept(dir string) (request, error) {
 	if err != nil {
 		return request{}, ui.Usagef("headroom run -- "+kept.Args[0]+" … starts the command again", "resume %s: %w", dir, err)
 	}
-	kept.Args = words
+	kept.Args, kept.Notify = words, runs.Notify(dir)
 	return request{Command: *kept, file: path}, nil
 }
 

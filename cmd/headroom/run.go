@@ -16,6 +16,7 @@ import (
 	"headroom/device"
 	"headroom/harness"
 	"headroom/job"
+	"headroom/notify"
 	"headroom/report"
 	"headroom/runs"
 )
@@ -27,14 +28,12 @@ func runCommand(u *ui.UI) *cli.Command {
 		ArgsUsage: "-- COMMAND | CONFIG",
 		UsageText: `headroom run [FLAGS] -- COMMAND	run any training command, unchanged
 headroom run [FLAGS] CONFIG	train what a file or a preset describes`,
-		Description: `A PyTorch step of COMMAND that runs out of memory is run again in pieces. If it
-cannot be, COMMAND starts again from its newest checkpoint, the micro-batch made
-smaller. A file from "headroom init" can take the place of -- COMMAND. A run of
-CONFIG is kept in headroom-runs/NAME; the same command line continues it.`,
+		Description: `A PyTorch step that runs out of memory is run again in pieces, or COMMAND starts
+again from its newest checkpoint. The same command line continues a CONFIG.`,
 		CustomHelpTemplate: jobHelp(ui.PassedOn),
 		Flags: slices.Concat(grouped(forCommand, wrapFlags()...), grouped(forConfig, append(configFlags(), configRunFlags()...)...),
 			grouped(forBoth, &cli.StringFlag{Name: "name", Usage: "name the run and its folder `NAME`"}),
-			grouped(forBoth, webFlags()...),
+			grouped(forBoth, append(webFlags(), notifyFlag())...),
 			grouped(forBoth, quietFlag(), boolFlag("verbose", "show the log, and every checkpoint"))),
 		Action: func(c *cli.Context) error { return runAction(u, c) },
 	}
@@ -74,8 +73,10 @@ func runAction(u *ui.UI, c *cli.Context) error {
 		u.Screen.Live = u.Screen.Live && !u.OutShows
 	}
 	open := func() (*job.Job, *runs.Folder, error) { return newJob(u, c) }
+	s.told = func(cfg *configs.Config) ([]string, error) { return told(c, cfg.Notify) }
 	if before != nil {
 		open = func() (*job.Job, *runs.Folder, error) { return before.open() }
+		s.told = func(*configs.Config) ([]string, error) { return before.Notify, nil }
 		s.progress.Failures = before.Failures
 	}
 	return s.stage.attended(ctx, interrupt, func() error { return s.work(ctx, interrupt, done, before, open) },
@@ -92,6 +93,16 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 		return s.notOpened(before, err)
 	}
 	s.name, s.dir, s.progress.Total = j.Config.Name, j.Config.RunDir(), j.Config.Train.Steps
+	given, err := s.told(j.Config)
+	if err == nil {
+		var to []notify.Receiver
+		to, err = receivers(given)
+		s.notes = notifier(s.u, s.dir, to)
+	}
+	if err != nil {
+		return errors.Join(err, folder.Close())
+	}
+	defer s.notes.Close()
 	if c, known := diskOf(j); known && c.State != ok && before == nil {
 		s.u.Warn("checkpoints: %s: %s", c.Found, c.Next)
 	}
@@ -110,7 +121,8 @@ func (s *runner) work(ctx context.Context, interrupt <-chan struct{}, done func(
 	}
 	before.carry(&result)
 	if execs(err) {
-		err = s.goesOn(interrupt, done, folder, handover{Dir: s.dir, Device: j.Kind(), Resumed: result.Resumed, Failures: result.Failures}, err)
+		s.notes.Close() // the new process does not know what is under way
+		err = s.goesOn(interrupt, done, folder, handover{Dir: s.dir, Device: j.Kind(), Resumed: result.Resumed, Failures: result.Failures, Notify: given}, err)
 	} else {
 		err = errors.Join(err, folder.Close())
 	}
@@ -162,6 +174,8 @@ type runner struct {
 	stream    *ui.Stream // nil without --json
 	web       *web
 	account   account
+	told      func(*configs.Config) ([]string, error) // who is told about a run
+	notes     *notify.Notifier
 }
 
 func (s *runner) run(ctx context.Context, interrupt <-chan struct{}, j *job.Job, folder *runs.Folder) (harness.Result, error) {
@@ -189,6 +203,7 @@ func (s *runner) squeezed(q configs.Squeeze, begins bool) {
 
 func (s *runner) entry(e runs.Entry) {
 	s.account.entry(e)
+	s.notes.Entry(e)
 	if s.stage.in(left) {
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"headroom/cmd/headroom/ui"
 	"headroom/configs"
 	"headroom/job"
+	"headroom/notify"
 	"headroom/recovery"
 	"headroom/runs"
 	"headroom/worker"
@@ -42,6 +43,9 @@ func wrapAction(u *ui.UI, c *cli.Context, r request) error {
 		return err
 	}
 	w.said.verbose = c.Bool("verbose")
+	if w.to, err = receivers(r.Notify); err != nil {
+		return err
+	}
 	if c.Bool("dry-run") {
 		return u.Answer(explained(w, u.Now()).brief())
 	}
@@ -61,6 +65,7 @@ type wrapped struct {
 	job.Command
 	request request
 	made    bool // the run's folder is new
+	to      []notify.Receiver
 	said    reporter
 }
 
@@ -78,7 +83,7 @@ func recognised(r request) (*wrapped, error) {
 	w := &wrapped{request: r, Command: job.Command{Wrapped: known, Policy: recovery.Policy{Relaunches: 3, Waits: 10}, Version: readBuild().named()}}
 	w.Snapshot = r.Snapshot
 	if !r.NoWorker {
-		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Spill: r.Spill}
+		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Spill: r.Spill, Trackers: trackersOf(r.Trackers)}
 		if r.Observe || r.WatchOnly {
 			w.Worker.Mode = worker.Observe
 		}
@@ -97,6 +102,14 @@ func recognised(r request) (*wrapped, error) {
 	w.Policy.Host, w.Policy.Recompute, err = rewrite.Fallbacks(w.Match, r.Allow)
 	w.Policy.Able = recovery.Able{Recompute: w.Policy.Recompute, Eval: w.Asked.Eval > 0}
 	return w, ui.AsUsage(err)
+}
+
+// trackersOf returns the trackers that the value of --trackers names; W&B's if there is none.
+func trackersOf(given string) []string {
+	if given == "off" {
+		return nil
+	}
+	return strings.Split(cmp.Or(given, "wandb"), ",")
 }
 
 // onlyOfNames returns s with a dash in place of each sequence of characters that are not allowed
@@ -178,9 +191,10 @@ func (w *wrapped) begun(path string) (*runs.Folder, error) {
 	kept := w.request.Command
 	kept.Name = "" // the folder has the name; running this file makes another run
 	kept.Args = w.Line.Masked()
+	kept.Notify = nil // in another file, because there are secrets in it
 	text, err := kept.YAML()
 	if err == nil {
-		err = errors.Join(folder.KeepSecrets(w.Line.Args, kept.Args), folder.FirstConfig(text))
+		err = errors.Join(folder.KeepSecrets(w.Line.Args, kept.Args, w.request.Notify), folder.FirstConfig(text))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("write run.yaml: %w", err), folder.Close())
@@ -226,6 +240,8 @@ func inUse(dir string) string {
 // lead carries out the run in its folder, closes the folder and reports the outcome.
 func (w *wrapped) lead(ctx context.Context, u *ui.UI) error {
 	w.said.UI, w.Reporter = u, &w.said
+	w.said.notes = notifier(u, w.Folder.Dir(), w.to)
+	defer w.said.notes.Close()
 	u.Screen.Breaks = w.BreakLine
 	result, code, err := w.Run(ctx)
 	if lost := w.Folder.Close(); lost != nil { // that does not change how the command ended

@@ -112,6 +112,11 @@ func (u *UI) Hint(text string) {
 	}
 }
 
+// NotTold warns that a receiver of messages about a run could not be told, and why.
+func (u *UI) NotTold(receiver string, err error) {
+	u.Warn("%s was not told about the run: %v; the run does not depend on it", receiver, err)
+}
+
 // errStdout is wrapped by errors that say that an answer could not be printed.
 var errStdout = errors.New("write to standard output")
 

@@ -55,7 +55,7 @@ class Recovery:
         self.report = report
         self.owner = Owner()
         self.mine = self.owner.mine
-        self.spill = Spill(lambda text: report.remark(text, "warning"))
+        self.spill = Spill(lambda text: report.remark(text, "warning", **self.spill.figures()))
         self.sizes = Sizes()
         self.sizes.spill = self.spill
         self.tidy: set[tuple] = set()  # kinds of steps whose calls have left nothing behind: see strays

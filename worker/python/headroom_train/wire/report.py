@@ -21,6 +21,7 @@ from ..replay.sizes import Sizes
 from ..tape.graph import sequence
 from ..world import training
 from .phases import Phases
+from .trackers import Trackers
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two reported steps, unless a step has failed or is cut in a new way
@@ -44,6 +45,7 @@ class Report:
     failures; it is empty if the process recovers from them."""
 
     def __init__(self, watches: str = "") -> None:
+        self._trackers = Trackers()
         self._watches = {"mode": "observe", "why": watches} if watches else {}
         self._greeted: Optional[Wire] = None
         self._steps = 0
@@ -156,9 +158,9 @@ class Report:
         else:
             say(f"out of memory, and this step cannot be run in pieces: {found.why}")
 
-    def remark(self, text: str, level: str = "info") -> None:
-        """Add a sentence to the journal. With the level "warning" the sentence is also shown to the
-        user at once, unless an earlier warning was the same up to the first semicolon. If there is
+    def remark(self, text: str, level: str = "info", **figures: Any) -> None:
+        """Add a sentence to the journal, with the figures that it is about. With the level "warning" the sentence
+        is also shown to the user at once, unless an earlier warning was the same up to the first semicolon. If there is
         no headroom, the sentence is always shown."""
         if level == "warning":
             begins = text.partition(";")[0]
@@ -166,7 +168,7 @@ class Report:
             self._warned.add(begins)
         wire = self.wire()
         if wire is not None:
-            wire.note(text, level)
+            wire.note(text, level, **figures)
         else:
             say(text)
 
@@ -212,6 +214,8 @@ class Report:
             (rows, pieces), limit = ran, self.sizes.limit()
             known = {} if limit is None else {"limit": limit}
             wire.made = (self._steps, now)
+            for run in self._trackers.news():
+                wire.tracks(**run)
             spilled = self.sizes.spill.figures() if self.sizes.spill is not None else {}
             wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases, **spilled)
 

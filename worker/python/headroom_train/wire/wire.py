@@ -165,6 +165,11 @@ class Wire:
             self._take(message)
             message = self._receive(until)
 
+    def tracks(self, **f: Any) -> None:
+        """Report a run that the script has open in a tracker."""
+        with self._lock:
+            self._send("tracks", f)
+
     def check(self, **f: Any) -> None:
         """Report what was found in the first step."""
         with self._lock:
