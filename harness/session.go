@@ -280,6 +280,23 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	s.kept = s.history.Learned(s.o.Plan, s.o.Precision)
 }
 
+// Told takes over the settings of the next attempt, and its number, from whoever decides for several
+// sessions that run one job together. This session decides nothing itself. who says who that is.
+func (s *Session) Told(attempt int, next Settings, who string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.planned {
+		s.beginHistory(nil)
+	}
+	s.attempt = attempt - 1
+	before := s.history.Running()
+	learned := recovery.Learned{Asked: s.o.Plan.Micro, Micro: next.Plan.Micro, Eval: next.Plan.Eval, Recompute: next.Recomputing, Eased: len(next.Eased)}
+	s.history = recovery.NewHistory(s.o.Plan).Resume(learned, "")
+	if plan := s.history.Running(); plan != before && s.result.Attempts > 0 {
+		s.note(runs.Entry{Kind: runs.KindDecision, Text: who + " has decided: " + plan.String(), Plan: &plan})
+	}
+}
+
 // Look records the memory of the device at the start of an attempt, and what the body can
 // carry out there.
 func (s *Session) Look(now memory.Stats, able recovery.Able) {

@@ -144,3 +144,28 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 		t.Errorf("%+v", end)
 	}
 }
+
+// TestTold checks that a session takes over settings, and an attempt's number, from whoever decides, and records a
+// change of the plan once.
+func TestTold(t *testing.T) {
+	plan := recovery.Plan{Effective: 16, World: 2, Micro: 8, Uniform: true}
+	s := sessionFor(t, SessionOptions{Plan: plan, Policy: recovery.Policy{Host: []string{"a", "b"}}})
+	next := Settings{Plan: plan.WithMicro(4), Recomputing: true, Eased: []string{"a"}}
+	for range 2 {
+		s.Told(7, next, "node 0")
+		if err := s.Attempt(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.Settings(); got.Plan != next.Plan || !got.Recomputing || !slices.Equal(got.Eased, next.Eased) || s.Number() != 7 {
+		t.Errorf("%+v in attempt %d", got, s.Number())
+	}
+	entries, err := runs.ReadJournal(s.f.Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := slices.DeleteFunc(entries, func(e runs.Entry) bool { return e.Kind != runs.KindDecision })
+	if len(told) != 1 || *told[0].Plan != next.Plan || told[0].Text != "node 0 has decided: "+next.Plan.String() {
+		t.Errorf("%+v", told)
+	}
+}

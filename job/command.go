@@ -13,6 +13,7 @@ import (
 	"headroom/runs"
 	"headroom/worker"
 	"headroom/wrap"
+	"headroom/wrap/nodes"
 )
 
 // Command is a run of a wrapped command. The caller sets the fields, opens the run's folder, and
@@ -30,14 +31,22 @@ type Command struct {
 // Run starts the command, and starts it again for as long as headroom has a remedy for its
 // failures. The int is the exit status of the newest attempt, with which headroom is to exit. The
 // error is as for [wrap.Wrapped.Run], or a *[checkpoints.KeptElsewhereError].
-func (c *Command) Run(ctx context.Context) (harness.Result, int, error) {
-	ctx, stop := untilEnded(ctx)
+func (c *Command) Run(ctx context.Context) (_ harness.Result, _ int, err error) {
+	begun := false
+	defer func() {
+		if !begun && c.Nodes != nil {
+			c.Nodes.Leave(nodes.Over{Code: 1, Why: err.Error()})
+		}
+	}()
+	ctx, stop := untilEnded(ctx, c.Nodes != nil)
 	defer stop()
-	release, err := c.Claim()
-	if err != nil {
-		return harness.Result{}, 0, err
+	if c.Nodes == nil || c.Nodes.Node() == 0 { // the nodes of one run keep their checkpoints in one place
+		release, err := c.Claim()
+		if err != nil {
+			return harness.Result{}, 0, err
+		}
+		defer release()
 	}
-	defer release()
 	plan := c.Asked
 	if c.Match == nil {
 		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
@@ -60,14 +69,22 @@ func (c *Command) Run(ctx context.Context) (harness.Result, int, error) {
 		}
 		c.Inside = i
 	}
+	begun = true
 	return c.Wrapped.Run(ctx, session)
 }
 
 // untilEnded returns a context that ends when headroom is asked to end. Such signals are meant for
 // the command. Each is passed on to it, and none ends headroom before the command has ended. After
 // a signal, the command is not started again.
-func untilEnded(ctx context.Context) (context.Context, context.CancelFunc) {
-	ends := slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+//
+// On several nodes that is also so after SIGUSR1, with which Slurm announces the end of a job's time: a
+// command that saves then, and ends with 0, is not done.
+func untilEnded(ctx context.Context, nodes bool) (context.Context, context.CancelFunc) {
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+	if nodes {
+		ends = append(ends, syscall.SIGUSR1)
+	}
+	ends = slices.DeleteFunc(ends, signal.Ignored)
 	if len(ends) == 0 { // to NotifyContext that would mean all signals
 		return ctx, func() {}
 	}

@@ -105,6 +105,10 @@ func makeFolder(dir string, d Disk) error {
 	return d.Mkdir(dir)
 }
 
+// NodesFolder is the folder in a run's folder where the nodes of a command tell each other what they do.
+// It may be there before the run is.
+const NodesFolder = "nodes"
+
 // checkOurs returns an error if the folder holds something other than a run. A run must
 // not mix its files with a user's, not least because a fresh start renames the whole
 // folder.
@@ -115,7 +119,7 @@ func checkOurs(dir string) error {
 	}
 	for _, e := range held {
 		switch e.Name() {
-		case "lock", "run.yaml", "journal.jsonl":
+		case "lock", "run.yaml", "journal.jsonl", NodesFolder:
 			return nil
 		}
 	}

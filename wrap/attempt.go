@@ -94,6 +94,9 @@ func (w *Wrapped) ready(ctx context.Context, b beginning) (rewrite.Result, error
 	if err == nil {
 		err = checkpoints.SetAside(w.Line, w.aside)
 	}
+	if w.Nodes != nil {
+		next.Clone = nil // node 0 has written it
+	}
 	if err == nil {
 		err = next.Write()
 	}

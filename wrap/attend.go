@@ -21,6 +21,9 @@ func byUs(kind exits.Kind, why string) *exits.Outcome {
 // the child if w allows it. own is the outcome if attend ended the child, and nil
 // otherwise.
 func (w *Wrapped) attend(child *child.Child, hang *hangWatch, leak *leakWatch) (own *exits.Outcome) {
+	w.peer = false
+	others, end := w.others()
+	defer end()
 	leaks := w.Inside != nil && w.resumes()
 	every := hangEvery
 	if leaks {
@@ -29,7 +32,7 @@ func (w *Wrapped) attend(child *child.Child, hang *hangWatch, leak *leakWatch) (
 	switch {
 	case w.Hang > 0:
 		every = min(every, max(time.Millisecond, w.Hang/4))
-	case !leaks:
+	case !leaks && others == nil:
 		<-child.Done()
 		return nil
 	}
@@ -39,6 +42,9 @@ func (w *Wrapped) attend(child *child.Child, hang *hangWatch, leak *leakWatch) (
 		select {
 		case <-child.Done():
 			return own
+		case ends := <-others:
+			others, own = nil, w.endsWith(ends, child, own)
+			continue
 		case <-tick.C:
 		}
 		if own != nil {

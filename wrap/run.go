@@ -125,11 +125,21 @@ func (w *Wrapped) Run(ctx context.Context, s *harness.Session) (harness.Result, 
 		w.list()
 		defer w.wait() // it writes to the folder
 	}
-	r := &runner{attempts: w, s: s, resumes: w.resumes(), chooses: w.chooses(), recovers: w.Match != nil, sleep: harness.Sleep}
+	ctx, w.interrupt = context.WithCancel(ctx)
+	defer w.interrupt()
+	if w.Nodes != nil {
+		return w.together(ctx, s)
+	}
+	return w.runner(w, s).run(ctx)
+}
+
+// runner returns a runner of w whose attempts all makes.
+func (w *Wrapped) runner(all attempts, s *harness.Session) *runner {
+	r := &runner{attempts: all, s: s, resumes: w.resumes(), chooses: w.chooses(), recovers: w.Match != nil, sleep: harness.Sleep}
 	if w.Why != nil {
 		r.why = w.Why.Error()
 	}
-	return r.run(ctx)
+	return r
 }
 
 func (r *runner) run(ctx context.Context) (harness.Result, int, error) {

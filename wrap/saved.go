@@ -84,8 +84,9 @@ const (
 
 // Own returns an error if the newest checkpoint was written after the earlier processes of the run
 // had ended: such a checkpoint belongs to another training run. A run that was killed counts as
-// ended at the time when it was last recorded as alive. If there is no such record, Own returns nil.
-func (w *Wrapped) Own() error {
+// ended at the time when it was last recorded as alive. If there is no such record, Own returns nil. nodes
+// says that the command runs on several nodes.
+func (w *Wrapped) Own(nodes bool) error {
 	status, err := runs.ReadStatus(w.Folder.Dir())
 	if err != nil || len(w.before) == 0 {
 		return nil // there is nothing to compare with
@@ -93,6 +94,9 @@ func (w *Wrapped) Own() error {
 	last, how, margin := w.before[len(w.before)-1].Time, "had ended", clocks
 	switch {
 	case status.State == runs.StateInterrupted, status.State == runs.StateFailed:
+		if nodes { // another node, with a clock of its own, may have been saving still
+			margin += lastSave
+		}
 	case status.Every > 0: // the status says running, but this process holds the folder: the run was killed
 		how, margin = "was last alive", clocks+lastSave+time.Duration(status.Every*float64(time.Second))
 		if status.Updated.After(last) {

@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"headroom/wrap/child"
 	"headroom/wrap/command"
 	"headroom/wrap/exits"
+	"headroom/wrap/nodes"
 	"headroom/wrap/profile"
 	"headroom/wrap/rewrite"
 )
@@ -41,6 +43,7 @@ type Wrapped struct {
 
 	Inside   Inside // nil if nobody watches from inside
 	Reporter Reporter
+	Nodes    *nodes.Member // this node's part, if the command runs on several; nil if this headroom looks after all of it
 
 	journal   harness.Journal
 	place     string                      // where the command keeps its checkpoints, if they have a folder of their own; else ""
@@ -62,6 +65,8 @@ type Wrapped struct {
 	aside     []checkpoints.Rename        // of incomplete checkpoints that the next attempt would otherwise choose
 	decides   bool                        // the newest attempt ended in a way after which another one may resume from a checkpoint
 	behind    behind                      // what attempts have left running
+	interrupt context.CancelFunc          // asks the run to stop, as its user would
+	peer      bool                        // the newest attempt was ended because it had ended on another node
 }
 
 // Inside is what happens inside the processes of a command.

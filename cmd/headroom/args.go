@@ -151,14 +151,15 @@ func takesNext(command *cli.Command, flag string) bool {
 // values describes the flags that can be given a wrong value: for each, what is allowed, and a
 // hint about what to write instead.
 var values = map[string]struct{ allowed, hint string }{
-	"hang":     {"0, or a time with its unit, such as 10m or 1h30m", "for example --hang 30m, or 0 for never"},
-	"flat-for": {"a time of more than 0 with its unit, such as 90s or 2m", "for example --flat-for 90s, or leave it out"},
-	"world":    {"a whole number, at least 1", "for example --world 8, or leave it out"},
-	"free":     {"a size of more than 0 with its unit, such as 60GiB", "for example --free 60GiB, or leave it out"},
-	"memory":   {"a size of more than 0 with its unit, such as 24GiB", "for example --memory 24GiB, or leave it out"},
-	"spill":    {"off, or a size of more than 0 with its unit, such as 64GiB", "for example --spill 64GiB, or leave it out"},
-	"trackers": {"wandb, mlflow, wandb,mlflow or off", "for example --trackers off, or leave it out"},
-	"metrics":  {"an address of this machine with a port that is free", "for example --metrics 127.0.0.1:9408"},
+	"hang":      {"0, or a time with its unit, such as 10m or 1h30m", "for example --hang 30m, or 0 for never"},
+	"flat-for":  {"a time of more than 0 with its unit, such as 90s or 2m", "for example --flat-for 90s, or leave it out"},
+	"node-gone": {"a time of at least a second with its unit, such as 2m", "for example --node-gone 5m, or leave it out"},
+	"world":     {"a whole number, at least 1", "for example --world 8, or leave it out"},
+	"free":      {"a size of more than 0 with its unit, such as 60GiB", "for example --free 60GiB, or leave it out"},
+	"memory":    {"a size of more than 0 with its unit, such as 24GiB", "for example --memory 24GiB, or leave it out"},
+	"spill":     {"off, or a size of more than 0 with its unit, such as 64GiB", "for example --spill 64GiB, or leave it out"},
+	"trackers":  {"wandb, mlflow, wandb,mlflow or off", "for example --trackers off, or leave it out"},
+	"metrics":   {"an address of this machine with a port that is free", "for example --metrics 127.0.0.1:9408"},
 }
 
 // wrongValue returns the usage error for a value that the flag with the given name does not

@@ -86,7 +86,8 @@ func (w *wrapped) last(u *ui.UI, result harness.Result, code int, err error) err
 		}
 		return nil
 	case ui.IsInterrupted(err):
-		if code != 0 {
+		w.lostNode(u, err)
+		if code != 0 && w.place.Of == 0 { // on several nodes, an engine is to see that the run can go on
 			var end *wrap.InterruptedError
 			err = &ui.ChildError{Code: code, Err: err, Interrupted: errors.As(err, &end) && end.Signal == syscall.SIGINT}
 		}
@@ -159,6 +160,9 @@ func (w *wrapped) worthAReport(dir string, now time.Time) bool {
 
 // goesOn says how to continue the run.
 func (w *wrapped) goesOn() string {
+	if w.place.Of > 0 {
+		return "the same command on every node continues the run"
+	}
 	if w.Match == nil {
 		return "headroom resume cannot continue this command: run it again, from its own checkpoint if it has written one"
 	}

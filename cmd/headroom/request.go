@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -14,6 +15,7 @@ import (
 	"headroom/configs"
 	"headroom/memory"
 	"headroom/runs"
+	"headroom/wrap/nodes"
 	"headroom/wrap/profile"
 )
 
@@ -28,7 +30,10 @@ func wordsOf(c *cli.Context) []string {
 
 // wrapFlags returns the flags of headroom run that apply only to the user's command.
 func wrapFlags() []cli.Flag {
-	return append(append(knownFlags(), tendFlags()...), boolFlag("dry-run", "show what a smaller micro-batch changes; start nothing"))
+	return append(append(knownFlags(), tendFlags()...),
+		&cli.StringFlag{Name: "node", Usage: "`R/N`: node R of N, each with its own headroom; auto; or off"},
+		&cli.DurationFlag{Name: "node-gone", Value: nodes.DefaultGone, Usage: "end the run if another node is silent for `TIME`"},
+		boolFlag("dry-run", "show what a smaller micro-batch changes; start nothing"))
 }
 
 // knownFlags returns the flags by which the user says how headroom is to understand the command.
@@ -62,8 +67,10 @@ func tendFlags() []cli.Flag {
 // flags win over the file.
 type request struct {
 	configs.Command
-	flags []string // the values of --knob
-	file  string   // the file that holds the command; "" if the command comes after --
+	flags []string      // the values of --knob
+	file  string        // the file that holds the command; "" if the command comes after --
+	node  string        // which of several nodes this is: the value of --node
+	gone  time.Duration // how long another node may be silent
 }
 
 // commandRequest returns the user's command that the command line asks for, either after --
@@ -133,6 +140,8 @@ func (r *request) override(c *cli.Context) error {
 		}
 		r.Profile = profile
 	}
+	r.node, r.gone = c.String("node"), nodes.DefaultGone
+	given(c, "node-gone", &r.gone, c.Duration)
 	given(c, "world", &r.World, c.Int)
 	given(c, "trust", &r.Trust, c.Bool)
 	given(c, "name", &r.Name, c.String)
@@ -170,6 +179,8 @@ func (r *request) override(c *cli.Context) error {
 		return wrongValue("world", r.World, outOfRange)
 	case r.Trackers != "" && !slices.Contains(configs.Trackers, r.Trackers):
 		return wrongValue("trackers", r.Trackers, "not known")
+	case r.gone < leastGone:
+		return wrongValue("node-gone", r.gone, outOfRange)
 	case r.Hang < 0:
 		return wrongValue("hang", r.Hang, outOfRange)
 	}
@@ -189,6 +200,8 @@ func (r *request) overrideKnobs(flags []string) {
 // contradiction returns a usage error if two settings do not fit together.
 func (r *request) contradiction() error {
 	switch {
+	case r.gone != nodes.DefaultGone && r.node == nodes.Off:
+		return ui.Usagef("leave out one of them", "--node-gone has no effect with --node off")
 	case r.Observe && r.NoWorker:
 		return ui.Usagef("leave out one of them", "--observe has no effect with --no-worker")
 	case r.RestartLeaking && r.NoWorker:

@@ -57,6 +57,9 @@ func resumeAction(u *ui.UI, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, err := os.Stat(filepath.Join(dir, runs.NodesFolder)); err == nil {
+		return ui.Usagef("headroom run --name "+filepath.Base(dir)+" … on every node, as before", "%s is a run on several nodes: they continue it together", dir)
+	}
 	if err := child.Rival(w.Runs, dir, checkpoints.Place(w.Match)); err != nil {
 		return ui.Usagef("wait for it, or end it", "%w", err)
 	}
@@ -152,7 +155,7 @@ func (w *wrapped) earlier() error {
 	if err := w.Recall(); err != nil {
 		return fmt.Errorf("resume: %w", err)
 	}
-	if err := w.Own(); err != nil {
+	if err := w.Own(w.place.Of > 0); err != nil {
 		return ui.Usagef("move that checkpoint elsewhere to continue from this run's own checkpoint; or start the command with headroom run, and name that checkpoint in the command", "%w", err)
 	}
 	return nil

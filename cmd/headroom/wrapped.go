@@ -23,6 +23,7 @@ import (
 	"headroom/wrap/checkpoints"
 	"headroom/wrap/child"
 	"headroom/wrap/command"
+	"headroom/wrap/nodes"
 	"headroom/wrap/rewrite"
 )
 
@@ -49,13 +50,22 @@ func wrapAction(u *ui.UI, c *cli.Context, r request) error {
 	if c.Bool("dry-run") {
 		return u.Answer(explained(w, u.Now()).brief())
 	}
+	if w.lost != nil {
+		return w.lost
+	}
 	if err := w.Line.Startable(); err != nil { // checked first, so that no folder is made for a mistyped command
 		return notStarted(w.Line, err)
 	}
-	if w.Folder, err = w.folder(r.Name); err != nil {
-		return err
+	if w.place.Of > 0 {
+		if done, err := w.gather(u); done || err != nil {
+			return err
+		}
+	} else {
+		if w.Folder, err = w.folder(r.Name); err != nil {
+			return err
+		}
+		w.made = true
 	}
-	w.made = true
 	live.serve(u, w.Folder.Dir())
 	return w.lead(c.Context, u)
 }
@@ -64,7 +74,9 @@ func wrapAction(u *ui.UI, c *cli.Context, r request) error {
 type wrapped struct {
 	job.Command
 	request request
-	made    bool // the run's folder is new
+	place   nodes.Place // which of several nodes this is; zero if this headroom looks after the whole command
+	lost    error       // why it is not known which node this is; nil if it is
+	made    bool        // the run's folder is new, and no other headroom uses it
 	to      []notify.Receiver
 	said    reporter
 }
@@ -77,10 +89,14 @@ func recognised(r request) (*wrapped, error) {
 		return nil, ui.AsUsage(err)
 	}
 	line := command.Line{Args: r.Args, Env: os.Environ(), Dir: r.Dir}
+	place, lost := nodeOf(line, r)
+	if place.Of > 0 && r.World == 0 && nodes.Alone(line) {
+		r.World = place.Of
+	}
 	known := wrap.New(line, profiles, rewrite.Given{Files: os.DirFS("/"), Profile: name, Knobs: r.Knobs, World: r.World})
 	known.Trust, known.Hang, known.Restart, known.Leave, known.Free = r.Trust, r.Hang, r.RestartHung, r.RestartLeaking, r.Free
 	known.Runs = configs.RunsDir()
-	w := &wrapped{request: r, Command: job.Command{Wrapped: known, Policy: recovery.Policy{Relaunches: 3, Waits: 10}, Version: readBuild().named()}}
+	w := &wrapped{request: r, place: place, lost: lost, Command: job.Command{Wrapped: known, Policy: recovery.Policy{Relaunches: 3, Waits: 10}, Version: readBuild().named()}}
 	w.Snapshot = r.Snapshot
 	if !r.NoWorker {
 		w.Worker = &worker.Options{Mode: worker.Armed, Version: readBuild().Version, Spill: r.Spill, Trackers: trackersOf(r.Trackers)}
@@ -243,11 +259,14 @@ func (w *wrapped) lead(ctx context.Context, u *ui.UI) error {
 	w.said.notes = notifier(u, w.Folder.Dir(), w.to)
 	defer w.said.notes.Close()
 	u.Screen.Breaks = w.BreakLine
+	if err := w.join(u); err != nil {
+		return errors.Join(err, w.Folder.Close())
+	}
 	result, code, err := w.Run(ctx)
 	if lost := w.Folder.Close(); lost != nil { // that does not change how the command ended
 		u.Warn("%v", lost)
 	}
-	if errors.As(err, new(*checkpoints.KeptElsewhereError)) {
+	if errors.As(err, new(*checkpoints.KeptElsewhereError)) || errors.As(err, new(*nodes.MisfitError)) {
 		err = ui.AsUsage(err)
 	}
 	return w.ended(u, result, code, err)
