@@ -28,7 +28,6 @@ func TestPeel(t *testing.T) {
 		{"torchrun --no-python --nproc-per-node=2 ./prog x", "[torchrun] prog ranks 2"},
 		{"srun -n8 --gpus-per-task=1 -p gpu python t.py", "[srun] t.py ranks 8"},
 		{"srun -N 2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc-per-node 4 t.py", "[srun torchrun] t.py ranks 8"},
-		{"PET_NNODES=2 PET_NPROC_PER_NODE=4 torchrun t.py", "[torchrun] t.py ranks 8"},
 		{"PET_NNODES=2 PET_NPROC_PER_NODE=4 torchrun --nnodes 3 t.py", "[torchrun] t.py ranks 12"},
 		{"SLURM_NTASKS=16 srun python t.py", "[srun] t.py ranks 16"},
 		{"SLURM_NTASKS=16 srun -n 8 python t.py", "[srun] t.py ranks 8"},
