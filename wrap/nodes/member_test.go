@@ -173,7 +173,7 @@ func TestNeverCame(t *testing.T) {
 			o.Times.Join, o.Times.Gone = 100*time.Millisecond, 0
 			o.Say = func(format string, _ ...any) { said <- format }
 		})
-		err := error(nil)
+		var err error
 		if node == 0 {
 			err = m.Lead(t.Context(), Order{Attempt: 1})
 		} else {
