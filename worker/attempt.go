@@ -26,6 +26,7 @@ type Mode string
 const (
 	Armed   Mode = "armed"   // it recovers from out-of-memory failures in place
 	Observe Mode = "observe" // it only reports them
+	Find    Mode = "find"    // like Armed, but after the first step it makes trials of the step
 	Check   Mode = "check"   // like Armed, but it checks the first step instead of carrying it out
 )
 
@@ -73,6 +74,7 @@ type Attempt struct {
 	talks   map[*talk]bool  // open connections
 	reached int             // connections so far
 	checked chan struct{}   // closed when a first step has been checked, or cannot be checked
+	trials  chan *Trials    // of the first process that can make them
 	told    map[string]bool // keys of once-only entries that have been written
 	failed  time.Time       // when the process of ended.OOM reported that failure
 	// limits holds for each training how many rows each of its ranks can run at once, 0 for all of them. All ranks
@@ -90,7 +92,7 @@ type Ended struct {
 	Survived int    // out-of-memory failures that were recovered from in place
 
 	Checked   []Checked // what was found in a first step, in mode Check
-	Unchecked string    // why a first step cannot be checked, else ""
+	Unchecked string    // why a first step cannot be checked or tried, else ""
 
 	// OOM is the newest out-of-memory failure after which the process completed no further step, or
 	// nil if there is none. Of ranks that train together, it is the first one's. Where is the line of the user's code at which it happened.
@@ -127,7 +129,7 @@ func Begin(o Options) (*Attempt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}
-	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, limits: map[string]map[int]int{}, checked: make(chan struct{})}
+	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, limits: map[string]map[int]int{}, checked: make(chan struct{}), trials: make(chan *Trials, 1)}
 	a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.Socket(), Net: "unix"})
 	if err == nil {
 		if err = os.Chmod(a.Socket(), 0o600); err != nil {
@@ -146,6 +148,10 @@ func Begin(o Options) (*Attempt, error) {
 // Checked returns a channel that is closed when a process has checked its first step, or
 // has said why it cannot.
 func (a *Attempt) Checked() <-chan struct{} { return a.checked }
+
+// Trials returns a channel on which the first process arrives that can make trials of its step, in mode Find. If it
+// cannot, the channel that [Attempt.Checked] returns is closed instead.
+func (a *Attempt) Trials() <-chan *Trials { return a.trials }
 
 // RunsOut returns when a process will run out of memory if the memory that it holds keeps
 // growing, and why. If several processes will, it returns the earliest time. The time is

@@ -59,6 +59,15 @@ type message struct {
 	Spilled   memory.Bytes `json:"spilled"`  // of the host's memory that the step used in place of the GPU's; also in note
 	Lost      float64      `json:"lost"`     // seconds that the process's steps have taken longer for that so far
 
+	// ready, tried; amounts are in bytes
+	Times     int          `json:"times"` // micro-batches in an optimizer step
+	Whole     bool         `json:"whole"` // the first step was made as a whole
+	Fits      bool         `json:"fits"`
+	Update    memory.Bytes `json:"update"`
+	Weights   memory.Bytes `json:"weights"`
+	Gradients memory.Bytes `json:"gradients"`
+	States    memory.Bytes `json:"states"`
+
 	// check
 	Found []Checked `json:"found"`
 
@@ -101,7 +110,7 @@ type message struct {
 
 	Fragments *memory.Fragments `json:"fragments"` // also in oom and refused; nil if not known
 
-	// hello, survived, refused; memory: a [memory.When]
+	// hello, survived, refused, cannot; memory: a [memory.When]
 	Why string `json:"why"`
 }
 
@@ -134,7 +143,7 @@ func parse(line []byte) (message, error) {
 	if err := json.Unmarshal(line, &m); err != nil || m.Type == "" {
 		return m, errLine
 	}
-	for _, n := range []*int{&m.Step, &m.Rows, &m.Micro, &m.Pieces, &m.PID, &m.Rank, &m.World, &m.Tensors, &m.Ends} {
+	for _, n := range []*int{&m.Step, &m.Rows, &m.Micro, &m.Pieces, &m.PID, &m.Rank, &m.World, &m.Tensors, &m.Ends, &m.Times} {
 		if *n < 0 || *n > rowsMost {
 			*n = 0
 		}
@@ -142,7 +151,7 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Spilled, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Spilled, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base, &m.Update, &m.Weights, &m.Gradients, &m.States} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}
@@ -229,4 +238,5 @@ type answer struct {
 	Mode  Mode  `json:"mode,omitempty"`
 	Limit int   `json:"limit,omitempty"` // rows to run at once, as an earlier attempt has reported; 0 means all of them
 	ID    int64 `json:"id,omitempty"`
+	Rows  int   `json:"rows,omitempty"` // of the trial to make
 }

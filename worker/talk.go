@@ -46,6 +46,7 @@ type talk struct {
 	out     time.Time         // when memory runs out; zero if it does not; guarded by attempt.mu
 	grown   string            // what grows, and how fast
 	holder  *memory.Holder    // what holds memory that grows; nil if that is not known
+	trials  *Trials           // nil until the process can make trials
 	going   bool              // the process went on running at the end of the attempt
 
 	pending []told // failures in the current step of which nothing further is known
@@ -118,6 +119,9 @@ func (t *talk) end() {
 	t.attempt.mu.Lock()
 	defer t.attempt.mu.Unlock()
 	delete(t.attempt.talks, t)
+	if t.trials != nil {
+		close(t.trials.outcomes)
+	}
 	t.write()
 	if t.going && t.last.Made > 0 {
 		t.attempt.ended.Training = append(t.attempt.ended.Training, t.pid)
@@ -179,6 +183,10 @@ func (t *talk) take(m message) error {
 		t.attempt.check(m.Found, "")
 	case "tracks":
 		t.attempt.tracks(m.Tracker, m.Run)
+	case "ready":
+		t.ready(m)
+	case "tried", "cannot":
+		t.outcome(m)
 	case "bye":
 		t.bye(m)
 		return errSilent
@@ -219,7 +227,7 @@ func (t *talk) hello(m message) error {
 	if m.Why != "" && a.o.Mode == Armed && t.world == 1 {
 		t.noted("watches", runs.Entry{Kind: runs.KindWarning, Text: "out-of-memory failures cannot be survived inside this command: " + m.Why})
 	}
-	if m.Why != "" && a.o.Mode == Check {
+	if m.Why != "" && (a.o.Mode == Check || a.o.Mode == Find) {
 		a.check(nil, m.Why)
 	}
 	t.say(answer{Type: "plan", V: protocol, Mode: a.o.Mode, Limit: a.known(t.trains)})

@@ -37,8 +37,8 @@ def only_watches(version: str = torch.__version__) -> Optional[str]:
     """The reason why this process only observes failures; None if it recovers from them."""
     if os.environ.get("HEADROOM_WORKER") == "observe":
         return "as requested"
-    if os.environ.get("HEADROOM_WORKER") == "check" and os.environ.get("WORLD_SIZE", "1") != "1":
-        return "a check looks at one rank, and the others would wait for it"
+    if os.environ.get("HEADROOM_WORKER") in ("check", "find") and os.environ.get("WORLD_SIZE", "1") != "1":
+        return f"a {os.environ['HEADROOM_WORKER']} looks at one rank, and the others would wait for it"
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not FIRST <= (int(found[1]), int(found[2])) <= LAST:
         return (
@@ -54,32 +54,39 @@ def install() -> None:
     if _recorder is not None:
         return
     why = only_watches()
-    report, check = Report(why or ""), None
+    report, check, find = Report(why or ""), None, None
     if os.environ.get("HEADROOM_WORKER") == "check":
         from .recover.check import Check  # not needed for training
 
         check = Check(report)
+    elif os.environ.get("HEADROOM_WORKER") == "find":
+        from .find.find import Find  # not needed for training
+
+        find = Find(report)
     if why:
         from _headroom_hook import leave  # not needed for training
 
         leave("watches", why)  # the process says hello only after a step, and may not live to see one
         if check is not None:
             _around_steps(check.instead)
+        if find is not None:
+            _around_steps(lambda step: find.instead(None, step, step, why))
         register_optimizer_step_post_hook(unless_compiled(report.step))
         return
     recorder = _recorder = Recorder(report)
-    recorder.check = check
+    recorder.check = check or find
     recorder.sizes.tell = report.failed
     recorder.sizes.learned = report.limit
     report.sizes, report.last = recorder.sizes, recorder.spill.ends
     finder = Finder(recorder)
     report.trained = recorder.trained = finder.trained
     opened = recorder.spill.opened
-    _around_steps(
-        check.instead
-        if check
-        else lambda step: optimizers.guard(step, report, recorder.step_begins, recorder.settle, opened)
-    )
+
+    def around(step: Callable) -> Callable:
+        guarded = optimizers.guard(step, report, recorder.step_begins, recorder.settle, opened)
+        return find.instead(recorder, step, guarded) if find else guarded
+
+    _around_steps(check.instead if check else around)
     moves.retry(opened)
     _intercept(recorder)
     _tell(finder)

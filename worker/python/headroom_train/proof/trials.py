@@ -90,15 +90,19 @@ class Trials:
     def __init__(self, tape: Tape, first: Entry) -> None:
         self.tape = tape
         self.batch, self._dim, self._doubt = rows_in(tape, first)
-        if self.batch < 2:
-            raise Refused("a batch of one row cannot be split")
-        few, more = (2, 3) if self.batch > 3 else (1, 2)
-        self.rows = Rows(self.batch, 0, few), Rows(self.batch, self.batch - more, self.batch)
+        self.rows = self._few()
         self.slots: dict[int, Slot] = {}
         self.env: tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]] = {}, {}  # values by slot: few rows, more
         self._made_up: set[int] = set()  # slots whose values are made up, or computed from such values
         self.given = Given({}, 0, [], False)  # what the newest call with more rows has returned
         self.before: Any = None  # a snapshot of the module, from before its newest call with more rows
+
+    def _few(self) -> tuple[Rows, Rows]:
+        """The two small numbers of rows."""
+        if self.batch < 2:
+            raise Refused("a batch of one row cannot be split")
+        few, more = (2, 3) if self.batch > 3 else (1, 2)
+        return Rows(self.batch, 0, few), Rows(self.batch, self.batch - more, self.batch)
 
     def mixed(self, text: str) -> Refused:
         """The exception for rows that are seen to depend on each other: :class:`Mixed`, unless they may not be the

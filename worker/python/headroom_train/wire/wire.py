@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import platform
 import select
@@ -175,6 +176,17 @@ class Wire:
         with self._lock:
             self._send("check", f)
 
+    def trial(self, kind: str, **f: Any) -> Message | None:
+        """Report the outcome of a trial, or that trials can begin, and return what headroom asks for next: a message
+        of the type "try" or "enough". Waits for it; None if headroom is gone."""
+        with self._lock:
+            self._send(kind, f)
+            message = self._receive(math.inf)
+            while message is not None and message.get("type") not in ("try", "enough"):
+                self._take(message)
+                message = self._receive(math.inf)
+            return message
+
     def oom(self, **f: Any) -> None:
         """Report a failure. A later message says what became of it: survived or refused."""
         with self._lock:
@@ -266,7 +278,7 @@ class Wire:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._out else 0))
         try:
-            events = poll.poll(left * 1000)
+            events = poll.poll(None if left == math.inf else left * 1000)
         except (OSError, ValueError):
             self._lose()
             return False

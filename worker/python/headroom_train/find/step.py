@@ -1,0 +1,202 @@
+"""A training run's step, made on any number of rows as the script makes it: forward, loss, backward, and the
+optimizers' steps."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+
+from ..failure import clean, is_out_of_memory
+from ..hooks.genuine import backward
+from ..proof.rows import arguments, perform
+from ..tape.snapshot import buffers, parameters
+from ..tape.tape import Tape, random_state, set_random_state
+from ..tape.trees import flatten
+from .copies import Copies
+from .meter import Gpu, Host
+from .stretch import Repeated, Stretch, release
+
+SLOW = 2.0  # seconds of a step that is made only once
+
+
+class Part(NamedTuple):
+    """A part of the step, from a module's call to ``backward``."""
+
+    tape: Tape
+    targets: Sequence[int]  # the slots of what backward is called on; empty if that is not known
+    held: Sequence[tuple[weakref.ref[torch.Tensor], int]]  # what the script held then, with the slots
+    times: int  # how often the step contains such a part
+
+
+class Tried(NamedTuple):
+    """What a trial has shown. Amounts are in bytes."""
+
+    rows: int
+    fits: bool
+    peak: int = 0  # of forward and backward
+    update: int = 0  # the peak of the optimizers' steps
+    capacity: int = 0
+    seconds: float = 0.0
+    failure: Optional[BaseException] = None
+
+
+class Kept(NamedTuple):
+    """What the script still holds of a part's results."""
+
+    updating: frozenset[int]  # slots, until the optimizer's step
+    always: frozenset[int]  # of these, until the same results of the next step are there
+
+
+class Step:
+    """The step. ``updates`` are the optimizers, each with its own ``step``. If ``kept`` is true, gradients stay in
+    memory between steps. ``survives`` says whether the script holds a result until the next step makes the same one.
+    The process can do nothing but trials from now on."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        updates: Sequence[tuple[torch.optim.Optimizer, Callable]],
+        kept: bool,
+        survives: Callable[[torch.Tensor], bool],
+    ) -> None:
+        self._updates, self._kept = updates, kept
+        modules = [e.module for part in parts for e in part.tape.entries if e.module is not None]
+        groups = [g for optimizer, _ in updates for g in optimizer.param_groups]
+        every = [*parameters(modules), *(p for g in groups for p in g["params"])]
+        self._params = [*{id(p): p for p in every}.values()]
+        self._buffers = buffers(modules)
+        stretches = [Stretch(part.tape, part.targets) for part in parts]
+        # A part without a loss is one that the script never calls backward on.
+        self._parts = [(s, part) for s, part in zip(stretches, parts) if s.targets]
+        self._holds = [self._held(part, survives) for _, part in self._parts]
+        self._last = [_last_uses(s.tape) for s, _ in self._parts]
+        self._random = random_state()
+        self._before = Copies([*self._params, *self._buffers, *self._state()])
+        self.rows = max((s.batch for s, _ in self._parts), default=0)
+        self.times = max((part.times for _, part in self._parts), default=0)
+        for p in self._params:
+            p.grad = None
+        self._seeds: dict[int, torch.Tensor] = {}
+        for stretch, _ in self._parts:
+            self._seeds.update(stretch.released())
+        self.meter: Any = Gpu() if any(p.is_cuda for p in self._params) else Host()
+        self.meter.start()
+        self._first = self.meter.read().held
+
+    def held(self) -> dict[str, Any]:
+        """What the memory that does not depend on rows is for, in bytes, and on what device."""
+        weights = sum(p.numel() * p.element_size() for p in self._params)
+        gradients = sum(p.numel() * p.element_size() for p in self._params if p.requires_grad)
+        states = sum(t.numel() * t.element_size() for t in self._state())
+        amounts = {"weights": weights, "gradients": gradients, "states": states}
+        return {"device": self.meter.device, "capacity": self.meter.read().capacity, **amounts}
+
+    def _state(self) -> list[torch.Tensor]:
+        """The tensors of the optimizers' states."""
+        states = [s for optimizer, _ in self._updates for s in optimizer.state.values() if isinstance(s, dict)]
+        return [v for s in states for v in s.values() if isinstance(v, torch.Tensor)]
+
+    def _held(self, part: Part, survives: Callable[[torch.Tensor], bool]) -> Kept:
+        there = {slot: t for t, slot in ((ref(), slot) for ref, slot in part.held) if t is not None}
+        always = frozenset(slot for slot, t in there.items() if survives(t))
+        others = (*self._params, *self._buffers, *part.tape.outside)
+        known = {t.untyped_storage().data_ptr() for t in others if t.layout == torch.strided}
+        for t in there.values():
+            if t.layout == torch.strided and t.untyped_storage().data_ptr() not in known:
+                release(t)
+        return Kept(frozenset(there), always)
+
+    def tried(self, rows: int) -> Tried:
+        """Makes the step on so many rows, twice if it is fast. Everything is as before afterwards, whether the step
+        fits or not."""
+        failed: Optional[BaseException] = None
+        self.meter.start()
+        begun = self.meter.read().held
+        try:
+            result = self._made(rows)
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+            failed = e
+        clean(failed)
+        self._put_back()
+        if failed is not None:
+            return Tried(rows, False, capacity=self.meter.read().capacity, failure=failed)
+        # What has been kept since the first trial, such as kernels for other numbers of rows, no training step has.
+        grown = max(0, begun - self._first)
+        return result._replace(peak=result.peak - grown, update=result.update - grown)
+
+    def _made(self, rows: int) -> Tried:
+        before: list[dict[int, torch.Tensor]] = [{} for _ in self._parts]
+        peak = update = 0
+        seconds = 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            for p in self._params:
+                if not self._kept:
+                    p.grad = None
+            for index, (_, part) in enumerate(self._parts):
+                for _ in range(min(2, part.times)):  # from the second on, there are gradients
+                    before[index] = self._pass(index, rows, before[index])
+            peak = max(peak, self.meter.read().peak)
+            self.meter.kept()
+            for optimizer, step in self._updates:
+                step(optimizer)
+            update = max(update, self.meter.read().peak)
+            self.meter.kept()
+            before = [{s: t for s, t in b.items() if s in held.always} for b, held in zip(before, self._holds)]
+            seconds = time.perf_counter() - began
+            if seconds > SLOW and not any(before):
+                break
+        parts = sum(min(2, part.times) for _, part in self._parts)
+        several = max(1, parts // max(1, len(self._parts)))
+        return Tried(rows, True, peak, update, self.meter.read().capacity, seconds / several)
+
+    def _pass(self, index: int, rows: int, before: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Makes one part of the step. ``before`` are the results of the step before that the script still holds.
+        Returns those of this one that it holds until the optimizer's step."""
+        stretch, tape = self._parts[index][0], self._parts[index][0].tape
+        held, last = self._holds[index], self._last[index]
+        some, env = Repeated(stretch.batch, rows, self._seeds), dict[int, torch.Tensor]()
+        with torch.enable_grad():
+            for i, entry in enumerate(tape.entries):
+                args, kwargs = arguments(tape, entry, stretch.cuts[i], env, some)
+                if entry.snapshot is not None:
+                    entry.snapshot.put_back()
+                leaves = flatten(perform(entry, args, kwargs))[0]
+                del args, kwargs
+                for slot, value in zip(entry.slots, leaves):
+                    if slot is not None:
+                        env[slot] = value
+                        before.pop(slot, None)
+                del leaves
+                value = None
+                for slot in last.get(i, ()):
+                    if slot not in held.updating and slot not in stretch.targets:
+                        env.pop(slot, None)
+            total: Any = sum(env[s].float().sum() for s in stretch.targets)
+        env = {s: t for s, t in env.items() if s in held.updating}
+        backward(total)
+        return env
+
+    def _put_back(self) -> None:
+        for p in self._params:
+            p.grad = None
+        self._before.put_back()
+        set_random_state(self._random)
+
+
+def _last_uses(tape: Tape) -> dict[int, list[int]]:
+    """The slots that no later call uses, by the index of the call that uses them last."""
+    last: dict[int, int] = {}
+    for i, entry in enumerate(tape.entries):
+        last.update(dict.fromkeys((s for s in entry.slots if s is not None), i))
+        last.update(dict.fromkeys(entry.references()[0], i))
+    found: dict[int, list[int]] = {}
+    for slot, i in last.items():
+        found.setdefault(i, []).append(slot)
+    return found

@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"headroom/memory"
+)
+
+// Trials are the trials of a training step that a process makes, in mode Find: its first optimizer step
+// is over, and it waits to be asked. They may be used by one goroutine at a time.
+type Trials struct {
+	Rows  int  // rows of the script's own batch
+	Times int  // micro-batches in one of its optimizer steps
+	Whole bool // its first step was made as a whole: nothing ran out of memory
+
+	Device    string       // "cpu" or "gpu"
+	Capacity  memory.Bytes // memory that the process can hold
+	Weights   memory.Bytes
+	Gradients memory.Bytes // of all trained weights
+	States    memory.Bytes // of the optimizers
+
+	talk     *talk
+	outcomes chan message // closed when the process is gone
+}
+
+// Trial is the outcome of a step on so many rows.
+type Trial struct {
+	Rows     int          `json:"rows"`
+	Fits     bool         `json:"fits"`
+	Peak     memory.Bytes `json:"peak"`     // of forward and backward pass; 0 if the step did not fit
+	Update   memory.Bytes `json:"update"`   // the peak of the optimizer's step
+	Capacity memory.Bytes `json:"capacity"` // memory that the process could hold afterwards
+	Seconds  float64      `json:"seconds"`  // that a micro-batch of these rows takes
+
+	failure memory.OutOfMemoryError
+}
+
+// Failure returns the failure of a step that did not fit.
+func (t Trial) Failure() *memory.OutOfMemoryError { return &t.failure }
+
+// ErrGone means that the process ended during a trial.
+var ErrGone = errors.New("the process ended during a trial")
+
+// Try has the process make its step on so many rows.
+func (t *Trials) Try(ctx context.Context, rows int) (Trial, error) {
+	t.talk.say(answer{Type: "try", Rows: rows})
+	select {
+	case m, open := <-t.outcomes:
+		switch {
+		case !open:
+			return Trial{}, fmt.Errorf("%d rows: %w", rows, ErrGone)
+		case m.Type == "cannot":
+			return Trial{}, fmt.Errorf("%d rows: %s", rows, m.Why)
+		}
+		return m.trial(), nil
+	case <-ctx.Done():
+		return Trial{}, ctx.Err()
+	}
+}
+
+// trial returns the outcome that m reports.
+func (m message) trial() Trial {
+	t := Trial{Rows: m.Rows, Fits: m.Fits, Peak: m.Peak, Update: m.Update, Capacity: m.Capacity, Seconds: m.Seconds}
+	if !m.Fits && m.Allocated > 0 { // the CPU's allocator says only how much was asked for
+		t.failure = m.failure()
+	}
+	return t
+}
+
+// ready keeps the trials of a process that has made its first step. Only the first process's are kept.
+func (t *talk) ready(m message) {
+	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Device: m.Device, Capacity: m.Capacity,
+		Weights: m.Weights, Gradients: m.Gradients, States: m.States, talk: t, outcomes: make(chan message, 1)}
+	select {
+	case t.attempt.trials <- t.trials:
+	default:
+	}
+}
+
+// outcome passes the outcome of a trial on, or the reason why there can be none.
+func (t *talk) outcome(m message) {
+	if t.trials == nil {
+		t.attempt.check(nil, m.Why)
+		return
+	}
+	select {
+	case t.trials.outcomes <- m:
+	default: // not asked for
+	}
+}
