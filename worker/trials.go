@@ -17,6 +17,7 @@ type Trials struct {
 
 	Device    string       // "cpu" or "gpu"
 	Capacity  memory.Bytes // memory that the process can hold
+	Held      memory.Bytes // memory that it holds between steps
 	Weights   memory.Bytes
 	Gradients memory.Bytes // of all trained weights
 	States    memory.Bytes // of the optimizers
@@ -71,7 +72,7 @@ func (m message) trial() Trial {
 
 // ready keeps the trials of a process that has made its first step. Only the first process's are kept.
 func (t *talk) ready(m message) {
-	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Device: m.Device, Capacity: m.Capacity,
+	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Device: m.Device, Capacity: m.Capacity, Held: m.Allocated,
 		Weights: m.Weights, Gradients: m.Gradients, States: m.States, talk: t, outcomes: make(chan message, 1)}
 	select {
 	case t.attempt.trials <- t.trials:

@@ -30,10 +30,11 @@ func findCommand(u *ui.UI) *cli.Command {
 		ArgsUsage: "-- COMMAND | CONFIG",
 		UsageText: `headroom find [FLAGS] -- COMMAND	for any command that headroom can change
 headroom find [FLAGS] CONFIG	for a file or a preset`,
-		Description: `COMMAND is started a few times with different micro-batches. Each trial runs a
-few steps, with the effective batch that COMMAND asks for, and writes into a
-temporary folder; its output is not shown. A file from "headroom init" can take
-the place of -- COMMAND.
+		Description: `A PyTorch COMMAND is started once, and makes its first step. Then that step is
+tried on other numbers of rows, and COMMAND is ended. Any other COMMAND, or with
+--starts, is started a few times with different micro-batches: each trial runs a
+few steps with COMMAND's effective batch, and writes into a temporary folder. A
+file from "headroom init" can take the place of -- COMMAND.
 
 The batch.micro of CONFIG has no effect. Sizes are tried with the optimizer's
 state in place; then whole optimizer steps are timed with the largest size that
@@ -117,6 +118,7 @@ func trialFlags() []cli.Flag {
 		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with no step limit, end once memory has been flat for `TIME`"},
 		&cli.StringFlag{Name: "memory", Usage: "find what fits on a GPU with `SIZE` of memory, such as 24GiB"},
 		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
+		boolFlag("starts", "start COMMAND once for each size"),
 	}
 }
 
@@ -139,6 +141,12 @@ func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
 		return err
 	}
 	w, err := recognised(r)
+	if err == nil && triedInside(c, r, w) {
+		done, err := findRows(u, c, w)
+		if done || err != nil {
+			return err
+		}
+	}
 	if unnamed := unnamedKnobs(c, r, w, err); unnamed != nil {
 		return unnamed
 	}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _here = os.path.dirname(os.path.abspath(__file__))
 _started = False
+held = 0  # bytes of data that this process had before the worker was imported, for headroom find; 0 if not known
 OLDEST = (3, 9)
 PACKAGE = "headroom_train"
 
@@ -94,10 +95,12 @@ def watch() -> None:
 def start() -> None:
     """Start the worker in a process that has imported torch. A second call does nothing. Raises no
     exceptions."""
-    global _started
+    global _started, held
     if _started:
         return
     _started = True
+    if os.environ.get("HEADROOM_WORKER") == "find":
+        held = _data()
     leave("torch")
     try:
         if not _ours():
@@ -110,6 +113,15 @@ def start() -> None:
         leave("failed", f"{type(error).__name__}: {error}")
         if os.environ.get("HEADROOM_DEBUG"):
             sys.excepthook(*sys.exc_info())
+
+
+def _data() -> int:
+    """How many bytes of data this process has; 0 if the system does not say."""
+    try:
+        with open("/proc/self/status") as f:
+            return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmData"))
+    except (OSError, ValueError, StopIteration):
+        return 0
 
 
 def _ours() -> bool:

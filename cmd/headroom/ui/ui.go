@@ -417,3 +417,17 @@ func (u *UI) LooksAmong(o wrap.FindOptions) {
 
 // Tried reports the outcome of a trial.
 func (u *UI) Tried(t wrap.Tried) { u.Say("  %s (%.0f s)", t.Text, t.Seconds) }
+
+// LooksInside announces a search in one process of the command.
+func (u *UI) LooksInside() {
+	u.Say("the command makes its first step; then that step is tried on other numbers of rows, and the command is ended")
+}
+
+// TriedRows reports the outcome of a step on so many rows.
+func (u *UI) TriedRows(rows int, fits bool, peak memory.Bytes, seconds float64) {
+	if fits {
+		u.Say("  %d rows fit: %v (%.1f s)", rows, peak, seconds)
+	} else {
+		u.Say("  %d rows do not fit", rows)
+	}
+}

@@ -29,6 +29,7 @@ from ..tape.tape import Tape, place_of
 from ..tape.trees import tensors_in
 from ..wire.report import Report, evidence
 from ..wire.wire import Wire
+from .meter import data
 from .step import Part, Step, Tried
 
 _TORCH = torch.__file__.rpartition("/")[0] + "/"
@@ -47,6 +48,10 @@ class Find:
         self._updates: list[tuple[torch.optim.Optimizer, Callable]] = []
         self._inside = False  # an optimizer's step is under way
         self._why = ""  # why the step cannot be repeated
+        self._own = 0  # bytes of the host's memory that headroom takes
+        if "_headroom_hook" in sys.modules:
+            had = sys.modules["_headroom_hook"].held
+            self._own = max(0, data() - had) if had else 0
         Tape.closes = self._closes
 
     def backward(self, recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
@@ -136,7 +141,8 @@ class Find:
 
     def _step(self, recorder: Any) -> Step:
         frames = _frames()
-        step = Step([*self._parts.values()], self._updates, any(map(_keeps, frames)), lambda t: _survives(t, frames))
+        kept = any(map(_keeps, frames))
+        step = Step([*self._parts.values()], self._updates, kept, lambda t: _survives(t, frames), self._own)
         if not step.rows:
             raise Refused("no loss of a module that the optimizer trains was seen")
         return step

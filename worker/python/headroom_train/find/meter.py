@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -48,38 +49,39 @@ class Gpu:
 
 
 class Host:
-    """Measures what this process holds of the host's memory. The peak is that of the pages in memory, which the
-    kernel keeps."""
+    """Measures what this process holds of the host's memory. ``own`` is how much of it is headroom's. The peak is that
+    of the pages in memory, which the kernel keeps."""
 
     device = "cpu"
 
-    def __init__(self) -> None:
+    def __init__(self, own: int) -> None:
         try:
-            self._libc = ctypes.CDLL(None)
-            # Otherwise freed memory stays with the process, and a trial would have less room than a training step.
-            self._libc.mallopt(_M_MMAP_THRESHOLD, LARGE)
             self.start()
-            self._limit()
+            self._limit(own)
         except (OSError, AttributeError):
             raise Refused("the system does not say how much memory a process has needed") from None
 
     @staticmethod
-    def _limit() -> None:
-        """Where nothing limits this process, the machine's memory becomes its limit: otherwise the kernel would end
-        the process, or another one."""
+    def _limit(own: int) -> None:
+        """Raises this process's limit by what headroom itself has taken, which the script would have without it. Where
+        nothing limits the process, the machine's memory becomes its limit: otherwise the kernel would end the process,
+        or another one."""
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         room = left()
-        if soft == resource.RLIM_INFINITY and room is not None:
+        if soft != resource.RLIM_INFINITY:
+            most = soft + own
+        elif room is not None:
             most = _status()["VmData"] + int(SHARE * room)
-            resource.setrlimit(
-                resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
-            )
+        else:
+            return
+        ceiling = hard if hard == resource.RLIM_INFINITY else max(most, hard)
+        with suppress(ValueError, OSError):  # only root may raise the hard limit
+            resource.setrlimit(resource.RLIMIT_DATA, (most, ceiling))
 
     def start(self) -> None:
-        gc.collect()
-        self._libc.malloc_trim(0)
+        settled()
         self.kept()
 
     def read(self) -> Reading:
@@ -100,3 +102,22 @@ def _status() -> dict[str, int]:
     with open("/proc/self/status") as f:
         lines = (line.split() for line in f)
         return {words[0][:-1]: int(words[1]) << 10 for words in lines if len(words) == 3 and words[2] == "kB"}
+
+
+def settled() -> int:
+    """As :func:`data`, once what is free has been given back to the system. From now on large allocations are given
+    back when they are freed: otherwise a trial would have less room than a training step."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, LARGE)
+        libc.malloc_trim(0)
+    return data()
+
+
+def data() -> int:
+    """How many bytes of data this process has; 0 if the system does not say."""
+    try:
+        return _status()["VmData"]
+    except (OSError, KeyError):
+        return 0

@@ -17,7 +17,7 @@ from ..tape.snapshot import buffers, parameters
 from ..tape.tape import Tape, random_state, set_random_state
 from ..tape.trees import flatten
 from .copies import Copies
-from .meter import Gpu, Host
+from .meter import Gpu, Host, settled
 from .stretch import Repeated, Stretch, release
 
 SLOW = 2.0  # seconds of a step that is made only once
@@ -53,8 +53,8 @@ class Kept(NamedTuple):
 
 class Step:
     """The step. ``updates`` are the optimizers, each with its own ``step``. If ``kept`` is true, gradients stay in
-    memory between steps. ``survives`` says whether the script holds a result until the next step makes the same one.
-    The process can do nothing but trials from now on."""
+    memory between steps. ``survives`` says whether the script holds a result until the next step makes the same one;
+    ``own`` is how many bytes of the host's memory headroom takes. The process can do nothing but trials from now on."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class Step:
         updates: Sequence[tuple[torch.optim.Optimizer, Callable]],
         kept: bool,
         survives: Callable[[torch.Tensor], bool],
+        own: int = 0,
     ) -> None:
         self._updates, self._kept = updates, kept
         modules = [e.module for part in parts for e in part.tape.entries if e.module is not None]
@@ -69,7 +70,9 @@ class Step:
         every = [*parameters(modules), *(p for g in groups for p in g["params"])]
         self._params = [*{id(p): p for p in every}.values()]
         self._buffers = buffers(modules)
+        before = settled()
         stretches = [Stretch(part.tape, part.targets) for part in parts]
+        own += max(0, settled() - before)  # what the trials on a few rows have had Python import
         # A part without a loss is one that the script never calls backward on.
         self._parts = [(s, part) for s, part in zip(stretches, parts) if s.targets]
         self._holds = [self._held(part, survives) for _, part in self._parts]
@@ -83,9 +86,8 @@ class Step:
         self._seeds: dict[int, torch.Tensor] = {}
         for stretch, _ in self._parts:
             self._seeds.update(stretch.released())
-        self.meter: Any = Gpu() if any(p.is_cuda for p in self._params) else Host()
+        self.meter: Any = Gpu() if any(p.is_cuda for p in self._params) else Host(own)
         self.meter.start()
-        self._first = self.meter.read().held
 
     def held(self) -> dict[str, Any]:
         """What the memory that does not depend on rows is for, in bytes, and on what device."""
@@ -93,7 +95,8 @@ class Step:
         gradients = sum(p.numel() * p.element_size() for p in self._params if p.requires_grad)
         states = sum(t.numel() * t.element_size() for t in self._state())
         amounts = {"weights": weights, "gradients": gradients, "states": states}
-        return {"device": self.meter.device, "capacity": self.meter.read().capacity, **amounts}
+        now = self.meter.read()
+        return {"device": self.meter.device, "capacity": now.capacity, "allocated": now.held, **amounts}
 
     def _state(self) -> list[torch.Tensor]:
         """The tensors of the optimizers' states."""
@@ -115,7 +118,6 @@ class Step:
         fits or not."""
         failed: Optional[BaseException] = None
         self.meter.start()
-        begun = self.meter.read().held
         try:
             result = self._made(rows)
         except Exception as e:
@@ -126,9 +128,7 @@ class Step:
         self._put_back()
         if failed is not None:
             return Tried(rows, False, capacity=self.meter.read().capacity, failure=failed)
-        # What has been kept since the first trial, such as kernels for other numbers of rows, no training step has.
-        grown = max(0, begun - self._first)
-        return result._replace(peak=result.peak - grown, update=result.update - grown)
+        return result
 
     def _made(self, rows: int) -> Tried:
         before: list[dict[int, torch.Tensor]] = [{} for _ in self._parts]

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"headroom/cmd/headroom/ui"
+	"headroom/job"
+	"headroom/memory"
+	"headroom/report/words"
+	"headroom/worker"
+	"headroom/wrap/command"
+	"headroom/wrap/rewrite"
+)
+
+// triedInside reports whether find first looks for the largest number of rows in one process of the command: of
+// a Python program of one rank, unless the user has asked for one start for each size, or has named what only that needs.
+func triedInside(c *cli.Context, r request, w *wrapped) bool {
+	if len(r.Knobs) > 0 || r.Profile != "" || slices.ContainsFunc([]string{"starts", "memory", "flat-for", "writes-nothing", "world"}, func(name string) bool { return isSet(c, name) }) {
+		return false
+	}
+	if launch, err := command.Peel(w.Line); err != nil || launch.Ranks > 1 {
+		return false
+	}
+	_, err := w.Line.Python()
+	return err == nil && (w.Match == nil || w.Asked.World == 1)
+}
+
+// foundRows is what find answers for a command whose step it has tried in the command's process.
+type foundRows struct {
+	Profile string `json:"profile,omitempty"`
+	job.FoundRows
+	Asked   []string `json:"asked"`             // the command
+	Command []string `json:"command,omitempty"` // the command with the recommended plan, if it is recognised
+	Diff    string   `json:"diff,omitempty"`    // from the command to Command
+	Prove   []string `json:"prove,omitempty"`   // what must hold for Command to train the same, but is not known to hold
+}
+
+// findRows looks for the largest number of rows in one process of the command, and prints the answer. done is false
+// if that is not possible, but the command can be tried in another way.
+func findRows(u *ui.UI, c *cli.Context, w *wrapped) (done bool, err error) {
+	if err := w.Line.Startable(); err != nil {
+		return true, notStarted(w.Line, err)
+	}
+	ctx, stop := interruptible(c, u)
+	defer stop()
+	line, remove, err := rehearsed(w)
+	defer func() { err = errors.Join(err, remove()) }()
+	if err != nil {
+		return true, err
+	}
+	u.LooksInside()
+	found, why, exit, err := job.FindRows(ctx, u, line, trialHeadroom, readBuild().Version, func(t worker.Trial) { u.TriedRows(t.Rows, t.Fits, t.Peak, t.Seconds) })
+	switch {
+	case errors.As(err, new(*command.StartError)):
+		return true, notStarted(w.Line, err)
+	case err != nil:
+		return true, err
+	case found == nil && w.Match != nil && exit.Code == 0 && rewrite.Triable(w.Match, false, false) == nil:
+		u.Say("the step cannot be tried on other numbers of rows: %s", why)
+		return false, nil
+	case found == nil:
+		err := fmt.Errorf("the step cannot be tried on other numbers of rows: %s", why)
+		return true, &ui.ChildError{Code: max(1, exit.Code), Err: err, Hint: "name what sets the size, with --knob micro=FLAG, to start the command once for each size"}
+	}
+	f := foundRows{FoundRows: *found, Asked: w.Line.Masked()}
+	f.rewritten(w)
+	if c.Bool("json") {
+		return true, u.AnswerJSON(f)
+	}
+	return true, u.Answer(f.String())
+}
+
+// interruptible returns a context that is cancelled when the user asks find to stop.
+func interruptible(c *cli.Context, u *ui.UI) (context.Context, func()) {
+	_, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.FindStops(again) })
+	ctx, cancel := context.WithCancel(c.Context)
+	go func() {
+		select {
+		case <-interrupt:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(); done() }
+}
+
+// rehearsed returns the command as it is to be started: if its framework is known, it writes into a temporary folder.
+// remove removes what was written for it.
+func rehearsed(w *wrapped) (line command.Line, remove func() error, err error) {
+	nothing := func() error { return nil }
+	if w.Match == nil {
+		return w.Line, nothing, nil
+	}
+	folder, err := os.MkdirTemp("", "headroom-trial-")
+	if err != nil {
+		return line, nothing, fmt.Errorf("create a folder for a trial: %w", err)
+	}
+	next, err := rewrite.Rehearse(w.Match, w.Asked, folder)
+	if err != nil { // its output cannot be redirected, or its steps cannot be limited: the first step is all that it makes
+		return w.Line, func() error { return os.RemoveAll(folder) }, nil
+	}
+	remove = func() error { return errors.Join(next.Remove(), os.RemoveAll(folder)) }
+	return next.Command, remove, next.Write()
+}
+
+// rewritten fills in the fields of f that describe the command with the recommended plan, if its framework is known
+// and it can be changed to exactly that plan.
+func (f *foundRows) rewritten(w *wrapped) {
+	if w.Match == nil || w.Asked.Effective%f.Recommended.Micro != 0 {
+		return
+	}
+	next, err := rewrite.To(w.Match, w.Asked.WithMicro(f.Recommended.Micro), rewrite.Resume{})
+	if err != nil {
+		return
+	}
+	f.Profile = w.Match.Profile.Name
+	f.Command, f.Diff = next.Command.Masked(), next.Diff(w.Line)
+	if !w.Trust {
+		f.Prove = next.Prove
+	}
+}
+
+func (f foundRows) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s.\n", f.Reason)
+	fmt.Fprintf(&b, "%8s  %10s  %12s\n", "rows", "peak", "rows/s")
+	tried := slices.Clone(f.Tried)
+	slices.SortFunc(tried, func(x, y worker.Trial) int { return x.Rows - y.Rows })
+	for _, t := range tried {
+		if !t.Fits {
+			fmt.Fprintf(&b, "%8d  %10s\n", t.Rows, "no room")
+			continue
+		}
+		fmt.Fprintf(&b, "%8d  %10v  %12s\n", t.Rows, t.Peak, words.Number(float64(t.Rows)/t.Seconds))
+	}
+	if f.Line.PerSample > 0 {
+		fmt.Fprintf(&b, "Of %v, %v do not depend on the rows (weights %v, gradients %v, optimizer %v), and each row takes %v.\n",
+			f.Available, memory.Bytes(f.Line.Base), f.Weights, f.Gradients, f.States, memory.Bytes(f.Line.PerSample))
+	}
+	switch {
+	case f.Diff != "":
+		fmt.Fprintf(&b, "To train with %v:\n%s", f.Recommended, f.Diff)
+	case f.Recommended.Accumulation() > 1:
+		fmt.Fprintf(&b, "Without a change to the script, headroom run trains its %s in pieces that fit.\n", words.Plural(f.Rows, "row"))
+	}
+	b.WriteString("The command was ended before its second step.")
+	return b.String()
+}

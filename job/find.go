@@ -1,0 +1,278 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"headroom/harness"
+	"headroom/memory"
+	"headroom/recovery"
+	"headroom/search"
+	"headroom/worker"
+	"headroom/wrap"
+	"headroom/wrap/command"
+)
+
+const (
+	// sizesUsual is how many numbers of rows are tried in one process: more only until the largest that fits is known
+	// to within wide, or sizesMost have been tried.
+	sizesUsual, sizesMost = 5, 8
+	wide                  = 0.02
+	// rowsMost is the largest number of rows that is tried.
+	rowsMost = 1 << 20
+	// nearlyFastest is the share of the best measured speed that a recommended micro-batch may give up.
+	nearlyFastest = 0.03
+)
+
+// FoundRows is what [Find] has found: how many rows a command's training step can be run on.
+type FoundRows struct {
+	Rows      int    `json:"rows"`      // in a micro-batch of the command's own
+	Effective int    `json:"effective"` // rows of one of its optimizer steps
+	Device    string `json:"device"`    // "cpu" or "gpu"
+
+	Largest   int            `json:"largest"`            // the largest number of rows that was run
+	Fails     int            `json:"fails,omitempty"`    // the smallest number of rows that did not fit; 0 if none failed
+	Foreseen  bool           `json:"foreseen,omitempty"` // the next larger number was not tried: by the line it does not fit
+	Line      search.Line    `json:"line"`               // the peak of the forward and backward pass by rows
+	Available memory.Bytes   `json:"available"`          // memory that the process can hold
+	Weights   memory.Bytes   `json:"weights"`
+	Gradients memory.Bytes   `json:"gradients"`
+	States    memory.Bytes   `json:"states"` // of the optimizers
+	Tried     []worker.Trial `json:"tried"`  // in the order in which the sizes were tried
+
+	Recommended recovery.Plan `json:"recommended"`
+	Reason      string        `json:"reason"`
+}
+
+// FindRows starts a command, lets it make its first optimizer step, and finds in its process how many rows the step
+// can be run on, with headroom a share of the memory that the recommended number is to leave unused. Then it ends the
+// command. why says why nothing was found; exit is how the command ended, if it did so by itself. version is
+// headroom's. The error is a *[command.StartError] if the command cannot be started, [harness.ErrInterrupted], or one of the trials'.
+func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, headroom float64, version string, onTried func(worker.Trial)) (found *FoundRows, why string, exit command.Exit, err error) {
+	// A step that needed the host's memory must not count as one that fits.
+	attempt, err := worker.Begin(worker.Options{Mode: worker.Find, Journal: nobody{}, Version: version, Spill: new(memory.Bytes)})
+	if err != nil {
+		return nil, "", exit, err
+	}
+	within := line
+	within.Env = append(attempt.Env(line.Env), "HEADROOM_TRIAL=1")
+	enough := make(chan struct{})
+	trying, stop := context.WithCancel(ctx)
+	sought := make(chan error, 1)
+	go func() {
+		defer close(enough)
+		select {
+		case trials := <-attempt.Trials():
+			var err error
+			found, err = seekRows(trying, trials, headroom, onTried)
+			sought <- err
+		case <-attempt.Checked():
+		case <-trying.Done():
+		}
+	}()
+	exit, err = begunAndEnded(ctx, to, within, enough)
+	stop()
+	<-enough
+	seen, ended := attempt.End()
+	if ended != nil {
+		to.Warn("the worker's folder is left behind: %v", ended)
+	}
+	select {
+	case wrong := <-sought:
+		return found, "", exit, errors.Join(err, wrong)
+	default:
+	}
+	switch {
+	case err != nil:
+		return nil, "", exit, err
+	case seen.Unchecked != "":
+		return nil, seen.Unchecked, command.Exit{}, nil
+	case exit.Stopped:
+		return nil, "", exit, harness.ErrInterrupted
+	case seen.OOM != nil && seen.Why != "":
+		return nil, "memory ran out in the first step, which cannot be run in pieces: " + seen.Why, exit, nil
+	case seen.Attached:
+		return nil, fmt.Sprintf("the command exited with status %d before its optimizer took a step", exit.Code), exit, nil
+	}
+	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(line, seen)), exit, nil
+}
+
+// errEnough ends a search: as many sizes were tried as may be.
+var errEnough = errors.New("enough sizes were tried")
+
+// rowSeeker is a search among numbers of rows.
+type rowSeeker struct {
+	ctx    context.Context
+	held   memory.Bytes // between steps; a search sees only what a step adds
+	try    func(ctx context.Context, rows int) (worker.Trial, error)
+	tried  []worker.Trial
+	report func(worker.Trial)
+}
+
+// probe tries a number of rows, unless it has been tried already. It is a probe of [search.Largest].
+func (s *rowSeeker) probe(_ context.Context, rows int) (memory.Bytes, error) {
+	at := slices.IndexFunc(s.tried, func(t worker.Trial) bool { return t.Rows == rows })
+	if at < 0 {
+		if len(s.tried) >= sizesUsual && (len(s.tried) >= sizesMost || s.near()) {
+			return 0, errEnough
+		}
+		t, err := s.try(s.ctx, rows)
+		if err != nil {
+			return 0, err
+		}
+		at, s.tried = len(s.tried), append(s.tried, t)
+		if s.report != nil {
+			s.report(t)
+		}
+	}
+	t := s.tried[at]
+	if t.Fits {
+		return max(1, t.Peak-s.held), nil
+	}
+	failure := *t.Failure()
+	if failure.Stats.Allocated > 0 {
+		failure.Stats.Allocated = max(0, failure.Stats.Allocated-s.held)
+		failure.Stats.Reserved = max(0, failure.Stats.Reserved-s.held)
+		failure.Stats.Capacity = max(0, failure.Stats.Capacity-s.held)
+	}
+	return 0, &failure
+}
+
+// near reports whether the largest number of rows that fits is known well enough.
+func (s *rowSeeker) near() bool {
+	fits, fails := 0, math.MaxInt
+	for _, t := range s.tried {
+		if t.Fits {
+			fits = max(fits, t.Rows)
+		} else {
+			fails = min(fails, t.Rows)
+		}
+	}
+	return float64(fits)*(1+wide) >= float64(fails)
+}
+
+// seekRows finds the largest number of rows that fits. The first is the script's own: if its first step was made as
+// a whole, nothing smaller is tried unless that fails.
+func seekRows(ctx context.Context, trials *worker.Trials, headroom float64, report func(worker.Trial)) (*FoundRows, error) {
+	s := &rowSeeker{ctx: ctx, held: trials.Held, try: trials.Try, report: report}
+	least, most := 1, rowsMost
+	if trials.Whole {
+		least = min(trials.Rows, rowsMost)
+		if _, err := s.probe(ctx, least); errors.As(err, new(*memory.OutOfMemoryError)) {
+			least, most = 1, max(1, least-1) // the first step had no optimizer's state
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	r, err := search.Largest(ctx, search.Options{Min: least, Max: most, Capacity: max(1, trials.Capacity-trials.Held), Confirm: 1}, s.probe)
+	var failed *memory.OutOfMemoryError
+	switch {
+	case errors.Is(err, search.ErrNothingFits) && errors.As(err, &failed):
+		return nil, &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: recovery.Plan{Effective: trials.Rows * trials.Times, World: 1, Micro: 1},
+			Reason: "one row alone does not fit", Hint: "use a smaller model, activation checkpointing, or an optimizer with less state"}}
+	case err != nil && !errors.Is(err, errEnough):
+		return nil, err
+	}
+	return concluded(trials, s.tried, r, headroom), nil
+}
+
+// concluded returns the answer of a search. It decides nothing but what to recommend.
+func concluded(trials *worker.Trials, tried []worker.Trial, r search.Result, headroom float64) *FoundRows {
+	f := &FoundRows{Rows: trials.Rows, Effective: trials.Rows * trials.Times, Device: trials.Device, Largest: r.Fits, Line: lineOf(tried),
+		Available: trials.Capacity, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Tried: tried}
+	for _, t := range tried {
+		if !t.Fits && t.Rows > f.Largest && (f.Fails == 0 || t.Rows < f.Fails) {
+			f.Fails = t.Rows
+		}
+	}
+	f.Foreseen = f.Fails != f.Largest+1 && f.Line.PerSample > 0 && f.Line.At(f.Largest+1) > float64(f.Available)
+	most := f.Largest
+	for use := (1 - headroom) * float64(f.Available); most > 1 && f.Line.PerSample > 0 && f.Line.At(most) > use; {
+		most = max(1, min(most-1, int((use-f.Line.Base)/f.Line.PerSample)))
+	}
+	f.Recommended = recovery.Plan{Effective: f.Effective, World: 1, Micro: recommendedRows(f.Effective, most, tried)}
+	f.Reason = fmt.Sprintf("%v: ", f.Recommended) + f.known()
+	if most < f.Largest {
+		f.Reason += fmt.Sprintf("; up to %d leave at least %.3g %% of the memory unused", most, 100*headroom)
+	}
+	return f
+}
+
+// lineOf returns the line through the peaks of the two largest sizes that fitted: with few rows the peak is that of
+// the gradients, and does not grow.
+func lineOf(tried []worker.Trial) search.Line {
+	var fitted []worker.Trial
+	for _, t := range tried {
+		if t.Fits {
+			fitted = append(fitted, t)
+		}
+	}
+	slices.SortFunc(fitted, func(a, b worker.Trial) int { return b.Rows - a.Rows })
+	if len(fitted) < 2 {
+		return search.Line{}
+	}
+	// Two neighbouring sizes differ by less than is measured.
+	low := slices.IndexFunc(fitted, func(t worker.Trial) bool { return 4*t.Rows <= 3*fitted[0].Rows })
+	if low < 0 {
+		low = len(fitted) - 1
+	}
+	return search.Fit([]search.Probe{{N: fitted[0].Rows, Peak: fitted[0].Peak, Fits: true}, {N: fitted[low].Rows, Peak: fitted[low].Peak, Fits: true}})
+}
+
+// recommendedRows returns the micro-batch to use for an effective batch, at most most: the largest that divides it,
+// if that is nearly as fast as the fastest; otherwise the largest, which leaves one micro-batch smaller than the others.
+func recommendedRows(effective, most int, tried []worker.Trial) int {
+	most = min(most, effective)
+	wanted := (1 - nearlyFastest) * speedAt(tried, most)
+	for _, t := range tried {
+		if t.Fits && t.Rows <= most {
+			wanted = max(wanted, (1-nearlyFastest)*float64(t.Rows)/t.Seconds)
+		}
+	}
+	for n := most; n > most/2; n-- {
+		if effective%n == 0 && speedAt(tried, n) >= wanted {
+			return n
+		}
+	}
+	return most
+}
+
+// speedAt returns about how many rows a second are trained with a micro-batch of n rows, from the sizes that were timed
+// on both sides of it. It returns 0 if none was.
+func speedAt(tried []worker.Trial, n int) float64 {
+	var below, above worker.Trial
+	for _, t := range tried {
+		if !t.Fits || t.Seconds <= 0 {
+			continue
+		}
+		if t.Rows <= n && t.Rows > below.Rows {
+			below = t
+		}
+		if t.Rows >= n && (above.Rows == 0 || t.Rows < above.Rows) {
+			above = t
+		}
+	}
+	switch {
+	case below.Rows == 0 && above.Rows == 0:
+		return 0
+	case below.Rows == 0:
+		return float64(n) / above.Seconds // no faster than that
+	case above.Rows == 0 || above.Rows == below.Rows:
+		return float64(below.Rows) / below.Seconds
+	}
+	share := float64(n-below.Rows) / float64(above.Rows-below.Rows)
+	return float64(n) / (below.Seconds + share*(above.Seconds-below.Seconds))
+}
+
+// known says what is known about the largest number of rows.
+func (f *FoundRows) known() string {
+	r := search.Result{Max: rowsMost, Fits: f.Largest, Fails: f.Fails}
+	text := r.String()
+	if f.Foreseen {
+		text = fmt.Sprintf("micro-batch %d fits, and by the measured line %d does not", f.Largest, f.Largest+1)
+	}
+	return text
+}
