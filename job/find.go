@@ -158,11 +158,11 @@ func (s *rowSeeker) near() bool {
 // a whole, nothing smaller is tried unless that fails.
 func seekRows(ctx context.Context, trials *worker.Trials, headroom float64, report func(worker.Trial)) (*FoundRows, error) {
 	s := &rowSeeker{ctx: ctx, held: trials.Held, try: trials.Try, report: report}
-	least, most := 1, rowsMost
+	least, most := min(2, trials.Rows), rowsMost // modules may need two rows, as BatchNorm does
 	if trials.Whole {
 		least = min(trials.Rows, rowsMost)
 		if _, err := s.probe(ctx, least); errors.As(err, new(*memory.OutOfMemoryError)) {
-			least, most = 1, max(1, least-1) // the first step had no optimizer's state
+			least, most = min(2, least), max(2, least-1) // the first step had no optimizer's state
 		} else if err != nil {
 			return nil, err
 		}
@@ -172,7 +172,7 @@ func seekRows(ctx context.Context, trials *worker.Trials, headroom float64, repo
 	switch {
 	case errors.Is(err, search.ErrNothingFits) && errors.As(err, &failed):
 		return nil, &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: recovery.Plan{Effective: trials.Rows * trials.Times, World: 1, Micro: 1},
-			Reason: "one row alone does not fit", Hint: "use a smaller model, activation checkpointing, or an optimizer with less state"}}
+			Reason: fmt.Sprintf("not even %d rows fit", least), Hint: "use a smaller model, activation checkpointing, or an optimizer with less state"}}
 	case err != nil && !errors.Is(err, errEnough):
 		return nil, err
 	}

@@ -115,6 +115,7 @@ func TestProofs(t *testing.T) {
 		{"changes.py"},
 		{"idle.py"},
 		{"host.py"},
+		{"finding.py"},
 		{"twopass.py"},
 		{"holders.py"},
 		{"account.py"},

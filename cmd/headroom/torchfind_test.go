@@ -25,7 +25,7 @@ func TestTorchFindsMicroBatch(t *testing.T) {
 	}
 	command := []string{python, filepath.Join(dir, "hf.py"), "--output_dir", "out", "--max_steps", "4000", "--save_steps", "1", "--use_cpu", "--disable_tqdm", "true",
 		"--dataloader_pin_memory", "false", "--resume_from_checkpoint", "out/checkpoint-7", "--per_device_train_batch_size", "381"}
-	c := limited(1_250_000, append([]string{"headroom", "find", "--json", "--"}, command...)...)
+	c := limited(1_250_000, append([]string{"headroom", "find", "--starts", "--json", "--"}, command...)...)
 	var said strings.Builder
 	c.Stderr = &said
 	out, err := c.Output()

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestFindsRows finds the largest batch of four loops in one process each, and compares it with what a fresh process
+// can train on for three steps: the size that is found, and not one that is 3 % larger. No file is written.
+func TestFindsRows(t *testing.T) {
+	python := pythonWithTorch(t)
+	script, err := filepath.Abs(filepath.Join("testdata", "find", "train.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const kib = 1_400_000
+	fits := func(kind string, rows int) bool {
+		c := limited(kib, python, script, kind, strconv.Itoa(rows), "3")
+		c.Env = append(c.Env, "MALLOC_MMAP_THRESHOLD_=65536") // otherwise the limit moves with what was freed
+		said, err := c.CombinedOutput()
+		if err != nil && !strings.Contains(string(said), "allocate memory") {
+			t.Fatalf("%d rows: %v\n%s", rows, err, said)
+		}
+		return err == nil
+	}
+	for _, kind := range []string{"function", "language", "batchnorm", "contrastive"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			c := limited(kib, "headroom", "find", "--json", "-q", "--", python, script, kind, "6", "1000")
+			var said strings.Builder
+			c.Stderr = &said
+			out, err := c.Output()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, said.String())
+			}
+			var f foundRows
+			if err := json.Unmarshal(out, &f); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
+				t.Errorf("%v is left behind, %v", left, err)
+			}
+			if f.Rows != 6 || f.Effective != 6 || f.Recommended.Micro != 6 || len(f.Tried) > 8 || f.Line.PerSample <= 0 || f.Weights <= 0 {
+				t.Errorf("%s", out)
+			}
+			more := f.Largest + f.Largest*3/100 + 1
+			if !fits(kind, f.Largest) || fits(kind, more) {
+				t.Errorf("%d was found, and is not between %d and what fits\n%s", f.Largest, more, out)
+			}
+		})
+	}
+}
+
+// TestFindsNoRows checks that find says why a step cannot be tried on other numbers of rows.
+func TestFindsNoRows(t *testing.T) {
+	python := pythonWithTorch(t)
+	script, err := filepath.Abs(filepath.Join("testdata", "find", "train.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ kind, steps, env, says string }{
+		{"closure", "10", "", "the step cannot be tried on other numbers of rows: the optimizer's step is given a function, which computes the gradients\n"},
+		{"function", "0", "", "the step cannot be tried on other numbers of rows: the command exited with status 0, and the worker was not attached: torch was imported, but no optimizer took a step\n"},
+		{"function", "10", "WORLD_SIZE=2", "the step cannot be tried on other numbers of rows: a find looks at one rank, and the others would wait for it\n"},
+	} {
+		t.Run(c.kind+c.steps+c.env, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			command := exec.Command("headroom", "find", "--", python, script, c.kind, "6", c.steps)
+			command.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+			if c.env != "" {
+				command.Env = append(command.Env, c.env)
+			}
+			said, err := command.CombinedOutput()
+			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(said), c.says) {
+				t.Errorf("%v\n%s", err, said)
+			}
+			if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
+				t.Errorf("%v is left behind, %v", left, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,80 @@
+"""Training loops whose largest batch headroom find looks for: train.py KIND ROWS STEPS. Rows take much memory, and little
+time."""
+
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+kind, rows, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.manual_seed(0)
+WORDS, LENGTH = 4000, 64
+
+
+class Language(nn.Module):
+    """Returns logits, the largest of all tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(WORDS, 16), nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, WORDS)
+
+    def forward(self, tokens):
+        return self.head(self.mix(self.embed(tokens)))
+
+
+class Wide(nn.Module):
+    def forward(self, x):
+        return x.repeat(1, 512).tanh().sigmoid().exp().view(len(x), 512, -1).mean(1)
+
+
+if kind == "function":  # what it computes is gone when it returns
+    net = nn.Sequential(nn.Linear(64, 128), Wide(), nn.Dropout(), nn.Linear(128, 10))
+elif kind == "language":
+    net = Language()
+elif kind == "batchnorm":
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(784, 10))
+elif kind == "contrastive":
+    net = nn.Linear(64, 32)
+elif kind == "closure":
+    net = nn.Linear(64, 10)
+optimizer = (torch.optim.LBFGS if kind == "closure" else torch.optim.AdamW)(net.parameters())
+
+
+def batch():
+    if kind == "language":
+        return (torch.randint(0, WORDS, (rows, LENGTH)),) * 2
+    if kind == "contrastive":
+        return torch.randn(rows, 64), torch.arange(rows)
+    return torch.randn(rows, 3, 32, 32) if kind == "batchnorm" else torch.randn(rows, 64), torch.randint(0, 10, (rows,))
+
+
+def loss_of(out, y):
+    if kind == "language":
+        return F.cross_entropy(out[:, :-1].reshape(-1, WORDS), y[:, 1:].reshape(-1))
+    return F.cross_entropy(out @ out.t() if kind == "contrastive" else out, y)
+
+
+def step(x, y):
+    out = net(x)
+    loss = loss_of(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+for i in range(steps):
+    x, y = batch()
+    if kind == "function":
+        step(x, y)
+    elif kind == "closure":
+        optimizer.step(lambda: loss_of(net(x), y).backward())
+    else:
+        out = net(x)
+        loss = loss_of(out, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with open("steps", "a") as f:
+        f.write(f"{i}\n")

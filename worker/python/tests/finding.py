@@ -1,0 +1,92 @@
+"""headroom find makes trials of a step and leaves everything as it was: weights, buffers, the optimizer's state and the
+states of all random generators, also where a trial does not fit. Run without headroom."""
+
+import hashlib
+import os
+import random
+
+os.environ["HEADROOM_WORKER"] = "find"
+
+import numpy
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import headroom_train
+from headroom_train.find import find
+from headroom_train.tape.tape import random_state
+
+headroom_train.attach()
+torch.manual_seed(0)
+
+
+class Limited(nn.Module):
+    """Fails for more than 40 rows, after it has changed a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        random.random()
+        numpy.random.rand()
+        if len(x) > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return x
+
+
+net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(), Limited(), nn.Linear(16, 4))
+optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+
+
+def digest() -> str:
+    found = hashlib.sha256()
+    states = [v for s in optimizer.state.values() for v in s.values()]
+    for tensor in [*net.state_dict().values(), *states]:
+        found.update(tensor.detach().numpy().tobytes())
+    state = random_state()
+    found.update(repr((state.cpu.tolist(), state.python, state.numpy)).encode())
+    return found.hexdigest()
+
+
+ROWS = (8, 3, 40, 41, 200, 2)
+
+
+class Done(Exception):
+    pass
+
+
+outcomes = []
+
+
+def answer(self, step):
+    before = digest()
+    for rows in ROWS:
+        tried = step.tried(rows)
+        outcomes.append((rows, tried.fits, tried.peak > 0))
+        assert digest() == before, f"{rows} rows have changed something"
+    raise Done
+
+
+find.Find.answer = answer
+
+
+def main() -> None:
+    for _ in range(3):  # no more than the first step is made
+        x, y = torch.randn(8, 8), torch.randint(0, 4, (8,))
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+ended = []
+find.time.sleep = lambda seconds: ended.append(seconds)
+try:
+    main()
+except SystemExit:
+    pass
+assert outcomes == [(rows, rows <= 40, rows <= 40) for rows in ROWS], outcomes
+assert len(ended) == 1 and int(net[3].calls) >= 1
+print("finding: ok")
