@@ -67,7 +67,8 @@ func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, headroom
 		select {
 		case trials := <-attempt.Trials():
 			var err error
-			found, err = seekRows(trying, trials, headroom, onTried)
+			seeker := &rowSeeker{ctx: trying, held: trials.Held, try: trials.Try, report: onTried}
+			found, err = seeker.seek(trials, headroom)
 			sought <- err
 		case <-attempt.Checked():
 		case <-trying.Done():
@@ -154,20 +155,19 @@ func (s *rowSeeker) near() bool {
 	return float64(fits)*(1+wide) >= float64(fails)
 }
 
-// seekRows finds the largest number of rows that fits. The first is the script's own: if its first step was made as
+// seek finds the largest number of rows that fits. The first is the script's own: if its first step was made as
 // a whole, nothing smaller is tried unless that fails.
-func seekRows(ctx context.Context, trials *worker.Trials, headroom float64, report func(worker.Trial)) (*FoundRows, error) {
-	s := &rowSeeker{ctx: ctx, held: trials.Held, try: trials.Try, report: report}
+func (s *rowSeeker) seek(trials *worker.Trials, headroom float64) (*FoundRows, error) {
 	least, most := min(2, trials.Rows), rowsMost // modules may need two rows, as BatchNorm does
 	if trials.Whole {
 		least = min(trials.Rows, rowsMost)
-		if _, err := s.probe(ctx, least); errors.As(err, new(*memory.OutOfMemoryError)) {
+		if _, err := s.probe(s.ctx, least); errors.As(err, new(*memory.OutOfMemoryError)) {
 			least, most = min(2, least), max(2, least-1) // the first step had no optimizer's state
 		} else if err != nil {
 			return nil, err
 		}
 	}
-	r, err := search.Largest(ctx, search.Options{Min: least, Max: most, Capacity: max(1, trials.Capacity-trials.Held), Confirm: 1}, s.probe)
+	r, err := search.Largest(s.ctx, search.Options{Min: least, Max: most, Capacity: max(1, trials.Capacity-trials.Held), Confirm: 1}, s.probe)
 	var failed *memory.OutOfMemoryError
 	switch {
 	case errors.Is(err, search.ErrNothingFits) && errors.As(err, &failed):

@@ -13,7 +13,7 @@ import (
 	"headroom/cmd/headroom/ui"
 	"headroom/job"
 	"headroom/memory"
-	"headroom/report/words"
+	number "headroom/report/words"
 	"headroom/worker"
 	"headroom/wrap/command"
 	"headroom/wrap/rewrite"
@@ -138,7 +138,7 @@ func (f foundRows) String() string {
 			fmt.Fprintf(&b, "%8d  %10s\n", t.Rows, "no room")
 			continue
 		}
-		fmt.Fprintf(&b, "%8d  %10v  %12s\n", t.Rows, t.Peak, words.Number(float64(t.Rows)/t.Seconds))
+		fmt.Fprintf(&b, "%8d  %10v  %12s\n", t.Rows, t.Peak, number.Number(float64(t.Rows)/t.Seconds))
 	}
 	if f.Line.PerSample > 0 {
 		fmt.Fprintf(&b, "Of %v, %v do not depend on the rows (weights %v, gradients %v, optimizer %v), and each row takes %v.\n",
@@ -148,7 +148,7 @@ func (f foundRows) String() string {
 	case f.Diff != "":
 		fmt.Fprintf(&b, "To train with %v:\n%s", f.Recommended, f.Diff)
 	case f.Recommended.Accumulation() > 1:
-		fmt.Fprintf(&b, "Without a change to the script, headroom run trains its %s in pieces that fit.\n", words.Plural(f.Rows, "row"))
+		fmt.Fprintf(&b, "Without a change to the script, headroom run trains its %s in pieces that fit.\n", ui.Plural(f.Rows, "row"))
 	}
 	b.WriteString("The command was ended before its second step.")
 	return b.String()
