@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,8 +29,8 @@ func triedInside(c *cli.Context, r request, w *wrapped) bool {
 	if launch, err := command.Peel(w.Line); err != nil || launch.Ranks > 1 {
 		return false
 	}
-	_, err := w.Line.Python()
-	return err == nil && (w.Match == nil || w.Asked.World == 1)
+	python, err := w.Line.Python()
+	return err == nil && (w.Match == nil || w.Asked.World == 1) && mayTrain(w.Line, python.Words)
 }
 
 // foundRows is what find answers for a command whose step it has tried in the command's process.
@@ -152,4 +153,23 @@ func (f foundRows) String() string {
 	}
 	b.WriteString("The command was ended before its second step.")
 	return b.String()
+}
+
+// imported matches a module that a line of Python imports.
+var imported = regexp.MustCompile(`(?m)^[ \t]*(?:from|import)[ \t]+(\w+)`)
+
+// elsewhere are well-known modules that do not import PyTorch.
+var elsewhere = strings.Fields("__future__ argparse os sys re math time json random pathlib logging subprocess signal collections itertools functools typing numpy pandas")
+
+// mayTrain reports whether a script may train with PyTorch: it names torch, or imports something that may import it. Any
+// other script would be run to its end. A module may.
+func mayTrain(line command.Line, program []string) bool {
+	if len(program) != 1 {
+		return true
+	}
+	text, err := os.ReadFile("/" + line.Abs(program[0]))
+	if err != nil {
+		return false
+	}
+	return strings.Contains(string(text), "torch") || slices.ContainsFunc(imported.FindAllStringSubmatch(string(text), -1), func(m []string) bool { return !slices.Contains(elsewhere, m[1]) })
 }
