@@ -19,7 +19,7 @@ import (
 const (
 	// sizesUsual is how many numbers of rows are tried in one process: more only until the largest that fits is known
 	// to within wide, or sizesMost have been tried.
-	sizesUsual, sizesMost = 5, 8
+	sizesUsual, sizesMost = 5, 12
 	wide                  = 0.02
 	// rowsMost is the largest number of rows that is tried.
 	rowsMost = 1 << 20

@@ -29,7 +29,7 @@ func TestFindsRows(t *testing.T) {
 		}
 		return err == nil
 	}
-	for _, kind := range []string{"function", "language", "batchnorm", "contrastive"} {
+	for _, kind := range []string{"function", "language", "batchnorm", "accumulated"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Chdir(t.TempDir())
 			c := limited(kib, "headroom", "find", "--json", "-q", "--", python, script, kind, "6", "1000")
@@ -46,7 +46,8 @@ func TestFindsRows(t *testing.T) {
 			if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
 				t.Errorf("%v is left behind, %v", left, err)
 			}
-			if f.Rows != 6 || f.Effective != 6 || f.Recommended.Micro != 6 || len(f.Tried) > 8 || f.Line.PerSample <= 0 || f.Weights <= 0 {
+			effective := map[bool]int{false: 6, true: 12}[kind == "accumulated"]
+			if f.Rows != 6 || f.Effective != effective || f.Recommended.Micro != effective || len(f.Tried) > 6 || f.Line.PerSample <= 0 || f.Weights <= 0 {
 				t.Errorf("%s", out)
 			}
 			more := f.Largest + f.Largest*3/100 + 1
