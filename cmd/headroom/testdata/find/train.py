@@ -71,7 +71,7 @@ for i in range(steps):
         optimizer.step()
         optimizer.zero_grad()
     elif kind == "closure":
-        optimizer.step(lambda: loss_of(net(x), y).backward())
+        optimizer.step(lambda x=x, y=y: loss_of(net(x), y).backward())
     else:
         out = net(x)
         loss = loss_of(out, y)
