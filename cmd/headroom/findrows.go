@@ -159,7 +159,7 @@ func (f foundRows) String() string {
 var imported = regexp.MustCompile(`(?m)^[ \t]*(?:from|import)[ \t]+(\w+)`)
 
 // elsewhere are well-known modules that do not import PyTorch.
-var elsewhere = strings.Fields("__future__ argparse os sys re math time json random pathlib logging subprocess signal collections itertools functools typing numpy pandas")
+var elsewhere = []string{"__future__", "argparse", "os", "sys", "re", "math", "time", "json", "random", "pathlib", "logging", "subprocess", "signal", "collections", "itertools", "functools", "typing", "numpy", "pandas"}
 
 // mayTrain reports whether a script may train with PyTorch: it names torch, or imports something that may import it. Any
 // other script would be run to its end. A module may.
