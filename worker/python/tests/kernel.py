@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_client.manager import KernelManager
+JUPYTER = os.environ.get("HEADROOM_NOTEBOOK", "")  # the folder that make notebook fills
+if JUPYTER:
+    sys.path.append(JUPYTER)
+
+from jupyter_client.manager import KernelManager  # noqa: E402
 
 SECONDS = 100  # after which a kernel is given up
 PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+def environment(*folders: str) -> dict[str, str]:
+    """The environment of a kernel that can import what is in these folders."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (*folders, JUPYTER)))}
+
 
 
 @dataclass
@@ -44,12 +55,11 @@ class Said:
 
 class Kernel:
     """A kernel that has been started, as a context: it is shut down at its end, as Jupyter does it. ``name`` is that of
-    a kernelspec."""
+    a kernelspec. It can import what is in ``folders``."""
 
-    def __init__(self, name: str = "python3", **env: str) -> None:
+    def __init__(self, *folders: str, name: str = "python3") -> None:
         self.manager = KernelManager(kernel_name=name)
-        path = os.pathsep.join(filter(None, (PACKAGE, os.environ.get("PYTHONPATH", ""))))
-        self.manager.start_kernel(env={**os.environ, "PYTHONPATH": path, **env})
+        self.manager.start_kernel(env=environment(*folders))
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=SECONDS)
