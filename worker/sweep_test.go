@@ -130,7 +130,7 @@ func TestProofs(t *testing.T) {
 		t.Run(strings.TrimSuffix(c[0], ".py"), func(t *testing.T) {
 			script := proof(t, c[0], c[1:]...)
 			if c[0] == "notebook.py" {
-				script.Env = append(script.Env, "HEADROOM_NOTEBOOK="+jupyter(t))
+				script.Env = append(script.Env, "HEADROOM_NOTEBOOK="+jupyter(t), "PYTHONPATH="+filepath.Dir(filepath.Dir(script.Args[1]))+":"+jupyter(t))
 			}
 			out, err := script.CombinedOutput()
 			t.Logf("%s", out)

@@ -51,8 +51,8 @@ def attach() -> bool:
 
 
 def detach() -> None:
-    """Take the worker out of this process: torch is as it was before :func:`attach`, which may be called again. Must not
-    be called in the midst of a step. In IPython the extension is unloaded as well."""
+    """Take the worker out of this process: torch is as it was before :func:`attach`, which may be called again. Must
+    not be called in the midst of a step. In IPython the extension is unloaded as well."""
     import sys
 
     extension = sys.modules.get("headroom_train.notebook.extension")

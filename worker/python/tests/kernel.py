@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,7 @@ from types import TracebackType
 from typing import Any
 
 JUPYTER = os.environ.get("HEADROOM_NOTEBOOK", "")  # the folder that make notebook fills
-if JUPYTER:
-    sys.path.append(JUPYTER)
-
-from jupyter_client.manager import KernelManager  # noqa: E402
+from jupyter_client.manager import KernelManager
 
 SECONDS = 100  # after which a kernel is given up
 PACKAGE = str(Path(__file__).resolve().parent.parent)
@@ -23,7 +19,6 @@ PACKAGE = str(Path(__file__).resolve().parent.parent)
 def environment(*folders: str) -> dict[str, str]:
     """The environment of a kernel that can import what is in these folders."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (*folders, JUPYTER)))}
-
 
 
 @dataclass

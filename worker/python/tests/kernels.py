@@ -23,7 +23,10 @@ def main(headroom: str, folder: str) -> str:
     words = [headroom, "kernel", "install", "--python", sys.executable]
     print(subprocess.run(words, check=True, env=environment(), capture_output=True, text=True).stdout, end="")
     with Kernel(name="headroom") as kernel:
-        if ".headroom" not in kernel.run("print(bool(__import__('os').environ['HEADROOM_SOCKET']), '.headroom')").printed:
+        if (
+            ".headroom"
+            not in kernel.run("print(bool(__import__('os').environ['HEADROOM_SOCKET']), '.headroom')").printed
+        ):
             return "it does not run under headroom"
         if "torch has not been imported yet" not in kernel.run("%headroom").printed:
             return "the extension is not loaded"

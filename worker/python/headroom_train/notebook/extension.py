@@ -86,8 +86,8 @@ class Extension:
         size = let_go(self._shell, error, self._cell)
         if size >= _LEAST:
             self._lines.show(
-                f"let go of {amount(size)} that the failed cell [{self._cell}] had kept: the variables of the functions "
-                "in its traceback, which %debug can no longer show"
+                f"let go of {amount(size)} that the failed cell [{self._cell}] had kept: the variables of the functions"
+                " in its traceback, which %debug can no longer show"
             )
 
     def _ends(self, result: Any) -> None:

@@ -21,7 +21,18 @@ _NAMES = {
     PIECES: "free, but in pieces",
 }
 _OTHERS, _REST, _FREE = "other processes and CUDA itself", "Python, libraries and other data", "free"
-_COLOURS = ("#4269d0", "#6cc5b0", "#efb118", "#a463f2", "#3ca951", "#ff725c", "#9498a0", "#97bbf5", "#c9c9c9", "#e9e9e9")
+_COLOURS = (
+    "#4269d0",
+    "#6cc5b0",
+    "#efb118",
+    "#a463f2",
+    "#3ca951",
+    "#ff725c",
+    "#9498a0",
+    "#97bbf5",
+    "#c9c9c9",
+    "#e9e9e9",
+)
 _WIDTH, _BAR, _LINE, _LEFT = 560, 18, 17, 150  # pixels
 _CELLS = 24  # characters of the longest bar
 

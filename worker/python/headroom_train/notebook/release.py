@@ -1,9 +1,9 @@
 """Lets go of what a failed cell keeps alive.
 
-IPython keeps the last exception in many places: in ``sys.last_value``, ``sys.last_exc`` and ``sys.last_traceback``, in
-the tracebacks that ``%tb`` and ``%debug`` show, in the result of the last cell, and in ``Out`` where a cell has displayed
-it. All of them hold tensors through the frames of one traceback, so it is those that are emptied: the places stay as they
-are, and the traceback can still be shown. Variables of the user's, and results in ``Out``, are the user's.
+IPython keeps the last exception in many places: in ``sys.last_value``, ``sys.last_exc`` and ``sys.last_traceback``,
+in the tracebacks that ``%tb`` and ``%debug`` show, in the result of the last cell, and in ``Out`` where a cell has
+displayed it. All of them hold tensors through the frames of one traceback, so it is those that are emptied: the places
+stay as they are, and the traceback can still be shown. Variables of the user's, and results in ``Out``, are the user's.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def held() -> int:
 
 
 def let_go(shell: Any, error: BaseException, cell: int) -> int:
-    """Empties the frames that hold what an exception left behind, and removes what the failed cell, number ``cell``, has
-    put into ``Out`` that belongs to the failed step. Returns how many bytes fewer are held."""
+    """Empties the frames that hold what an exception left behind, and removes what the failed cell, number ``cell``,
+    has put into ``Out`` that belongs to the failed step. Returns how many bytes fewer are held."""
     before = held()
     suspended = {id(frame) for frame in _suspended()}
     for frame in _frames(shell, error):
@@ -62,8 +62,8 @@ def _chain(error: Optional[BaseException]) -> Iterator[BaseException]:
 
 
 def _frames(shell: Any, error: BaseException) -> Iterator[FrameType]:
-    """The frames of all of an exception's tracebacks, and those that have called them: some are in no traceback, such as
-    our own. They may be running."""
+    """The frames of all of an exception's tracebacks, and those that have called them: some are in no traceback, such
+    as our own. They may be running."""
     chain = [*_chain(error)]
     traces: list[Optional[TracebackType]] = [e.__traceback__ for e in chain]
     if getattr(sys, "last_value", None) in chain:
