@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-JUPYTER = os.environ.get("HEADROOM_NOTEBOOK", "")  # the folder that make notebook fills
 from jupyter_client.manager import KernelManager
 
+JUPYTER = os.environ.get("HEADROOM_NOTEBOOK", "")  # the folder that make notebook fills
 SECONDS = 100  # after which a kernel is given up
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 
