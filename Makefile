@@ -1,5 +1,5 @@
 # make build | run | test | check | bench | clean
-# make torch | published | browser | test-torch TORCH=VERSION | test-ray | kernels | spill | gpu-bundle | gpu-test | gpu-bench
+# make torch | published | notebook | browser | test-torch TORCH=VERSION | test-ray | kernels | spill | gpu-bundle | gpu-test | gpu-bench
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +20,7 @@ export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
 # cmd/headroom/man.go generates the manual page instead.
 TAGS := -tags cuda,urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch published test-torch test-ray kernels spill gpu-bundle gpu-test gpu-bench browser slurm
+.PHONY: build run test check bench clean torch published notebook test-torch test-ray kernels spill gpu-bundle gpu-test gpu-bench browser slurm
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -42,7 +42,8 @@ TORCH_ENV := $(KEPT)/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
 # The output of failing tests comes last, so that it is not lost among the rest.
 test: export HEADROOM_PYTHON ?= $(if $(TORCH_ENV),$(TORCH_ENV)/bin/python)
 test: export HEADROOM_PUBLISHED ?= $(if $(TORCH_ENV),$(PUBLISHED))
-test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) $(if $(HEADROOM_PUBLISHED),,$(if $(TORCH_ENV),published)) browser slurm
+test: export HEADROOM_NOTEBOOK ?= $(if $(TORCH_ENV),$(NOTEBOOK))
+test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) $(if $(HEADROOM_PUBLISHED),,$(if $(TORCH_ENV),published)) $(if $(HEADROOM_NOTEBOOK),,$(if $(TORCH_ENV),notebook)) browser slurm
 	@mkdir -p $(CACHE)
 	@go mod download
 	@status=0; go test -race $(TAGS) -timeout 80m -v ./... >$(CACHE)/test.log 2>&1 || status=$$?; \
@@ -87,6 +88,14 @@ $(RAY)/ready:
 	python3 -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(RAY) -r $(RAY_REQUIREMENTS)
 	touch $@
 
+# Jupyter's kernel and its client, 100 MB: beside the environment for the same reason.
+NOTEBOOK_REQUIREMENTS := worker/testdata/notebook/requirements.txt
+NOTEBOOK := $(KEPT)/notebook-$(shell sha256sum $(NOTEBOOK_REQUIREMENTS) | cut -c1-12)
+notebook: $(NOTEBOOK)/ready
+$(NOTEBOOK)/ready:
+	python3 -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(NOTEBOOK) -r $(NOTEBOOK_REQUIREMENTS)
+	touch $@
+
 # A test opens the report in a real browser.
 browser:
 	@for name in chromium chromium-browser google-chrome chrome headless-shell; do ! command -v $$name >/dev/null || exit 0; done; \
@@ -105,10 +114,10 @@ slurm:
 # The worker's tests with another PyTorch: make test-torch TORCH=2.4.1
 OTHER = $(KEPT)/torch-$(TORCH)
 FRAMEWORKS = $(shell grep -E '^(accelerate|lightning)=' $(REQUIREMENTS)) $(if $(filter 2.4.%,$(TORCH)),transformers==4.57.1,$(shell grep '^transformers=' $(REQUIREMENTS)))
-test-torch:
+test-torch: notebook
 	@test -n "$(TORCH)" || { echo "make test-torch: TORCH is not set: name a version of PyTorch, such as TORCH=2.4.1"; exit 1; }
 	@test -e $(OTHER)/ready || { python3 -m venv $(OTHER) && $(OTHER)/bin/python -m pip install -q --disable-pip-version-check torch==$(TORCH) $(FRAMEWORKS) && touch $(OTHER)/ready; }
-	HEADROOM_PYTHON=$(OTHER)/bin/python HEADROOM_REQUIRE_TORCH=1 go test -race $(TAGS) -count=1 -timeout 80m -v ./worker
+	HEADROOM_PYTHON=$(OTHER)/bin/python HEADROOM_NOTEBOOK=$(NOTEBOOK) HEADROOM_REQUIRE_TORCH=1 go test -race $(TAGS) -count=1 -timeout 80m -v ./worker
 
 # What checks the project's Python: one environment for each pair of versions, kept
 # like that of make torch.

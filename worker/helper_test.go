@@ -227,6 +227,19 @@ func pythonWithTorch(t testing.TB) string {
 	return path
 }
 
+// jupyter returns the folder that "make notebook" fills, as pythonWithTorch returns its environment.
+func jupyter(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("HEADROOM_NOTEBOOK")
+	if path == "" {
+		if os.Getenv("HEADROOM_REQUIRE_TORCH") == "1" {
+			t.Fatal("HEADROOM_NOTEBOOK is not set: make notebook, then make test")
+		}
+		t.Skip("SKIPPED: no Jupyter: make notebook fetches it for this test")
+	}
+	return path
+}
+
 func script(name string) string { return filepath.Join("testdata", "scripts", name) }
 
 // helloLine returns a process's first message.

@@ -12,7 +12,7 @@ import (
 // TestPythonIsInOrder checks that a folder of the Python package imports only folders that come
 // before it, as ARCHITECTURE.md says.
 func TestPythonIsInOrder(t *testing.T) {
-	order := []string{"headroom_train", "hooks", "spill", "tape", "sandbox", "ranks", "proof", "replay", "recover", "account", "wire", "find", "reading"}
+	order := []string{"headroom_train", "hooks", "spill", "tape", "sandbox", "ranks", "proof", "replay", "recover", "account", "wire", "find", "notebook", "reading"}
 	imports := regexp.MustCompile(`(?m)^\s*from \.\.(\w+)(\.\w+)? import`)
 	seen := 0
 	err := fs.WalkDir(files, "python/headroom_train", func(name string, entry fs.DirEntry, err error) error {

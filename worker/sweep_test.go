@@ -126,9 +126,14 @@ func TestProofs(t *testing.T) {
 		{"fools.py", "--count", "2"},
 		{"real.py"},
 		{"reading.py"},
+		{"notebook.py"},
 	} {
 		t.Run(strings.TrimSuffix(c[0], ".py"), func(t *testing.T) {
-			out, err := proof(t, c[0], c[1:]...).CombinedOutput()
+			script := proof(t, c[0], c[1:]...)
+			if c[0] == "notebook.py" {
+				script.Env = append(script.Env, "HEADROOM_NOTEBOOK="+jupyter(t), "PYTHONPATH="+filepath.Dir(filepath.Dir(script.Args[1]))+":"+jupyter(t))
+			}
+			out, err := script.CombinedOutput()
 			t.Logf("%s", out)
 			if err != nil {
 				t.Error(err)

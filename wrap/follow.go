@@ -23,7 +23,7 @@ import (
 // follow.
 func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit) (again bool, err error) {
 	switch {
-	case o.Kind == exits.Done:
+	case o.Kind == exits.Done, o.Kind == exits.Stopped && r.serves && (exit.Code == 0 || exit.Signal == syscall.SIGTERM):
 		return false, nil
 	case o.Kind == exits.Stopped || ctx.Err() != nil:
 		return false, &InterruptedError{exit.Signal}

@@ -91,6 +91,7 @@ type runner struct {
 	attempts
 	resumes  bool   // the command can resume from a checkpoint; if not, it starts over, and loses all its progress
 	chooses  bool   // headroom chooses the checkpoint, and may try an older one
+	serves   bool   // the command is a Jupyter kernel, which whoever has started it ends by a signal if it takes its time
 	recovers bool   // the command may be changed and started again; if not, the first attempt is the only one
 	why      string // why not; reported if recovering would have helped
 	sleep    func(ctx context.Context, d time.Duration) error
@@ -135,11 +136,17 @@ func (w *Wrapped) Run(ctx context.Context, s *harness.Session) (harness.Result, 
 
 // runner returns a runner of w whose attempts all makes.
 func (w *Wrapped) runner(all attempts, s *harness.Session) *runner {
-	r := &runner{attempts: all, s: s, resumes: w.resumes(), chooses: w.chooses(), recovers: w.Match != nil, sleep: harness.Sleep}
+	r := &runner{attempts: all, s: s, resumes: w.resumes(), chooses: w.chooses(), serves: w.serves(), recovers: w.Match != nil, sleep: harness.Sleep}
 	if w.Why != nil {
 		r.why = w.Why.Error()
 	}
 	return r
+}
+
+// serves reports whether the command is a Jupyter kernel.
+func (w *Wrapped) serves() bool {
+	launch, err := command.Peel(w.Line)
+	return err == nil && slices.Contains([]string{"ipykernel_launcher", "ipykernel"}, launch.Module)
 }
 
 func (r *runner) run(ctx context.Context) (harness.Result, int, error) {

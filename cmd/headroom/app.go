@@ -27,7 +27,7 @@ func newApp(u *ui.UI) *cli.App {
 		CustomAppHelpTemplate: appHelp,
 		Commands: []*cli.Command{
 			runCommand(u), explainCommand(u), checkCommand(u), initCommand(u), resumeCommand(u), findCommand(u), doctorCommand(u), statusCommand(u), reportCommand(u), notifyCommand(u),
-			profilesCommand(u), configCommand(u), versionCommand(u), completionCommand(u), manCommand(u), helpCommand(),
+			profilesCommand(u), configCommand(u), kernelCommand(u), versionCommand(u), completionCommand(u), manCommand(u), helpCommand(),
 		},
 		Flags:                     []cli.Flag{cli.HelpFlag}, // the library adds this flag only along with its own help command
 		Writer:                    u.Out,

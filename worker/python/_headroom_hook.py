@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _here = os.path.dirname(os.path.abspath(__file__))
 _started = False
 held = 0  # bytes of data that this process had before the worker was imported, for headroom find; 0 if not known
+why_not = ""  # why the worker could not be started
 OLDEST = (3, 9)
 PACKAGE = "headroom_train"
 
@@ -92,6 +93,22 @@ def watch() -> None:
     sys.meta_path.insert(0, _Finder())
 
 
+def started() -> bool:
+    """Return whether the worker has been started in this process, or could not be."""
+    return _started
+
+
+def leaves() -> None:
+    """Take the worker out of this process, or do not start it when torch is imported."""
+    global _started, why_not
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder) is not _Finder]
+    if _started and not why_not:
+        from headroom_train.late import leave as take_out
+
+        take_out()
+    _started, why_not = False, ""
+
+
 def start() -> None:
     """Start the worker in a process that has imported torch. A second call does nothing. Raises no
     exceptions."""
@@ -138,6 +155,8 @@ def _ours() -> bool:
 def leave(name: str, text: str = "") -> None:
     """Leave a file called ``name`` beside the socket, with ``text`` in it. The file tells headroom
     how far this process got, even if the process never sends a message."""
+    global why_not
+    why_not = text if name == "failed" else why_not
     socket = os.environ.get("HEADROOM_SOCKET")
     if not socket:
         return

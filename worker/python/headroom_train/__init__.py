@@ -2,15 +2,15 @@
 
 ``headroom run -- python train.py`` makes this package available automatically. A program that is
 started in another way must import it and call :func:`attach`, or be started by ``python -m
-headroom_train``. In a process that does not run under headroom, the package does nothing. Importing it
-imports no other package.
+headroom_train``; in a notebook, ``%load_ext headroom_train`` does it. Otherwise the package does nothing.
+Importing it imports no other package.
 """
 
 from __future__ import annotations
 
 from headroom_train._version import __version__
 
-__all__ = ["__version__", "attach", "step"]
+__all__ = ["__version__", "attach", "detach", "step"]
 
 TYPE_CHECKING = False  # importing typing for its TYPE_CHECKING costs more than everything here
 if TYPE_CHECKING:
@@ -23,19 +23,54 @@ if TYPE_CHECKING:
 
 
 def attach() -> bool:
-    """Start the worker as soon as torch is imported, or now if it has been imported already.
+    """Start the worker now, or as soon as torch is imported. If no headroom process is connected, the worker makes
+    its own decisions. In IPython and Jupyter the extension is loaded as well, as by ``%load_ext headroom_train``.
 
-    Returns True if this process runs under headroom, or if HEADROOM_WORKER is set. Otherwise,
-    ``attach`` does nothing and returns False.
+    Returns whether the worker is there, or will be: not if HEADROOM_WORKER is "off", or if it could not be started. A
+    second call does nothing.
     """
     import os
+    import sys
 
-    if not os.environ.get("HEADROOM_SOCKET") and not os.environ.get("HEADROOM_WORKER"):
+    if os.environ.get("HEADROOM_WORKER") == "off":
         return False
     import _headroom_hook
 
+    late = "torch" in sys.modules and not _headroom_hook.started()
     _headroom_hook.watch()
-    return True
+    if late and _headroom_hook.started():
+        from headroom_train.late import catch_up
+
+        catch_up()
+    core = sys.modules.get("IPython.core.interactiveshell")
+    if core is not None and core.InteractiveShell.initialized():
+        from headroom_train.notebook.extension import load
+
+        load(core.InteractiveShell.instance())
+    return not _headroom_hook.why_not
+
+
+def detach() -> None:
+    """Take the worker out of this process: torch is as it was before :func:`attach`, which may be called again. Must
+    not be called in the midst of a step. In IPython the extension is unloaded as well."""
+    import sys
+
+    extension = sys.modules.get("headroom_train.notebook.extension")
+    if extension is not None:
+        extension.unload()
+    import _headroom_hook
+
+    _headroom_hook.leaves()
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext headroom_train`` calls this."""
+    attach()
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext headroom_train`` calls this."""
+    detach()
 
 
 def step(
@@ -58,7 +93,7 @@ def step(
     tensors whose first dimension is the batch; the results of the pieces are joined.
 
     If this cannot be done exactly, the function's own out-of-memory exception is raised. In a
-    process that does not run under headroom, the function is unchanged. ``model`` is the model that
+    process without the worker, the function is unchanged. ``model`` is the model that
     is trained, or a sequence of models. ``optimizer`` is needed only if it trains parameters that
     are outside the models.
     """

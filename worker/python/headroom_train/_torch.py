@@ -29,6 +29,9 @@ from .wire.report import Report
 from .world import several
 
 _recorder: Optional[Recorder] = None
+_finder: Optional[Finder] = None
+_around: Optional[Callable[[Callable], Callable]] = None  # what guards an optimizer's step
+_undo: list[Callable[[], Any]] = []  # what takes the worker out, beside undoing its changes: see late.py
 MANY = 10000  # calls of modules after which a script that has no optimizer, and records nothing, is taken not to train
 FIRST, LAST = (2, 4), (2, 15)  # the oldest and the newest version of PyTorch with which the tests have passed
 
@@ -50,11 +53,12 @@ def only_watches(version: str = torch.__version__) -> Optional[str]:
 
 def install() -> None:
     """Installs the worker in this process. A second call does nothing."""
-    global _recorder
+    global _recorder, _finder
     if _recorder is not None:
         return
     why = only_watches()
     report, check, find = Report(why or ""), None, None
+    _undo.append(report.leaves)
     if os.environ.get("HEADROOM_WORKER") == "check":
         from .recover.check import Check  # not needed for training
 
@@ -71,14 +75,14 @@ def install() -> None:
             _around_steps(check.instead)
         if find is not None:
             _around_steps(lambda step: find.instead(None, step, step, why))
-        register_optimizer_step_post_hook(unless_compiled(report.step))
+        _after_steps(report.step)
         return
     recorder = _recorder = Recorder(report)
     recorder.check = check or find
     recorder.sizes.tell = report.failed
     recorder.sizes.learned = report.limit
     report.sizes, report.last = recorder.sizes, recorder.spill.ends
-    finder = Finder(recorder)
+    finder = _finder = Finder(recorder)
     report.trained = recorder.trained = finder.trained
     opened = recorder.spill.opened
 
@@ -93,16 +97,23 @@ def install() -> None:
     ddp.watch(lambda: watch_groups(recorder))
     genuine.remember()
     for work in (finder.step, recorder.step_ends, report.step):
-        register_optimizer_step_post_hook(unless_compiled(work))
+        _after_steps(work)
     recorder.updates.ends = (recorder.updated, report.step)
     finder.look()  # for a script that never makes an optimizer
 
 
 def _around_steps(around: Callable[[Callable], Callable]) -> None:
     """Puts what ``around`` makes of an optimizer's step in its place, for all classes of optimizers."""
+    global _around
+    _around = around
     hook = torch.optim.Optimizer.profile_hook_step
     made = staticmethod(wraps(hook)(lambda step: around(hook(step))))
     Change(torch.optim.Optimizer, "profile_hook_step", made)
+
+
+def _after_steps(work: Callable[[], Any]) -> None:
+    """Calls ``work`` after each step of an optimizer."""
+    _undo.append(register_optimizer_step_post_hook(unless_compiled(work)).remove)
 
 
 def _intercept(recorder: Recorder) -> None:
@@ -154,7 +165,9 @@ def _tell(finder: Finder) -> None:
     Change(torch.nn.Module, "eval", eval)
     Change(torch, "compile", compile)
     # Torch.jit.script would try to compile a RecordedModule.
-    getattr(torch.jit._recursive, "ignored_attributes", []).append("_compiled_call_impl")
+    ignored = getattr(torch.jit._recursive, "ignored_attributes", [])
+    ignored.append("_compiled_call_impl")
+    _undo.append(lambda: ignored.remove("_compiled_call_impl"))
 
 
 def unless_compiled(work: Callable[[], Any]) -> Callable:
@@ -259,8 +272,14 @@ class Finder:
         """Begins to inspect the calls of all modules: until the next step in which no new one is found, of this
         thread if there is one."""
         self._until = weakref.ref(thread) if thread is not None else self._until
-        if self._looking is None:
+        if self._looking is None and not self.recorder.report.left:
             self._looking = Change(torch.nn.Module, "_compiled_call_impl", Looking(self))
+
+    def leaves(self) -> None:
+        """Called when the worker is taken out."""
+        if self._looking is not None:
+            self._looking.undo()
+            self._looking = None
 
     def compiles(self) -> None:
         """Called when the script compiles something. While that is being compiled, no modules are looked for: the

@@ -243,6 +243,11 @@ def remember() -> None:
     ]
 
 
+def forget() -> None:
+    """Called when the worker has been taken out."""
+    _originals.clear()
+
+
 def replaced() -> bool:
     """Whether the script has replaced any function."""
     return any(known.replaced() for known in _originals)

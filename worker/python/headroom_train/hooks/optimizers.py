@@ -30,7 +30,7 @@ def guard(
 
     @wraps(step)
     def guarded(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # the step becomes a part of a graph
+        if torch.compiler.is_compiling() or report.left:  # the first: the step becomes a part of a graph
             return step(self, *args, **kwargs)
         try:
             return _guarded(self, args, kwargs)

@@ -185,8 +185,9 @@ class Statistics:
                 self._peaks.clear()
             reset(device)
 
-        Change(torch._C, "_cuda_memoryStats", memory_stats)
-        Change(torch._C, "_cuda_resetPeakMemoryStats", reset_peak_memory_stats)
+        # The pool is in use for as long as one of the script's tensors is in it.
+        Change(torch._C, "_cuda_memoryStats", memory_stats, lasting=True)
+        Change(torch._C, "_cuda_resetPeakMemoryStats", reset_peak_memory_stats, lasting=True)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from ..memory import may_ask, pooled, unreserved
 from ..replay.sizes import Sizes
 from ..tape.graph import sequence
 from ..world import training
+from . import beside
 from .phases import Phases
 from .trackers import Trackers
 from .wire import Wire, notice
@@ -66,6 +67,7 @@ class Report:
         self.trained: Any = ()  # ids of the parameters that optimizers train
         self.observes: Optional[str] = None  # why nothing is recorded any more
         self.last: Callable[[], None] = lambda: None  # what is to be said before the process ends
+        self.left = False  # the worker has been taken out
         atexit.register(self.ends)
 
     def wire(self) -> Optional[Wire]:
@@ -114,8 +116,7 @@ class Report:
         if wire is not None:
             done = {"way": how.way, "rows": how.rows, "pieces": how.number, "why": why}
             wire.survived(step=self._steps + 1, **done, **evidence(failure))
-        else:
-            say(f"out of memory, survived: {how}; {short(failure)}")
+        self._tell(f"out of memory, survived: {how}; {short(failure)}", wire is not None)
 
     def refused(self, failure: Optional[BaseException], why: Refused, training: bool = True) -> None:
         """Report that a failure is left to the script. ``training`` is false for a call without gradients, whose rows
@@ -132,8 +133,7 @@ class Report:
             wire.refused(
                 str(why), step=self._steps + 1, **reason, **(self._evidence(failure) if failure is not None else {})
             )
-        else:
-            say(f"out of memory, and this step cannot be run in pieces: {why}")
+        self._tell(f"out of memory, and this step cannot be run in pieces: {why}", wire is not None)
 
     def ends(self) -> None:
         """Called when the process ends. If that is because memory ran out where nothing is recorded, report why."""
@@ -169,8 +169,8 @@ class Report:
         wire = self.wire()
         if wire is not None:
             wire.note(text, level, **figures)
-        else:
-            say(text)
+        if wire is None or level == "warning":
+            self._tell(text, wire is not None)
 
     def checked(self, found: list[dict[str, Any]]) -> None:
         """Report what :mod:`headroom_train.recover.check` has found."""
@@ -302,8 +302,18 @@ class Report:
             self.memory(GROWS)
         if wire is not None:
             wire.holds(level=level, **holder._asdict())
-        elif level == "warning":
-            say(str(holder))
+        if level == "warning":
+            self._tell(str(holder), wire is not None)
+
+    def _tell(self, text: str, told: bool) -> None:
+        """Shows the user a line. If headroom has been ``told``, that shows it, though not beside a notebook's cell."""
+        if beside.show is not None or not told:
+            say(text)
+
+    def leaves(self) -> None:
+        """Called when the worker is taken out: nothing is said any more."""
+        self.left = True
+        atexit.unregister(self.ends)
 
 
 def evidence(failure: BaseException) -> dict[str, Any]:
@@ -389,13 +399,13 @@ def _memory() -> dict[str, int]:
 
 
 def say(text: str) -> None:
-    """Print a line for the user, unless HEADROOM_QUIET is set. Also append it to the file that HEADROOM_LOG names,
+    """Show a line to the user, unless HEADROOM_QUIET is set. Also append it to the file that HEADROOM_LOG names,
     if any."""
     if os.environ.get("HEADROOM_LOG"):
         with open(os.environ["HEADROOM_LOG"], "a") as f:
             f.write(text + "\n")
     if not os.environ.get("HEADROOM_QUIET"):
-        notice(text)
+        (beside.show or notice)(text)
 
 
 def short(failure: BaseException) -> str:
