@@ -1,6 +1,6 @@
 # make build | run | test | check | bench | clean
 # make torch | published | browser | test-torch TORCH=VERSION | test-ray | kernels | spill | gpu-bundle | gpu-test | gpu-bench
-# make wheel | wheels | programs | release
+# make wheel | wheels | packages | programs | release
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -24,7 +24,7 @@ TAGS := -tags cuda,urfave_cli_no_docs
 # Without the GPU: no C compiler is needed, for any machine.
 HOST_TAGS := -tags urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch published test-torch test-ray kernels spill gpu-bundle gpu-test gpu-bench browser programs wheel wheels pages release
+.PHONY: build run test check bench clean torch published test-torch test-ray kernels spill gpu-bundle gpu-test gpu-bench browser programs wheel wheels packages pages release
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -226,11 +226,18 @@ pages: build
 	bin/headroom completion fish >dist/pages/headroom.fish
 	bin/headroom completion zsh >dist/pages/_headroom
 
-# Archives with checksums, deb and rpm, into dist/release. GoReleaser takes a while to build, once.
+# deb and rpm, into dist. A version begins with a digit there, and has no hyphens in an rpm.
+packages: package-linux-amd64 package-linux-arm64
+package-linux-%: program-linux-% pages
+	for kind in deb rpm; do \
+		GOARCH=$* VERSION=$(if $(filter 0% 1% 2% 3% 4% 5% 6% 7% 8% 9%,$(VERSION)),,0~)$(subst -,.,$(VERSION)) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		$(PACKAGING)/bin/nfpm package --config packaging/nfpm.yaml --packager $$kind --target dist/; done
+
+# All that a release has, with archives and checksums in dist/release. GoReleaser takes a while to build, once.
 GORELEASER_VERSION := v2.15.1
 GORELEASER := $(KEPT)/goreleaser-$(GORELEASER_VERSION)
 release: export PATH := $(FOREIGN_PATH)
-release: $(GORELEASER) $(PACKAGING)/ready
+release: wheels packages $(GORELEASER)
 	TAGS='$(TAGS)' HOST_TAGS='$(HOST_TAGS)' LDFLAGS='$(LDFLAGS)' $(GORELEASER) release --clean $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
 
 $(GORELEASER):

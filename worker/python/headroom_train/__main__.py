@@ -24,7 +24,7 @@ def main() -> None:
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help") or words == ["-m"]:
         sys.exit(USAGE)
-    if words[0].isalpha() and not os.path.isfile(words[0]) and not os.path.isfile(os.path.join(words[0], "__main__.py")):
+    if words[0].isalpha() and not any(map(os.path.isfile, (words[0], os.path.join(words[0], "__main__.py")))):
         from headroom_train import program
 
         program.become(words)
