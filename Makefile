@@ -238,7 +238,7 @@ GORELEASER_VERSION := v2.15.1
 GORELEASER := $(KEPT)/goreleaser-$(GORELEASER_VERSION)
 release: export PATH := $(FOREIGN_PATH)
 release: wheels packages $(GORELEASER)
-	TAGS='$(TAGS)' HOST_TAGS='$(HOST_TAGS)' LDFLAGS='$(LDFLAGS)' $(GORELEASER) release --clean $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
+	TAGS=$(lastword $(TAGS)) HOST_TAGS=$(lastword $(HOST_TAGS)) LDFLAGS='$(LDFLAGS)' $(GORELEASER) release --clean $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
 
 $(GORELEASER):
 	@mkdir -p $(CACHE) $(KEPT)
