@@ -103,10 +103,10 @@ func checkPrinted(t *testing.T, out, shown string) {
 	t.Helper()
 	pieces := regexp.MustCompile(`\d+ pieces`)
 	shown = regexp.MustCompile(`\n +`).ReplaceAllString(strings.TrimSpace(shown), " ")
-	lines, any := strings.Split(pieces.ReplaceAllString(out, "pieces"), "\n"), false
+	lines, skips := strings.Split(pieces.ReplaceAllString(out, "pieces"), "\n"), false
 	for _, want := range strings.Split(pieces.ReplaceAllString(shown, "pieces"), "\n")[1:] {
 		if want == "…" {
-			any = true
+			skips = true
 			continue
 		}
 		at := slices.IndexFunc(lines, func(line string) bool {
@@ -115,10 +115,10 @@ func checkPrinted(t *testing.T, out, shown string) {
 				return sameLosses(word, want) || elided && strings.HasPrefix(word, before) && strings.HasSuffix(word, after)
 			})
 		})
-		if at < 0 || at > 0 && !any {
+		if at < 0 || at > 0 && !skips {
 			t.Fatalf("the page shows\n%s\nand it has printed\n%s", want, out)
 		}
-		lines, any = lines[at+1:], false
+		lines, skips = lines[at+1:], false
 	}
 }
 
