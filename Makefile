@@ -1,10 +1,12 @@
 # make build | run | test | check | bench | clean
 # make torch | published | notebook | browser | test-torch TORCH=VERSION | test-ray | kernels | spill | gpu-bundle | gpu-test | gpu-bench
+# make wheel | wheels | packages | programs | release
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo development)
+# A release is a tag, such as v0.1.0: that is where a version is written down.
+VERSION ?= $(or $(patsubst v%,%,$(shell git describe --tags --always --dirty 2>/dev/null)),development)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 CACHE   := $(CURDIR)/.cache
 
@@ -19,8 +21,10 @@ export CGO_LDFLAGS := -O2 -g -L$(CURDIR)/cuda/stub
 # The command-line library starts 0.4 ms sooner without its documentation generator;
 # cmd/headroom/man.go generates the manual page instead.
 TAGS := -tags cuda,urfave_cli_no_docs
+# Without the GPU: no C compiler is needed, for any machine.
+HOST_TAGS := -tags urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch published notebook test-torch test-ray kernels spill gpu-bundle gpu-test gpu-bench browser slurm
+.PHONY: build run test check bench clean torch published notebook test-torch test-ray kernels spill gpu-bundle gpu-test gpu-bench browser slurm programs wheel wheels packages pages release
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -129,6 +133,7 @@ check: $(LINT) $(PYTHON_LINT)/ready $(if $(filter 1,$(HEADROOM_REQUIRE_TORCH)),$
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt: run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	go vet $(TAGS) ./...
 	go vet ./...
+	GOOS=darwin CGO_ENABLED=0 go build -trimpath $(HOST_TAGS) -o /dev/null ./cmd/headroom
 	$(LINT) run --build-tags cuda ./...
 	$(PYTHON_LINT)/bin/ruff check --cache-dir $(CACHE)/ruff
 	@if [ -e $(TORCH_ENV)/ready ]; then \
@@ -161,11 +166,27 @@ kernels: $(NVRTC)
 $(NVRTC):
 	python3 -m pip install -q --no-deps --target $@ nvidia-cuda-nvrtc-cu11==11.8.89
 
-# The allocator for memory of the host, for this machine's architecture. It needs no
-# library, not even that of C, so that it loads wherever PyTorch runs.
+# What builds for other machines than this one, 500 MB: one environment for each set of
+# pinned requirements, kept like that of make torch.
+PACKAGING := $(KEPT)/packaging-$(shell sha256sum packaging/requirements.txt | cut -c1-12)
+$(PACKAGING)/ready:
+	python3 -m venv $(PACKAGING)
+	$(PACKAGING)/bin/python -m pip install -q --disable-pip-version-check -r packaging/requirements.txt
+	ln -sf $$($(PACKAGING)/bin/python -c 'import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).parent)')/zig $(PACKAGING)/bin/zig
+	touch $@
+FOREIGN_PATH := $(CURDIR)/packaging:$(PACKAGING)/bin:$(PATH)
+export TARGET_AMD64 := x86_64-linux-gnu.2.17
+export TARGET_ARM64 := aarch64-linux-gnu.2.17
+
+# The allocator for memory of the host, on a machine of the first architecture. It needs no library, not even
+# that of C, so that it loads wherever PyTorch runs. zig has C's declarations only where it may link to C.
 SPILL := worker/python/headroom_train/spill
-spill:
-	gcc -O2 -shared -fPIC -nostdlib -s -Wl,--build-id=none -Wl,-z,max-page-size=4096 -o $(SPILL)/area-$$(uname -m).so $(SPILL)/area.c
+spill: export PATH := $(FOREIGN_PATH)
+spill: $(PACKAGING)/ready
+	gcc -O2 -shared -fPIC -nostdlib -s -Wl,--build-id=none -Wl,-z,max-page-size=4096 -o $(SPILL)/area-x86_64.so $(SPILL)/area.c
+	@mkdir -p $(CACHE)
+	zig-cc -target $(TARGET_ARM64) -O2 -fPIC -c -o $(CACHE)/area.o $(SPILL)/area.c
+	zig-cc -target $(TARGET_ARM64) -shared -nostdlib -s -Wl,--build-id=none -o $(SPILL)/area-aarch64.so $(CACHE)/area.o
 
 # Binaries for a GPU machine without Go: copy the checkout with dist/gpu to it and
 # run cuda/gpu-test.sh dist/gpu, or bench/gpu-bench.sh dist/gpu OUT.
@@ -186,6 +207,60 @@ gpu-test: gpu-bundle
 
 gpu-bench: gpu-bundle
 	bench/gpu-bench.sh $(GPU) $(GPU)/bench
+
+# Programs for other machines, into dist/programs: with the GPU for Linux, where they need no newer
+# glibc than the target says; without it for macOS, and where they shall need no C library.
+TARGET_linux-amd64 := $(TARGET_AMD64)
+TARGET_linux-arm64 := $(TARGET_ARM64)
+programs: program-linux-amd64 program-linux-arm64 program-linux-amd64-static program-linux-arm64-static program-darwin-amd64 program-darwin-arm64
+
+program-%: export PATH := $(FOREIGN_PATH)
+program-%: $(PACKAGING)/ready
+	GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) $(if $(TARGET_$*),CGO_ENABLED=1 CC='zig-cc -target $(TARGET_$*)',CGO_ENABLED=0) \
+		go build -trimpath $(if $(TARGET_$*),$(TAGS),$(HOST_TAGS)) -ldflags '$(LDFLAGS)' -o dist/programs/$*/headroom ./cmd/headroom
+
+# Wheels, into dist. The program is in them twice: CONTRIBUTING.md says why. The same commit
+# gives the same bytes.
+PLATFORM_linux-amd64  := manylinux_2_17_x86_64.manylinux2014_x86_64
+PLATFORM_linux-arm64  := manylinux_2_17_aarch64.manylinux2014_aarch64
+PLATFORM_darwin-amd64 := macosx_12_0_x86_64
+PLATFORM_darwin-arm64 := macosx_12_0_arm64
+wheel: wheel-$(shell go env GOHOSTOS)-$(shell go env GOHOSTARCH)
+wheels: wheel-linux-amd64 wheel-linux-arm64 wheel-darwin-amd64 wheel-darwin-arm64
+
+wheel-%: program-%
+	@ln -f dist/programs/$*/headroom dist/programs/$*/headroom-train
+	@rm -f dist/headroom_train-*-$(PLATFORM_$*).whl
+	cd worker/python && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) HEADROOM_VERSION=$(VERSION) \
+		HEADROOM_PROGRAMS=$(CURDIR)/dist/programs/$* HEADROOM_PLATFORM=$(PLATFORM_$*) $(PACKAGING)/bin/python -m hatchling build -t wheel -d $(CURDIR)/dist
+	$(if $(TARGET_$*),$(PACKAGING)/bin/auditwheel show dist/headroom_train-*-$(PLATFORM_$*).whl)
+
+# What packages have beside the program, into dist/pages.
+pages: build
+	@mkdir -p dist/pages
+	bin/headroom man | gzip -9n >dist/pages/headroom.1.gz
+	bin/headroom completion bash >dist/pages/headroom.bash
+	bin/headroom completion fish >dist/pages/headroom.fish
+	bin/headroom completion zsh >dist/pages/_headroom
+
+# deb and rpm, into dist. A version begins with a digit there, and has no hyphens in an rpm.
+packages: package-linux-amd64 package-linux-arm64
+package-linux-%: program-linux-% pages
+	for kind in deb rpm; do \
+		GOARCH=$* VERSION=$(if $(filter 0% 1% 2% 3% 4% 5% 6% 7% 8% 9%,$(VERSION)),,0~)$(subst -,.,$(VERSION)) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		$(PACKAGING)/bin/nfpm package --config packaging/nfpm.yaml --packager $$kind --target dist/; done
+
+# All that a release has, with archives and checksums in dist/release. GoReleaser takes a while to build, once.
+GORELEASER_VERSION := v2.15.1
+GORELEASER := $(KEPT)/goreleaser-$(GORELEASER_VERSION)
+release: export PATH := $(FOREIGN_PATH)
+release: wheels packages $(GORELEASER)
+	TAGS=$(lastword $(TAGS)) HOST_TAGS=$(lastword $(HOST_TAGS)) LDFLAGS='$(LDFLAGS)' $(GORELEASER) release --clean $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
+
+$(GORELEASER):
+	@mkdir -p $(CACHE) $(KEPT)
+	GOBIN=$(CACHE) go install github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION)
+	mv $(CACHE)/goreleaser $@
 
 clean:
 	rm -rf bin dist $(CACHE)

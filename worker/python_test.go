@@ -220,6 +220,27 @@ func TestModule(t *testing.T) {
 	}
 }
 
+// TestModuleIsNoProgram checks that a command of headroom's after python -m headroom_train is taken for one, unless there is
+// a file of this name, and that a package that came without the program says so.
+func TestModuleIsNoProgram(t *testing.T) {
+	p := anyPython(t)
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("check", []byte("print('a script')\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir("run", 0o700); err != nil { // no script
+		t.Fatal(err)
+	}
+	const says = "headroom: no program came with this copy of headroom_train; pip install headroom-train installs both\n"
+	for name, want := range map[string]said{"run": {err: says, status: 1}, "check": {out: "a script\n"}} {
+		l := begun(t, &books{}, Armed)
+		if got := p.run(t, l, "-m", "headroom_train", name); got != want {
+			t.Errorf("%s: %+v", name, got)
+		}
+		ended(t, l)
+	}
+}
+
 // TestHarnessGoes checks that a process continues without a long wait once its headroom is gone.
 func TestHarnessGoes(t *testing.T) {
 	p := anyPython(t)

@@ -2,6 +2,9 @@
 
 Runs a program just as ``python script.py`` and ``python -m module`` would, but with the worker in
 it. If no headroom process is connected, the worker makes its own decisions.
+
+``python -m headroom_train run -- …``, and any other word of headroom's that is no file, is ``headroom
+run -- …``, where the command ``headroom`` is not this one.
 """
 
 from __future__ import annotations
@@ -13,13 +16,18 @@ import sys
 import _headroom_hook
 
 USAGE = """usage: python -m headroom_train script.py [argument ...]
-       python -m headroom_train -m module [argument ...]"""
+       python -m headroom_train -m module [argument ...]
+       python -m headroom_train COMMAND [argument ...]     as headroom COMMAND, such as run -- python train.py"""
 
 
 def main() -> None:
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help") or words == ["-m"]:
         sys.exit(USAGE)
+    if words[0].isalpha() and not any(map(os.path.isfile, (words[0], os.path.join(words[0], "__main__.py")))):
+        from headroom_train import program
+
+        program.become(words)
     os.environ.setdefault("HEADROOM_WORKER", "armed")
     _headroom_hook.watch()
     if words[0] == "-m":
