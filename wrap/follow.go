@@ -23,7 +23,7 @@ import (
 // follow.
 func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit) (again bool, err error) {
 	switch {
-	case o.Kind == exits.Done, o.Kind == exits.Stopped && r.serves && (exit.Code == 0 || exit.Signal == syscall.SIGTERM):
+	case o.Kind == exits.Done, o.Kind == exits.Stopped && r.serves && shutDown(exit):
 		return false, nil
 	case o.Kind == exits.Stopped || ctx.Err() != nil:
 		return false, &InterruptedError{exit.Signal}
@@ -43,6 +43,9 @@ func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit)
 	}
 	return false, r.failed(o, exit)
 }
+
+// shutDown reports whether a Jupyter kernel was asked to end: Jupyter asks by a message, and then by SIGTERM.
+func shutDown(exit command.Exit) bool { return exit.Code == 0 || exit.Signal == syscall.SIGTERM }
 
 // hopeless says why no smaller batch will help after an attempt, or returns "" if one may.
 func (r *runner) hopeless(o exits.Outcome) string {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -294,14 +295,7 @@ func TestNodesWithTorchrun(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte(reduced), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	port := freePort(t)
 	var both sync.WaitGroup
 	for n := range 2 {
 		both.Go(func() {
@@ -319,4 +313,15 @@ func TestNodesWithTorchrun(t *testing.T) {
 	if got := allTrained(t, dir, 8); got != "8 4 " {
 		t.Errorf("micro-batches %s", got)
 	}
+}
+
+// freePort returns a TCP port of this machine that nothing listens on.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return netip.MustParseAddrPort(l.Addr().String()).Port()
 }

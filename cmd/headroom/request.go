@@ -158,6 +158,24 @@ func (r *request) override(c *cli.Context) error {
 	if r.Notify, err = told(c, r.Notify); err != nil {
 		return err
 	}
+	if err := r.overrideSizes(c); err != nil {
+		return err
+	}
+	switch {
+	case isSet(c, "world") && r.World < 1:
+		return wrongValue("world", r.World, outOfRange)
+	case r.Trackers != "" && !slices.Contains(configs.Trackers, r.Trackers):
+		return wrongValue("trackers", r.Trackers, "not known")
+	case r.gone < leastGone:
+		return wrongValue("node-gone", r.gone, outOfRange)
+	case r.Hang < 0:
+		return wrongValue("hang", r.Hang, outOfRange)
+	}
+	return r.contradiction()
+}
+
+// overrideSizes applies the flags that give amounts of memory.
+func (r *request) overrideSizes(c *cli.Context) error {
 	if free := c.String("free"); isSet(c, "free") {
 		var err error
 		if r.Free, err = memory.Parse(free); err != nil || r.Free <= 0 {
@@ -174,17 +192,7 @@ func (r *request) override(c *cli.Context) error {
 		}
 		r.Spill = &most
 	}
-	switch {
-	case isSet(c, "world") && r.World < 1:
-		return wrongValue("world", r.World, outOfRange)
-	case r.Trackers != "" && !slices.Contains(configs.Trackers, r.Trackers):
-		return wrongValue("trackers", r.Trackers, "not known")
-	case r.gone < leastGone:
-		return wrongValue("node-gone", r.gone, outOfRange)
-	case r.Hang < 0:
-		return wrongValue("hang", r.Hang, outOfRange)
-	}
-	return r.contradiction()
+	return nil
 }
 
 // overrideKnobs adds the knobs on the command line, each in place of those of its name in the file.

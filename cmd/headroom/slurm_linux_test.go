@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,18 +36,8 @@ func cluster(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ports [3]int
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-		_ = l.Close()
-	}
 	// A requeued job starts once its old credentials have expired, for which 5 s is the least.
-	conf := strings.NewReplacer("HOST", host, "DIR", dir, "CTLD", fmt.Sprint(ports[0]), "PORT0", fmt.Sprint(ports[1]), "PORT1", fmt.Sprint(ports[2])).Replace(`ClusterName=test
+	conf := strings.NewReplacer("HOST", host, "DIR", dir, "CTLD", fmt.Sprint(freePort(t)), "PORT0", fmt.Sprint(freePort(t)), "PORT1", fmt.Sprint(freePort(t))).Replace(`ClusterName=test
 SlurmctldHost=HOST(127.0.0.1)
 SlurmctldPort=CTLD
 SlurmUser=root
