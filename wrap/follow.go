@@ -23,7 +23,7 @@ import (
 // follow.
 func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit) (again bool, err error) {
 	switch {
-	case o.Kind == exits.Done, o.Kind == exits.Stopped && r.serves && shutDown(exit):
+	case o.Kind == exits.Done, r.shutDown(o, exit):
 		return false, nil
 	case o.Kind == exits.Stopped || ctx.Err() != nil:
 		return false, &InterruptedError{exit.Signal}
@@ -35,7 +35,7 @@ func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit)
 	case r.recovers && o.Kind == exits.Leaking && r.progressed(): // without a new checkpoint there is nothing to start from
 		_, err := r.s.Handle(recovery.Event{Left: &recovery.Left{Why: strings.Join(o.Reasons, "; "), From: r.saved.Step}}, lasted(exit))
 		return err == nil, err
-	case r.recovers && (o.Kind == exits.DeviceGone || o.Kind == exits.Hung):
+	case r.recovers && slices.Contains(passing, o.Kind):
 		return r.anew(o, exit)
 	}
 	if again, err := r.olderOne(o, exit); again || err != nil {
@@ -45,7 +45,9 @@ func (r *runner) follow(ctx context.Context, o exits.Outcome, exit command.Exit)
 }
 
 // shutDown reports whether a Jupyter kernel was asked to end: Jupyter asks by a message, and then by SIGTERM.
-func shutDown(exit command.Exit) bool { return exit.Code == 0 || exit.Signal == syscall.SIGTERM }
+func (r *runner) shutDown(o exits.Outcome, exit command.Exit) bool {
+	return r.serves && o.Kind == exits.Stopped && (exit.Code == 0 || exit.Signal == syscall.SIGTERM)
+}
 
 // hopeless says why no smaller batch will help after an attempt, or returns "" if one may.
 func (r *runner) hopeless(o exits.Outcome) string {
@@ -57,6 +59,9 @@ func (r *runner) hopeless(o exits.Outcome) string {
 	}
 	return o.Hopeless
 }
+
+// passing are the ends after which the same command may well go on.
+var passing = []exits.Kind{exits.DeviceGone, exits.Hung}
 
 // anew asks the session whether another attempt may start after one whose process could not go on.
 func (r *runner) anew(o exits.Outcome, exit command.Exit) (again bool, err error) {
