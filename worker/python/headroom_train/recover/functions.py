@@ -365,7 +365,8 @@ def note_call(
         if name not in ("data_ptr", "untyped_storage", "storage"):
             tape.refuse(f"{name} is used on a result of the model")
     elif name in ASKS:
-        tape.reads(args[0])
+        for t in recorded(args, kwargs):
+            tape.reads(t)
     elif name in FILLS:
         _note_fill(tape, args[0])
     elif changes(name):

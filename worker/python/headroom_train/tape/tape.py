@@ -277,9 +277,13 @@ class Tape:
         place = place_of(tensor)
         if place is None or place.tape is not self or tensor.requires_grad:
             return
-        made = self.makers([place.slot]).get(place.slot)
-        if numel(tensor) > 1 or made is not None and made.call_name() in SELECTS:
+        if numel(tensor) > 1 or self._selects(place.slot):
             self.acted.add(place.slot)
+
+    def _selects(self, slot: int) -> bool:
+        """Whether a slot's tensor is a part of another one. It has mostly been made just now."""
+        made = next((e for e in reversed(self.entries) if slot in e.slots), None)
+        return made is not None and made.call_name() in SELECTS
 
     def leaves(self, module: Optional[torch.nn.Module] = None) -> list[torch.Tensor]:
         """The tensors from elsewhere that a replay knows of: the parameters of the modules that were called, and of
