@@ -856,43 +856,64 @@ def a_function_that_returns_its_argument() -> str:
 NOISES: dict[str, Callable[[Tensor], Tensor]] = {
     "multinomial": lambda likely: torch.multinomial(likely.detach(), 1)[:, 0],
     "rand_like": lambda likely: (likely.log() - (-torch.rand_like(likely).log()).log()).argmax(1),
+    "randn_like": lambda likely: (likely + 0.1 * torch.randn_like(likely)).detach().sum(1).mul(8).long().clamp(0, 3),
     "exponential_": lambda likely: (likely / torch.empty_like(likely.detach()).exponential_()).argmax(1),
     "bernoulli": lambda likely: torch.bernoulli(likely)[:, 0].long(),
+}
+# Those that may be left alone, too.
+NOISES_INSIDE: dict[str, Callable[[Tensor], Tensor]] = {
     "a part that is filled": lambda likely: (
         (likely + torch.zeros_like(likely.detach())[:, :2].uniform_().sum(1)[:, None]).mul(10).sum(1).long().clamp(0, 3)
     ),
+    "gumbel_softmax": lambda likely: F.gumbel_softmax(likely.log(), hard=True).argmax(1),
+    "dropout": lambda likely: F.dropout(likely, 0.5).argmax(1),
 }
 
 
 def what_a_script_draws_is_drawn_once() -> str:
-    """What a script has drawn from a policy's results before a backward pass fails is what pieces use."""
+    """What a script has drawn from a policy's results, and has read, is what pieces use: whether the forward pass fails
+    or the backward pass, and whether it has read integers or other numbers."""
     wrong = []
-    for name, chosen in NOISES.items():
+    every = itertools.product({**NOISES, **NOISES_INSIDE}.items(), FAILS.items(), (False, True))
+    for (name, chosen), (where, fails), precise in every:
         torch.manual_seed(0)
         policy, x = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 4)).double(), rows_of()
         torch.optim.SGD(policy.parameters(), lr=0.1)
 
-        def loss(policy: nn.Module = policy, x: Tensor = x, chosen: Callable[[Tensor], Tensor] = chosen) -> Tensor:
+        def loss(
+            seen: list[Tensor],
+            policy: nn.Module = policy,
+            x: Tensor = x,
+            chosen: Callable[[Tensor], Tensor] = chosen,
+            precise: bool = precise,
+            given: Any = None,
+        ) -> Tensor:
             torch.manual_seed(1)
             terms = []
-            for given in (x, x + 1):  # of one draw alone, pieces would draw the same numbers, one piece after the other
-                logits = policy(given)
-                actions = chosen(logits.softmax(1))
-                rewards = torch.tensor(actions.tolist()).double()
-                terms.append((rewards * F.cross_entropy(logits, actions, reduction="none")).mean())
+            for turn, state in enumerate((x, x + 1)):  # of one draw alone, pieces in order would draw the same numbers
+                logits = policy(state)
+                actions = given[turn] if given else chosen(logits.softmax(1))
+                actions = actions.double() if precise else actions
+                seen.append(torch.tensor(actions.tolist()))
+                terms.append((seen[-1] * F.cross_entropy(logits, actions.long(), reduction="none")).mean())
             return terms[0] + terms[1]
 
-        want = torch.autograd.grad(loss(), [*policy.parameters()])
+        seen: list[Tensor] = []
         try:
-            with Whole(FAILS["backward"], ROWS):
-                loss().backward()
+            with Whole(fails, ROWS):
+                loss(seen).backward()
         except torch.OutOfMemoryError:
-            if name != "a part that is filled":
-                wrong.append(f"{name}: {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
+            if name in NOISES:
+                wrong.append(f"{name}, {where}, {precise}: {_torch._recorder.report.told[-1]}")  # type: ignore[union-attr]
             continue
-        far = max(float((p.grad - g).norm() / g.norm()) for p, g in zip(policy.parameters(), want))  # type: ignore[operator]
-        if far > 1e-9:
-            wrong.append(f"{name}: off by {far:.1g}")
+        got, undisturbed = [p.grad for p in policy.parameters()], list[Tensor]()
+        policy.zero_grad()
+        loss([], given=seen).backward()
+        with torch.no_grad():
+            loss(undisturbed)
+        far = max(float((g - p.grad).norm() / p.grad.norm()) for g, p in zip(got, policy.parameters()))  # type: ignore[operator]
+        if far > 1e-9 or name in NOISES and not all(map(torch.equal, seen, undisturbed)):
+            wrong.append(f"{name}, {where}, {precise}: off by {far:.1g}")
     return "; ".join(wrong)
 
 

@@ -13,6 +13,7 @@ import torch
 from ..failure import NoMemory, Refused, clean, is_out_of_memory
 from ..hooks.changes import changed
 from ..sandbox.sandbox import ANYWHERE, HALF, NEVER, NoRandomness, rehearsal
+from ..tape.functions import NOISY
 from ..tape.recorded_module import RecordedModule, draws_of, record_of
 from ..tape.snapshot import parameters
 from ..tape.tape import Entry, Tape, set_random_state
@@ -138,10 +139,10 @@ def _figures(params: Sequence[torch.Tensor]) -> list[list[float]]:
 
 
 def refuse_acted_upon(tape: Tape) -> None:
-    """Raises :class:`Refused` if the script has read values that depend on random numbers which a module draws, such as
-    a policy's actions: pieces would draw others. Each module has been tried on a few rows before."""
+    """Raises :class:`Refused` if the script has read values that depend on random numbers which a call on the tape
+    draws, such as a policy's actions: pieces would draw others. Each module has been tried on a few rows before."""
     made = tape.makers(tape.acted).values()
-    if any(e.module is not None and draws_of(e.module) != NEVER for e in made):
+    if any(e.call_name() in NOISY if e.module is None else draws_of(e.module) != NEVER for e in made):
         raise Refused("a call draws other random numbers when it is repeated, and some have been used already")
 
 

@@ -13,7 +13,7 @@ from ..proof.groups import NUMBER
 from ..proof.rerun import records_of
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
-from ..tape.functions import ASKS, OPAQUE, SAMPLES, changes, gives_tensor
+from ..tape.functions import ASKS, DRAWN, FILLS, LIKE, OPAQUE, SAMPLES, changes, gives_tensor
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
 from .backward import trained
@@ -90,6 +90,10 @@ class DeferredFunction:
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             if name in ASKS or self._samples():
                 return recovery.guarded(self._asked)
+            if name in LIKE and (drawn := self._drawn()) is not None:
+                return drawn
+            if name in FILLS and self._changes:
+                return recovery.guarded(self._filled)
             known = [r.twice for r in records_of(tape)]
             if tape.step.preemptive and not self._real_already() and known and all(known):
                 raise Refused("results had to be computed twice in an earlier step")
@@ -116,9 +120,31 @@ class DeferredFunction:
     def _samples(self) -> bool:
         """Whether the function draws numbers that cannot be differentiated. The script may act upon them, so they are
         drawn once, from the values of the whole batch: each way of making the step again would draw others."""
-        if self._name not in SAMPLES:
-            return False
-        return self._name == "multinomial" or not any(map(needs_gradient, self._recorded()))
+        return self._name in DRAWN - LIKE or self._name in SAMPLES and not any(map(needs_gradient, self._recorded()))
+
+    def _drawn(self) -> Optional[torch.Tensor]:
+        """Random numbers for the whole batch, which the script draws once, as :meth:`_samples` says; None if there is no
+        memory for them. What has no values has a shape."""
+        try:
+            drawn: torch.Tensor = self._plainly()
+            return drawn
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+        return None  # each piece draws its own, unless the script reads them
+
+    def _filled(self) -> Any:
+        """Gives a result without values, such as that of ``empty_like``, memory of its own, which the function fills
+        with random numbers: the script draws them once. It is no result of the step any more."""
+        target, tape = self._args[0], self._tape
+        place: Any = place_of(target)
+        if target.requires_grad or any(place.slot in e.references()[0] for e in tape.entries):
+            raise Refused("a result whose values are not in memory is filled with random numbers")
+        with torch._C.DisableTorchFunctionSubclass():
+            values = torch.empty(target.shape, dtype=target.dtype, device=target.device)
+            tape.let_go([target])
+            target.data = values
+        return self._plainly()
 
     def _real_already(self) -> bool:
         slots = [place_of(t).slot for t in self._recorded()]  # type: ignore[union-attr]

@@ -757,7 +757,10 @@ class Deferred:
             wanted |= {
                 r for r in made if self.plan.slots[r].dim is not None and math.prod(self.plan.slots[r].shape) <= NEAR
             }
-        given = {s for s, v in self._values.items() if _counts(v) and self.plan.slots[s].dim is not None}
+        # What is known already is compared, once anything has been drawn: see _same_draws.
+        given = {
+            s for s, v in self._values.items() if (_counts(v) or self._drew) and self.plan.slots[s].dim is not None
+        }
         rows = sorted({s for s in wanted if s not in self._values} | given)
         return {s: kept for s, kept in ((s, Kept(self.plan.slots[s])) for s in rows) if kept.value is not None}
 

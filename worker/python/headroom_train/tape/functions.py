@@ -61,8 +61,15 @@ DRAWS = {
 }  # fmt: skip
 # Functions that draw from a distribution which a tensor describes, such as a policy's actions.
 SAMPLES = {"multinomial", "bernoulli", "poisson", "normal", "binomial", "_standard_gamma", "_sample_dirichlet"}
-# Functions that draw numbers which a script may act upon, and through which no gradient flows.
-DRAWN = SAMPLES - {"_standard_gamma", "_sample_dirichlet"} | {"rand_like", "randn_like", "randint_like"}
+# Functions that draw numbers for which they need only the shape of what they are given.
+LIKE = {"rand_like", "randn_like", "randint_like"}
+# Functions that draw numbers through which no gradient flows.
+DRAWN = SAMPLES - {"_standard_gamma", "_sample_dirichlet"} | LIKE
+# Other functions that draw: a gradient flows through what they return.
+NOISY = {
+    "gumbel_softmax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+    "rrelu", "_standard_gamma", "_sample_dirichlet",
+}  # fmt: skip
 # Operations that relate what is along the dimension ``dim``.
 ALONG = {
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax",
