@@ -123,8 +123,8 @@ class DeferredFunction:
         return self._name in DRAWN - LIKE or self._name in SAMPLES and not any(map(needs_gradient, self._recorded()))
 
     def _drawn(self) -> Optional[torch.Tensor]:
-        """Random numbers for the whole batch, which the script draws once, as :meth:`_samples` says; None if there is no
-        memory for them. What has no values has a shape."""
+        """Random numbers for the whole batch, which the script draws once, as :meth:`_samples` says. What has no values
+        has a shape. None if there is no memory for them."""
         try:
             drawn: torch.Tensor = self._plainly()
             return drawn
