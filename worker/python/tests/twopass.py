@@ -565,6 +565,28 @@ def a_number_that_is_read() -> str:
     return "; ".join(wrong)
 
 
+def a_loss_beside_rows_that_are_read() -> str:
+    """Rows that had to be computed twice in one step do not keep the loss beside them from being computed in pieces in
+    the next."""
+
+    def make() -> Made:
+        net, x = Beside(), rows_of()
+
+        def step(said: list[float]) -> Tensor:
+            loss, out = net(x)
+            said += F.cross_entropy(out, torch.arange(ROWS) % 5, reduction="none").topk(ROWS // 2)[0].tolist()
+            return loss
+
+        return net, step
+
+    class Beside(Losing):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            out = self.body(x)
+            return out.square().mean(), out
+
+    return survived(make, FAILS["forward"], 5)
+
+
 class Louder(nn.Module):
     loud = 1.0
 
@@ -1101,6 +1123,7 @@ CHECKS: list[Callable[[], Any]] = [
     a_number_that_is_drawn,
     a_number_that_is_not_used,
     a_number_that_is_read,
+    a_loss_beside_rows_that_are_read,
     something_that_is_changed_back,
     something_between_calls_that_is_changed_back,
     the_rest_of_the_step_goes_on,

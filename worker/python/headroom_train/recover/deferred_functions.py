@@ -95,7 +95,8 @@ class DeferredFunction:
             if name in FILLS and self._changes:
                 return recovery.guarded(self._filled)
             known = [r.twice for r in records_of(tape)]
-            if tape.step.preemptive and not self._real_already() and known and all(known):
+            twice = tape.step.preemptive and bool(known) and all(known)
+            if twice and not self._real_already() and not self._asks_for_a_number():
                 raise Refused("results had to be computed twice in an earlier step")
             recovery.guarded(self._unite)
             self._replace(self._real)
