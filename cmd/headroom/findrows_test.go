@@ -67,6 +67,7 @@ func TestFindsNoRows(t *testing.T) {
 	}
 	for _, c := range []struct{ kind, steps, says string }{
 		{"closure", "10", "the step cannot be tried on other numbers of rows: the optimizer's step is given a function, which computes the gradients\n"},
+		{"contrastive", "10", "the step cannot be tried on other numbers of rows: a tensor of 10×6 from outside the step may have the rows of its batch there\n"},
 		{"function", "0", "the step cannot be tried on other numbers of rows: the command exited with status 0, and the worker was not attached: torch was imported, but no optimizer took a step\n"},
 	} {
 		t.Run(c.kind+c.steps, func(t *testing.T) {

@@ -35,7 +35,7 @@ elif kind == "language":
     net = Language()
 elif kind == "batchnorm":
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(784, 10))
-elif kind == "closure":
+elif kind in ("closure", "contrastive"):
     net = nn.Linear(64, 10)
 optimizer = (torch.optim.LBFGS if kind == "closure" else torch.optim.AdamW)(net.parameters())
 
@@ -47,6 +47,8 @@ def batch():
 
 
 def loss_of(out, y):
+    if kind == "contrastive":  # with vectors whose rows are in dimension 1
+        return F.cross_entropy(out @ torch.randn(rows, 10).T, torch.arange(rows))
     if kind == "language":
         return F.cross_entropy(out[:, :-1].reshape(-1, WORDS), y[:, 1:].reshape(-1))
     return F.cross_entropy(out, y)

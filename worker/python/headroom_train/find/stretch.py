@@ -55,7 +55,12 @@ class Stretch(Trials):
         self.targets = [*targets] or self._ends()
         self.env[0].clear()
         self.env[1].clear()
-        for i, axes in self.stretched().items():
+        found = self.stretched()
+        for i in {i for entry in tape.entries for i in entry.references()[1]} - found.keys():
+            if self.batch > 1 and self.batch in tape.outside[i].shape:
+                shape = "×".join(map(str, tape.outside[i].shape))
+                raise Refused(f"a tensor of {shape} from outside the step may have the rows of its batch there")
+        for i, axes in found.items():
             if tape.outside[i].requires_grad:
                 raise Refused("the step computes gradients of its inputs")
             if len(axes) > 1:
