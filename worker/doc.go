@@ -13,8 +13,8 @@
 // The two ends exchange JSON, one message per line, over the Unix socket at the path
 // in HEADROOM_SOCKET. Both ends ignore fields and messages that they do not know.
 //
-//	to headroom    hello step oom survived refused holds memory note check tracks bye
-//	from headroom  plan heard look account
+//	to headroom    hello step oom survived refused holds memory note check tracks ready tried cannot bye
+//	from headroom  plan heard look account try
 //
 // A process says hello at its first guarded step and receives the plan. It decides by itself how
 // many rows run at once, and says so with each step; headroom keeps that number for the next
@@ -23,6 +23,7 @@
 // two exceptions: after refused it waits for heard, so that headroom's message about the refusal
 // appears before the traceback, and after memory, so that the driver is asked about the same moment.
 // A process continues on its own if its headroom is gone.
+// For headroom find a process says ready after its first step, makes the trials that it is told to try, and never goes on.
 //
 // Another program of the same user may send ask in place of hello: [Ask].
 package worker

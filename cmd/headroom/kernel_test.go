@@ -21,7 +21,7 @@ func TestKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	c := exec.Command(python, filepath.Join(tests, "kernels.py"), headroom, dir)
+	c := exec.Command(python, filepath.Join(tests, "kernel_runs.py"), headroom, dir)
 	c.Dir, c.Env = dir, append(c.Environ(), "HEADROOM_NOTEBOOK="+jupyter, "PYTHONPATH="+jupyter, "PYTHONDONTWRITEBYTECODE=1")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -154,7 +154,7 @@ class Find:
             return
         whole = not any(told.get("way") != "step" for told in self._report.told)
         asked = wire.trial("ready", rows=step.rows, times=step.times, whole=whole, **step.held())
-        while asked is not None and asked.get("type") == "try":
+        while asked is not None:
             rows = asked.get("rows")
             if not isinstance(rows, int) or rows < 1:
                 return

@@ -177,15 +177,15 @@ class Wire:
             self._send("check", f)
 
     def trial(self, kind: str, **f: Any) -> Message | None:
-        """Report the outcome of a trial, or that trials can begin, and return what headroom asks for next: a message
-        of the type "try" or "enough". Waits for it; None if headroom is gone."""
+        """Report the outcome of a trial, or that trials can begin, and return what headroom asks for next. Waits for
+        it; None if headroom is gone."""
         with self._lock:
             self._send(kind, f)
-            message = self._receive(math.inf)
-            while message is not None and message.get("type") not in ("try", "enough"):
-                self._take(message)
+            while True:
                 message = self._receive(math.inf)
-            return message
+                if message is None or message.get("type") == "try":
+                    return message
+                self._take(message)
 
     def oom(self, **f: Any) -> None:
         """Report a failure. A later message says what became of it: survived or refused."""

@@ -1,6 +1,6 @@
 """Checks a kernel that headroom has installed: it runs under headroom.
 
-python kernels.py HEADROOM FOLDER
+python kernel_runs.py HEADROOM FOLDER
 
 HEADROOM is the program, and FOLDER a new one, in which the kernel is installed and runs. What the run has recorded there
 is for whoever has started this script to look at.
