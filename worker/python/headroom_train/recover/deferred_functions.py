@@ -86,6 +86,8 @@ class DeferredFunction:
             if self._only_asks():
                 return recovery.guarded(self._asked)
             recovery.may(tape)
+            if self._unplanned():
+                recovery.guarded(lambda: recovery.plan_all(tape, self._deferred))
             if foreign(tape, tensors_in((self._args, self._kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
             if name in ASKS or self._samples():
@@ -117,6 +119,12 @@ class DeferredFunction:
         except Refused as why:
             refused = bare(why)
         return self._otherwise(failure, refused)
+
+    def _unplanned(self) -> bool:
+        """Whether the plan has left out a call whose result has lost its values since: the call had been made as it is,
+        before another one failed."""
+        places = [place for place in map(place_of, self._recorded()) if place is not None and place.deferred]
+        return any(p.tape is self._tape and p.slot not in self._deferred.plan.slots for p in places)
 
     def _samples(self) -> bool:
         """Whether the function draws numbers that cannot be differentiated. The script may act upon them, so they are
@@ -217,6 +225,8 @@ class DeferredFunction:
                 return False
             if plan.is_shared(target.slot) if target is not None else not self._tape.may_begin(self._args[0]):
                 return False
+        if any(s not in plan.slots for s in slots):  # a result that has values, of calls that were not planned
+            return False
         return all(plan.slots[s].dim is None for s in slots) and any(plan.is_scalar(s) for s in slots)
 
     def _derived(self) -> Any:
@@ -312,8 +322,8 @@ class DeferredFunction:
     def _asks_for_a_number(self) -> bool:
         """Whether an argument without values is a number that a module has computed, such as a loss."""
         slots = [place.slot for place in map(place_of, self._recorded()) if place is not None and place.deferred]
-        made = [s for s in slots if self._deferred.maker(s).module is not None]
-        return any(self._deferred.plan.slots[s].whole for s in made)
+        known = self._deferred.plan.slots
+        return any(known[s].whole for s in slots if s in known and self._deferred.maker(s).module is not None)
 
     def _result(self) -> Any:
         """Records the function on results without values, or computes the values where it cannot be recorded."""

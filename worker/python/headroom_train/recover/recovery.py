@@ -259,6 +259,16 @@ class Recovery:
         if len(deferred.plan.cuts) < len(tape.entries):
             self.tried(tape, modules_of(tape), lambda: deferred.plan.extend(wanted))
 
+    def plan_all(self, tape: Tape, deferred: Deferred) -> None:
+        """Makes a new plan that covers all that the tape has so far."""
+
+        def planned() -> None:
+            plan = Plan(tape, tape.entries[0])
+            plan.extend()
+            deferred.plan = plan
+
+        self.tried(tape, modules_of(tape), planned)
+
     def result(self, tape: Tape, deferred: Deferred, entry: Entry) -> tuple[list, Any]:
         """The leaves and the tree of a call's result. There is no trial if the same call was tried
         before."""
