@@ -916,7 +916,8 @@ def what_a_script_draws_is_drawn_once() -> str:
                 logits = policy(state)
                 actions = given[turn] if given else chosen(logits.softmax(1))
                 actions = actions.double() if precise else actions
-                seen.append(torch.tensor(actions.tolist()))
+                read = actions.clone() if precise else actions  # something else than the loss uses
+                seen.append(torch.tensor(read.tolist()))
                 terms.append((seen[-1] * F.cross_entropy(logits, actions.long(), reduction="none")).mean())
             return terms[0] + terms[1]
 
@@ -936,6 +937,49 @@ def what_a_script_draws_is_drawn_once() -> str:
         far = max(float((g - p.grad).norm() / p.grad.norm()) for g, p in zip(got, policy.parameters()))  # type: ignore[operator]
         if far > 1e-9 or name in NOISES and not all(map(torch.equal, seen, undisturbed)):
             wrong.append(f"{name}, {where}, {precise}: off by {far:.1g}")
+    return "; ".join(wrong)
+
+
+class Acting(nn.Module):
+    """Returns the mean of a policy, and what it has drawn around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 4))
+
+    def forward(self, x: Tensor, given: Any = None) -> tuple[Tensor, Tensor]:
+        mean = self.body(x)
+        return mean, (mean + torch.randn_like(mean)).detach() if given is None else given
+
+
+def what_a_module_draws_and_the_script_reads() -> str:
+    """The script reads a copy of what a module has drawn, and its rewards depend on that: the loss has the same."""
+    wrong = []
+    for where, fails in FAILS.items():
+        torch.manual_seed(0)
+        policy, x = Acting().double(), rows_of()
+        torch.optim.SGD(policy.parameters(), lr=0.1)
+
+        def loss(seen: list[Tensor], given: Any = None, policy: nn.Module = policy, x: Tensor = x) -> Tensor:
+            terms = []
+            for turn, state in enumerate((x, x + 1)):
+                mean, actions = policy(state, given and given[turn])
+                seen.append(torch.tensor(actions.clone().tolist(), dtype=torch.float64))
+                terms.append((seen[-1][:, 0] * (actions - mean).square().sum(1)).mean())
+            return terms[0] + terms[1]
+
+        seen: list[Tensor] = []
+        try:
+            with Whole(fails, ROWS):
+                loss(seen).backward()
+        except torch.OutOfMemoryError:
+            continue
+        got = [p.grad for p in policy.parameters()]
+        policy.zero_grad()
+        loss([], seen).backward()
+        far = max(float((g - p.grad).norm() / p.grad.norm()) for g, p in zip(got, policy.parameters()))  # type: ignore[operator]
+        if far > 1e-9:
+            wrong.append(f"{where}: off by {far:.1g}")
     return "; ".join(wrong)
 
 
@@ -1134,6 +1178,7 @@ CHECKS: list[Callable[[], Any]] = [
     no_actions_but_those_used,
     a_function_that_returns_its_argument,
     what_a_script_draws_is_drawn_once,
+    what_a_module_draws_and_the_script_reads,
     what_only_a_graph_has_saved_is_held_by_nobody,
     one_by_one,
     rows_that_are_hardly_related,

@@ -13,7 +13,9 @@ from ..proof.groups import NUMBER
 from ..proof.rerun import records_of
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
-from ..tape.functions import ASKS, DRAWN, FILLS, LIKE, OPAQUE, SAMPLES, changes, gives_tensor
+from ..sandbox.sandbox import NEVER
+from ..tape.functions import ASKS, DRAWN, FILLS, LIKE, NOISY, OPAQUE, SAMPLES, changes, gives_tensor
+from ..tape.recorded_module import draws_of
 from ..tape.tape import Entry, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
 from .backward import trained
@@ -90,6 +92,8 @@ class DeferredFunction:
                 recovery.guarded(lambda: recovery.plan_all(tape, self._deferred))
             if foreign(tape, tensors_in((self._args, self._kwargs))):
                 raise Refused("the loss uses a tensor that a module computed but did not return")
+            if name in ASKS and (noise := self._noise()):
+                raise Refused(f"the script reads what {noise} has drawn")
             if name in ASKS or self._samples():
                 return recovery.guarded(self._asked)
             if name in LIKE and (drawn := self._drawn()) is not None:
@@ -119,6 +123,21 @@ class DeferredFunction:
         except Refused as why:
             refused = bare(why)
         return self._otherwise(failure, refused)
+
+    def _noise(self) -> str:
+        """The name of what has drawn what is asked for, a function of the script's or a module; empty if there is
+        nothing of the kind. Pieces would draw something else once more for the loss; of results that are made real it
+        is drawn once. Single numbers of modules that draw are left out: they are read for a log."""
+        asked = [(place_of(t), numel(t)) for t in self._recorded()]
+        places = [(place.slot, n) for place, n in asked if place is not None and place.deferred]
+        for entry in self._tape.makers([slot for slot, _ in places]).values():
+            if entry.module is None:
+                noisy = entry.call_name() in NOISY
+            else:
+                noisy = draws_of(entry.module) != NEVER and any(n > 1 for _, n in places)
+            if noisy:
+                return entry.call_name()
+        return ""
 
     def _unplanned(self) -> bool:
         """Whether the plan has left out a call whose result has lost its values since: the call had been made as it is,
