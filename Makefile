@@ -1,5 +1,5 @@
 # make build | run | test | check | bench | clean
-# make torch | published | notebook | browser | test-torch TORCH=VERSION | test-ray | kernels | spill | gpu-bundle | gpu-test | gpu-bench
+# make torch | published | notebook | browser | test-torch TORCH=VERSION | test-ray | test-notebook | kernels | spill | gpu-bundle | gpu-test | gpu-bench
 # make wheel | wheels | packages | programs | release
 
 SHELL       := bash
@@ -24,7 +24,7 @@ TAGS := -tags cuda,urfave_cli_no_docs
 # Without the GPU: no C compiler is needed, for any machine.
 HOST_TAGS := -tags urfave_cli_no_docs
 
-.PHONY: build run test check bench clean torch published notebook test-torch test-ray kernels spill gpu-bundle gpu-test gpu-bench browser slurm programs wheel wheels packages pages release
+.PHONY: build run test check bench clean torch published notebook test-torch test-ray test-notebook kernels spill gpu-bundle gpu-test gpu-bench browser slurm programs wheel wheels packages pages release
 
 build:
 	go build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/headroom ./cmd/headroom
@@ -118,6 +118,11 @@ slurm:
 # The worker's tests with another PyTorch: make test-torch TORCH=2.4.1
 OTHER = $(KEPT)/torch-$(TORCH)
 FRAMEWORKS = $(shell grep -E '^(accelerate|lightning)=' $(REQUIREMENTS)) $(if $(filter 2.4.%,$(TORCH)),transformers==4.57.1,$(shell grep '^transformers=' $(REQUIREMENTS)))
+# The extension in real kernels under a limit on their memory. Not a part of make test: an interrupt and a limit can meet
+# anywhere in Jupyter's own code, which happens about one time in four on a busy machine.
+test-notebook: torch notebook
+	cd worker/python/tests && HEADROOM_NOTEBOOK=$(NOTEBOOK) PYTHONPATH=..:$(NOTEBOOK) $(TORCH_ENV)/bin/python notebook.py --kernels
+
 test-torch: notebook
 	@test -n "$(TORCH)" || { echo "make test-torch: TORCH is not set: name a version of PyTorch, such as TORCH=2.4.1"; exit 1; }
 	@test -e $(OTHER)/ready || { python3 -m venv $(OTHER) && $(OTHER)/bin/python -m pip install -q --disable-pip-version-check torch==$(TORCH) $(FRAMEWORKS) && touch $(OTHER)/ready; }
