@@ -103,7 +103,7 @@ def status(checks: Collection[Callable[[], str]]) -> int:
 
 
 def forked(
-    work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 60
+    work: Callable[[Any], Any], tasks: Iterable[Any], jobs: int, seconds: float = 300
 ) -> Iterator[tuple[Any, Any]]:
     """Yields each task as soon as it ends, together with what ``work`` returned for it in a child,
     or with a :class:`Died`."""

@@ -29,6 +29,7 @@ from headroom_train import _torch  # noqa: E402
 from headroom_train.hooks.changes import changed  # noqa: E402
 from headroom_train.replay.deferred import Deferred, strays  # noqa: E402
 from headroom_train.tape.graph import sequence  # noqa: E402
+from headroom_train.tape.tape import place_of  # noqa: E402
 
 ROWS = 12
 FAILS = {"forward": "aten.addmm.default", "backward": "aten.gelu_backward.default"}
@@ -940,6 +941,124 @@ def what_a_script_draws_is_drawn_once() -> str:
     return "; ".join(wrong)
 
 
+def a_part_that_is_filled_with_the_whole() -> str:
+    """A view of a result without values has the random numbers with which the result is filled later."""
+    torch.manual_seed(0)
+    net, x = layers().double(), rows_of()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def loss() -> Tensor:
+        torch.manual_seed(1)
+        out = net(x)
+        noise = torch.zeros_like(out.detach())
+        part = noise[:, :2]
+        noise.uniform_()
+        return (out[:, :2] + part).square().mean() + (out * noise).mean()
+
+    loss().backward()
+    want = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    net.zero_grad()
+    try:
+        with Whole(FAILS["forward"], ROWS):
+            loss().backward()
+    except torch.OutOfMemoryError:
+        return ""
+    far = max(float((p.grad - g).abs().max()) for p, g in zip(net.parameters(), want))  # type: ignore[operator]
+    return f"off by {far:.1g}" if far > 1e-9 else ""
+
+
+def a_draw_that_is_straight_through() -> str:
+    """A gradient flows beside what has been drawn. A training goes on exactly as undisturbed, later draws included."""
+
+    def make() -> Made:
+        both, x = nn.ModuleList([layers(), nn.Sequential(nn.Linear(5, 16), nn.GELU(), nn.Linear(16, 6))]), rows_of()
+
+        def step(_: list[float]) -> Tensor:
+            likely = both[0](x).sigmoid()
+            return F.mse_loss(both[1](torch.bernoulli(likely) + likely - likely.detach()), x)
+
+        return both, step
+
+    return "; ".join(filter(None, (survived(make, fails, 6) for fails in FAILS.values())))
+
+
+def numbers_that_are_read_for_a_log() -> str:
+    """An accuracy that is read before backward keeps no model with a dropout from being run in pieces."""
+    wrong = []
+    for where, fails in FAILS.items():
+        torch.manual_seed(0)
+        net, x, y = (
+            nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 5)),
+            torch.randn(ROWS, 6),
+            1,
+        )
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        with Whole(fails, ROWS):
+            out = net(x)
+            right = (out.argmax(1) == y).sum().item()
+            F.cross_entropy(out, torch.full((ROWS,), y)).backward()
+        told = _torch._recorder.report.told[-1]  # type: ignore[union-attr]
+        if told.get("way") != "pieces" or not 0 <= right <= ROWS:
+            wrong.append(f"{where}: {told}")
+    return "; ".join(wrong)
+
+
+def random_numbers_in_a_part() -> str:
+    """A result that shares its memory with what is filled with random numbers cannot be computed again."""
+    net, x = layers(), torch.randn(ROWS, 6)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    wrong = []
+    for name, fill in {
+        "a part": lambda e: e[:, :2].uniform_(),
+        "what has parts": lambda e: (e.view(-1), e.uniform_()),
+        "the whole": lambda e: e.uniform_(),
+    }.items():
+        out = net(x)
+        kept = fill(torch.zeros_like(out.detach()))
+        refused = place_of(out).tape.why_not is not None  # type: ignore[union-attr]
+        if refused != (name != "the whole") or kept is None:
+            wrong.append(name)
+        out.sum().backward()
+    return ", ".join(wrong)
+
+
+def calls_with_other_numbers_of_rows() -> str:
+    """Two calls have different numbers of rows, and the second fails, as its loss may: the step goes on, or ends in that
+    failure, whether the first call's loss has been computed by then or not."""
+    net, xl, xu = layers().double(), rows_of(), torch.randn(2 * ROWS, 6).double()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    y, guessed = torch.arange(ROWS) % 5, torch.arange(2 * ROWS) % 5
+
+    def early() -> Tensor:
+        first = F.cross_entropy(net(xl), y)
+        out = net(xu)
+        return first + F.cross_entropy(out, guessed)
+
+    def late() -> Tensor:
+        first, out = net(xl), net(xu)
+        return F.cross_entropy(first, y) + F.cross_entropy(out, guessed)
+
+    wrong = []
+    for loss, also in itertools.product((early, late), (True, False)):
+        net.zero_grad()
+        loss().backward()
+        want = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+        net.zero_grad()
+        tail = Whole("aten._log_softmax.default", 2 * ROWS) if also else nullcontext()
+        try:
+            with Whole("aten.addmm.default", 2 * ROWS), tail:
+                loss().backward()
+        except torch.OutOfMemoryError:
+            continue
+        except KeyError as e:
+            wrong.append(f"{loss.__name__}, {also}: KeyError {e}")
+            continue
+        far = max(float((p.grad - g).abs().max()) for p, g in zip(net.parameters(), want))  # type: ignore[operator]
+        if far > 1e-9:
+            wrong.append(f"{loss.__name__}, {also}: off by {far:.1g}")
+    return "; ".join(wrong)
+
+
 class Acting(nn.Module):
     """Returns the mean of a policy, and what it has drawn around it."""
 
@@ -953,24 +1072,45 @@ class Acting(nn.Module):
 
 
 def what_a_module_draws_and_the_script_reads() -> str:
-    """The script reads a copy of what a module has drawn, and its rewards depend on that: the loss has the same."""
+    """The script reads a copy of what a module has drawn, or each number by itself, and its rewards depend on that: the
+    loss has the same. Memory runs out in the first turn, in the second, or in backward."""
     wrong = []
-    for where, fails in FAILS.items():
+    reads: dict[str, Callable[[Tensor, int], Any]] = {
+        "all": lambda drawn, _: drawn.clone()[:, 0].tolist(),
+        "one by one": lambda drawn, _: [drawn[i, 0].item() for i in range(len(drawn))],
+        "of the first turn": lambda drawn, turn: drawn.clone()[:, 0].tolist() if turn == 0 else None,
+    }
+    every = itertools.product((("forward", 0), ("forward", 1), ("backward", 0)), reads.items())
+    for (where, since), (how, read) in every:
         torch.manual_seed(0)
         policy, x = Acting().double(), rows_of()
         torch.optim.SGD(policy.parameters(), lr=0.1)
+        whole = Whole(FAILS[where], ROWS)
 
-        def loss(seen: list[Tensor], given: Any = None, policy: nn.Module = policy, x: Tensor = x) -> Tensor:
+        def loss(
+            seen: list[Tensor],
+            given: Any = None,
+            policy: nn.Module = policy,
+            x: Tensor = x,
+            read: Callable[[Tensor, int], Any] = read,
+            since: int = since,
+            whole: Whole = whole,
+        ) -> Tensor:
             terms = []
             for turn, state in enumerate((x, x + 1)):
-                mean, actions = policy(state, given and given[turn])
-                seen.append(torch.tensor(actions.clone().tolist(), dtype=torch.float64))
-                terms.append((seen[-1][:, 0] * (actions - mean).square().sum(1)).mean())
+                whole.rows = ROWS if turn >= since else -1
+                mean, actions = policy(state, given[turn] if given and turn < len(given) else None)
+                known = read(actions, turn)
+                if known is None:  # then the loss has nothing that was drawn, either
+                    terms.append(mean.square().mean())
+                    continue
+                seen.append(torch.tensor(known, dtype=torch.float64)[:, None])
+                terms.append((seen[-1][:, 0] * (actions[:, :1] - mean[:, :1]).square()[:, 0]).mean())
             return terms[0] + terms[1]
 
         seen: list[Tensor] = []
         try:
-            with Whole(fails, ROWS):
+            with whole:
                 loss(seen).backward()
         except torch.OutOfMemoryError:
             continue
@@ -979,7 +1119,7 @@ def what_a_module_draws_and_the_script_reads() -> str:
         loss([], seen).backward()
         far = max(float((g - p.grad).norm() / p.grad.norm()) for g, p in zip(got, policy.parameters()))  # type: ignore[operator]
         if far > 1e-9:
-            wrong.append(f"{where}: off by {far:.1g}")
+            wrong.append(f"{where} {since}, {how}: off by {far:.1g}")
     return "; ".join(wrong)
 
 
@@ -1179,6 +1319,11 @@ CHECKS: list[Callable[[], Any]] = [
     a_function_that_returns_its_argument,
     what_a_script_draws_is_drawn_once,
     what_a_module_draws_and_the_script_reads,
+    a_draw_that_is_straight_through,
+    numbers_that_are_read_for_a_log,
+    random_numbers_in_a_part,
+    calls_with_other_numbers_of_rows,
+    a_part_that_is_filled_with_the_whole,
     what_only_a_graph_has_saved_is_held_by_nobody,
     one_by_one,
     rows_that_are_hardly_related,

@@ -200,14 +200,25 @@ class _Originals:
                     _METHODS.get(n) if owner is torch.Tensor else getattr(torch._C._VariableFunctions, n, f)
                 )
         self._hidden = set(inherited).difference(vars(owner))
+        # All names and what stood under each, by identity, when nothing was replaced: looking at two thousand names
+        # takes ten times as long as comparing this.
+        self._clean: Optional[tuple[list[str], list[int]]] = None
 
     def replaced(self) -> list[tuple[str, Any]]:
         """The names under which something of the script's stands now, and what that is."""
-        return [
+        there = vars(self.owner)
+        now = [*there], [*map(id, there.values())]
+        if now == self._clean:
+            return []
+        found = [
             (n, f)
-            for n, f in vars(self.owner).items()
+            for n, f in there.items()
             if n in self._hidden or n in self._values and not _only_wraps(f, self._values[n])
         ]
+        # What has an original's identity is that original, as that is kept here.
+        if not found and all(there.get(n) is f for n, f in self._values.items()):
+            self._clean = now
+        return found
 
     def put(self, name: str) -> Any:
         """Puts the original back, and returns what now stands there."""

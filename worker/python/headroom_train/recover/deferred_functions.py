@@ -14,9 +14,9 @@ from ..proof.rerun import records_of
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
 from ..sandbox.sandbox import NEVER
-from ..tape.functions import ASKS, DRAWN, FILLS, LIKE, NOISY, OPAQUE, SAMPLES, changes, gives_tensor
+from ..tape.functions import ASKS, FILLS, LIKE, NOISY, OPAQUE, PATHWISE, SAMPLES, changes, gives_tensor
 from ..tape.recorded_module import draws_of
-from ..tape.tape import Entry, Tape, place_of, recorded
+from ..tape.tape import Entry, Place, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
 from .backward import trained
 from .recovery import TOGETHER, Recovery, Way
@@ -111,7 +111,7 @@ class DeferredFunction:
                 if result is not None:
                     return result
             self._replace(self._resolved)
-            if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
+            if self._lacking():
                 return recovery.guarded(self._result)
             params = trained(tape) if name == "backward" else []
             result = self._with_values()
@@ -128,34 +128,32 @@ class DeferredFunction:
         """The name of what has drawn what is asked for, a function of the script's or a module; empty if there is
         nothing of the kind. Pieces would draw something else once more for the loss; of results that are made real it
         is drawn once. Single numbers of modules that draw are left out: they are read for a log."""
-        asked = [(place_of(t), numel(t)) for t in self._recorded()]
-        places = [(place.slot, n) for place, n in asked if place is not None and place.deferred]
-        for entry in self._tape.makers([slot for slot, _ in places]).values():
-            if entry.module is None:
-                noisy = entry.call_name() in NOISY
-            else:
-                noisy = draws_of(entry.module) != NEVER and any(n > 1 for _, n in places)
-            if noisy:
-                return entry.call_name()
+        several = any(numel(t) > 1 for t in self._recorded())
+        for entry in self._tape.makers([place.slot for place in self._lacking()]).values():
+            name, module = entry.call_name(), entry.module
+            if name in NOISY if module is None else several and draws_of(module) != NEVER:
+                return name
         return ""
 
     def _unplanned(self) -> bool:
         """Whether the plan has left out a call whose result has lost its values since: the call had been made as it is,
         before another one failed."""
-        places = [place for place in map(place_of, self._recorded()) if place is not None and place.deferred]
-        return any(p.tape is self._tape and p.slot not in self._deferred.plan.slots for p in places)
+        return any(p.tape is self._tape and p.slot not in self._deferred.plan.slots for p in self._lacking())
+
+    def _lacking(self) -> list[Place]:
+        """The places of the arguments that have no values."""
+        return [place for place in map(place_of, self._recorded()) if place is not None and place.deferred]
 
     def _samples(self) -> bool:
         """Whether the function draws numbers that cannot be differentiated. The script may act upon them, so they are
         drawn once, from the values of the whole batch: each way of making the step again would draw others."""
-        return self._name in DRAWN - LIKE or self._name in SAMPLES and not any(map(needs_gradient, self._recorded()))
+        return self._name in SAMPLES or self._name in PATHWISE and not any(map(needs_gradient, self._recorded()))
 
-    def _drawn(self) -> Optional[torch.Tensor]:
+    def _drawn(self) -> Any:
         """Random numbers for the whole batch, which the script draws once, as :meth:`_samples` says. What has no values
         has a shape. None if there is no memory for them."""
         try:
-            drawn: torch.Tensor = self._plainly()
-            return drawn
+            return self._plainly()
         except Exception as e:
             if not is_out_of_memory(e):
                 raise
@@ -323,7 +321,7 @@ class DeferredFunction:
                 count = recovery.guarded(each if way == "each" else lambda: deferred.make_real(way))
                 recovery.spill.opened()  # what the script makes of real results is not recorded: nothing else can help
                 self._replace(self._real)
-                if any(place_of(t).deferred for t in self._recorded()):  # type: ignore[union-attr]
+                if self._lacking():
                     raise Refused("a result without values is left")
                 result = self._with_values()
                 for record in records_of(tape) if count and way == "two-pass" else ():
@@ -340,8 +338,7 @@ class DeferredFunction:
 
     def _asks_for_a_number(self) -> bool:
         """Whether an argument without values is a number that a module has computed, such as a loss."""
-        slots = [place.slot for place in map(place_of, self._recorded()) if place is not None and place.deferred]
-        known = self._deferred.plan.slots
+        known, slots = self._deferred.plan.slots, [place.slot for place in self._lacking()]
         return any(known[s].whole for s in slots if s in known and self._deferred.maker(s).module is not None)
 
     def _result(self) -> Any:

@@ -19,9 +19,21 @@ from ..proof.rerun import modules_of, records_of
 from ..ranks import ddp
 from ..replay.deferred import disown, postpone, uniform
 from ..sandbox.norms import refuse_batchwise
-from ..tape.functions import ASKS, DRAWN, FILLS, GETTERS, METADATA, OPAQUE, PRINTS, changes
+from ..tape.functions import ASKS, FILLS, GETTERS, LIKE, METADATA, OPAQUE, PRINTS, SAMPLES, changes
 from ..tape.graph import KEEP
-from ..tape.tape import Entry, Place, Recorded, Tape, alone, place_of, plain_class, recorded, unrecorded
+from ..tape.tape import (
+    Entry,
+    Place,
+    Recorded,
+    Tape,
+    alone,
+    place_of,
+    plain_class,
+    random_state,
+    recorded,
+    set_random_state,
+    unrecorded,
+)
 from ..tape.trees import flatten, mapped, tensors_in
 from ..world import talked
 from .deferred_functions import DeferredFunction, changed, filled
@@ -371,11 +383,27 @@ def note_call(
         _note_fill(tape, args[0])
     elif changes(name):
         _note_change(tape, func, args, kwargs, args[0] if name == "__setitem__" else result, begun)
-    elif name in DRAWN:
-        if result.requires_grad:  # the gradient is zero
-            tape.add(Entry(torch.Tensor.detach, None, tape.encode((result.detach(),)), {}), result)
+    elif name in SAMPLES or name in LIKE:  # a constant of the step: the script may act upon it
+        if result.requires_grad:
+            drawn = result.detach().clone()
+            tape.add(Entry(as_drawn(func), None, tape.encode((drawn, *args)), tape.encode(kwargs)), result)
     elif _has_tensors(result):
         tape.add(Entry(func, None, tape.encode(args), tape.encode(kwargs)), result)
+
+
+def as_drawn(func: Callable) -> Callable:
+    """A function that returns what ``func`` has drawn before, its own first argument, and draws nothing. Its graph is
+    that of ``func``, through which no gradient flows."""
+
+    @wraps(func)
+    def again(drawn: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        state = random_state()
+        result: torch.Tensor = func(*args, **kwargs)
+        set_random_state(state)
+        result.data.copy_(drawn)
+        return result
+
+    return again
 
 
 def _note_fill(tape: Tape, filled: torch.Tensor) -> None:

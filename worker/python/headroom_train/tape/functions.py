@@ -59,16 +59,16 @@ DRAWS = {
     "rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "normal_functional", "randint", "randint_like",
     "multinomial", "poisson", "exponential",
 }  # fmt: skip
-# Functions that draw from a distribution which a tensor describes, such as a policy's actions.
-SAMPLES = {"multinomial", "bernoulli", "poisson", "normal", "binomial", "_standard_gamma", "_sample_dirichlet"}
+# Functions that draw from a distribution which a tensor describes, such as a policy's actions. A gradient flows through
+# the results of those of PATHWISE only.
+SAMPLES = {"multinomial", "bernoulli", "poisson", "normal", "binomial"}
+PATHWISE = {"_standard_gamma", "_sample_dirichlet"}
 # Functions that draw numbers for which they need only the shape of what they are given.
 LIKE = {"rand_like", "randn_like", "randint_like"}
-# Functions that draw numbers through which no gradient flows.
-DRAWN = SAMPLES - {"_standard_gamma", "_sample_dirichlet"} | LIKE
-# Other functions that draw: a gradient flows through what they return.
-NOISY = {
+# Functions that draw, and through whose results a gradient flows.
+NOISY = PATHWISE | {
     "gumbel_softmax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-    "rrelu", "_standard_gamma", "_sample_dirichlet",
+    "rrelu",
 }  # fmt: skip
 # Operations that relate what is along the dimension ``dim``.
 ALONG = {

@@ -150,7 +150,8 @@ class Tape:
         # Values of results with one element that require a gradient, by slot.
         self.scalars: dict[int, torch.Tensor] = {}
         self.count = 0  # the number of slots
-        self.acted: set[int] = set()  # slots whose values the script has read, and may have acted upon
+        # Slots whose values the script has read, and may have acted upon, and those from which they were computed.
+        self.acted: set[int] = set()
         self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
         self.random = random_state()
         self._long = SHORT  # how many entries there may be before those are looked for that can be forgotten
@@ -272,18 +273,23 @@ class Tape:
                 pass
 
     def reads(self, tensor: torch.Tensor) -> None:
-        """Notes that the script has read values. A loss, and numbers such as an accuracy, are left out: they are
-        read for a log."""
+        """Notes that the script has read values, and from what they were computed: the calls in between may be
+        forgotten. A loss, and numbers such as an accuracy, are left out: they are read for a log."""
         place = place_of(tensor)
         if place is None or place.tape is not self or tensor.requires_grad:
             return
-        if numel(tensor) > 1 or self._selects(place.slot):
-            self.acted.add(place.slot)
-
-    def _selects(self, slot: int) -> bool:
-        """Whether a slot's tensor is a part of another one. It has mostly been made just now."""
-        made = next((e for e in reversed(self.entries) if slot in e.slots), None)
-        return made is not None and made.call_name() in SELECTS
+        behind, left, single = {place.slot}, {place.slot}, numel(tensor) == 1
+        for entry in reversed(self.entries):  # what is read has mostly been made just now
+            if not left:
+                break
+            if left.isdisjoint(entry.slots):
+                continue
+            if single and entry.call_name() not in SELECTS:
+                return
+            single = False
+            left = left.difference(entry.slots).union(entry.references()[0])
+            behind |= left
+        self.acted |= behind
 
     def leaves(self, module: Optional[torch.nn.Module] = None) -> list[torch.Tensor]:
         """The tensors from elsewhere that a replay knows of: the parameters of the modules that were called, and of
