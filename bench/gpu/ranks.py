@@ -224,7 +224,7 @@ class Bench:
             kids, texts = [], [Path(folder) / f"{rank}.txt" for rank in (0, 1)]
             for rank in (0, 1):
                 env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-                env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "NCCL_NVLS_ENABLE": "0", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
+                env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29511 + os.getpid() % 1000), "NCCL_NVLS_ENABLE": "0", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
                 env.pop("HEADROOM_WORKER", None)
                 paths = [*self.args.also, env.get("PYTHONPATH", "")]
                 if armed:
@@ -257,7 +257,8 @@ class Bench:
             yield
             return
         words = [sys.executable, str(ROOT / "bench" / "gpu" / "hold.py"), str(left / GIB), "100000"]
-        with subprocess.Popen(words, env={**os.environ, "CUDA_VISIBLE_DEVICES": "1"}, stdout=subprocess.PIPE, text=True) as hold:
+        second = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0,1").split(",")[1]
+        with subprocess.Popen(words, env={**os.environ, "CUDA_VISIBLE_DEVICES": second}, stdout=subprocess.PIPE, text=True) as hold:
             try:
                 assert hold.stdout is not None
                 if not hold.stdout.readline().startswith("holding"):
@@ -323,6 +324,10 @@ class Bench:
             for line in tests.stdout or ():
                 if line.startswith(("ok", "FAILED", "  ", "{", "of ", "not reached")):
                     self.put("    " + line.rstrip()[:400])
+                else:
+                    print(line.rstrip(), flush=True)
+            if tests.wait():
+                self.put(f"ended with {tests.returncode}")
             ends.cancel()
 
 

@@ -3,7 +3,7 @@ look as if they kept something.
 
 python holders.py [NAME…]
 
-A script is a text. They are in holders_scripts.py.
+A script is a text. They are in holders_scripts.py. With HEADROOM_TEST_DEVICE=cuda, what they make is on the GPU.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ def ran(name: str) -> tuple[str, int, int]:
     """Runs a script in a child. Returns what was found."""
     leak = LEAKS.get(name)
     text = START + textwrap.dedent(leak.text if leak is not None else CLEAN[name])
+    if trial.DEVICE != "cpu":
+        text = text.replace(
+            "from torch import nn\n", f"from torch import nn; torch.set_default_device('{trial.DEVICE}')\n", 1
+        )
     folder = Path(tempfile.mkdtemp())
     file = folder / "train.py"
     file.write_text(text)
@@ -572,8 +576,8 @@ CHECKS = (
 def main() -> int:
     names = sys.argv[1:] or [*LEAKS, *CLEAN]
     torch.set_num_threads(1)
-    failed = 0 if sys.argv[1:] else checked(CHECKS, 2)
-    for name, got in forked(ran, names, 2, seconds=900):
+    failed = 0 if sys.argv[1:] or trial.DEVICE != "cpu" else checked(CHECKS, 2)
+    for name, got in forked(ran, names, 2 if trial.DEVICE == "cpu" else 8, seconds=900):
         said, steps, _ = (got.why, 0, 0) if isinstance(got, Died) else got
         failed += bool(said)
         print(f"{'FAILED' if said else 'ok':6} {name} ({steps} steps){': ' if said else ''}{said}", flush=True)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,13 +31,18 @@ GIB = 1 << 30
 
 
 class Imitated:
-    """A pool of which so much is in use, one number for each step."""
+    """A pool of 8 GiB of which so much is in use, one number for each step, and what the GPU had refused by then."""
 
-    def __init__(self, used: list[int]) -> None:
-        self._used, self.held, self.ballast = used, 0, True
+    bytes = 8 * GIB
+
+    def __init__(self, used: list[int], refused: Iterable[int] = ()) -> None:
+        self._used, self._refused, self.held, self.ballast = used, iter(refused), 0, True
 
     def used(self) -> int:
         return self._used.pop(0)
+
+    def refused(self) -> int:
+        return next(self._refused, 0)
 
     def hold(self) -> Any:
         self.held += 1
@@ -115,13 +120,29 @@ def told() -> str:
         figures.append(s.figures())
     s.ends()
     want = [
-        "step 4 uses 1.0 GiB of the host's memory and takes 3.0 times as long: the GPU's is not enough",
-        "step 6 uses 1.0 GiB of the host's memory and takes 900.0 times as long: the GPU's is not enough",
-        "4 steps used up to 2.0 GiB of the host's memory, which took 904 s",
+        "step 4 uses up to 1.0 GiB of the host's memory and takes 3.0 times as long: the GPU's is not enough",
+        "step 6 uses up to 2.0 GiB of the host's memory and takes 900.0 times as long: the GPU's is not enough",
+        "5 steps used up to 2.0 GiB of the host's memory, which took 904 s",
     ]
-    if figures[3:5] != [{}, {"spilled": GIB, "lost": 2.0}] or figures[7] != {"spilled": 0, "lost": 903.0}:
+    if figures[3:5] != [{}, {"spilled": GIB, "lost": 2.0}] or figures[7] != {"spilled": GIB, "lost": 903.0}:
         return f"{figures}"
     return "" if said == want else f"{said}"
+
+
+def within_a_step() -> str:
+    """A step that gives back what it had of the host counts as one that used it, unless the GPU's refusals were wanted:
+    it has had as much as was refused, beside what was in use when it began, and no more than there is."""
+    s = spill.Spill(lambda text: None)
+    refused = [0, GIB, 5 * GIB, 7 * GIB, 7 * GIB, 7 * GIB, 39 * GIB]  # the third and fourth around what is withheld
+    s._pools[0] = Imitated([0, 2 * GIB, 2 * GIB, 0, 0], refused)  # type: ignore[assignment]
+    found = []
+    for step in range(5):
+        if step == 2:
+            with s.withheld():
+                pass
+        s.step(step)
+        found.append(s._newest // GIB)
+    return "" if (found, s.pace.spilled) == ([0, 2, 6, 2, 8], 4) else f"{found}, {s.pace.spilled}"
 
 
 def at_the_end() -> str:
@@ -228,7 +249,8 @@ def another_allocator() -> str:
 
 
 def left_free() -> str:
-    """A library's cudaMalloc fails if it would leave less memory free than the reserve; another's does not."""
+    """A library's cudaMalloc fails if it would leave less memory free than the reserve; another's does not. What fails
+    twice in a row has been refused for good."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text, *needs in (
             ("runtime", "int cudaMalloc(void **block, unsigned long bytes) { *block = (void *)bytes; return 0; }"),
@@ -267,7 +289,8 @@ def left_free() -> str:
     said.append([grow(71) for grow in grown])
     said = [[code == 2 for code in codes] for codes in said]  # without a GPU, PyTorch's own has other reasons to fail
     want = [[False, False], [False, False], [True, False], [False, False], [True, True], [False, False]]
-    return "" if (limited, said) == ([1, 0, 1], want) else f"{limited}, {said}"
+    refused = area.headroom_refused()
+    return "" if (limited, said, refused) == ([1, 0, 1], want, 71) else f"{limited}, {said}, {refused}"
 
 
 GROW = """
@@ -342,6 +365,7 @@ CHECKS: list[Callable[[], str]] = [
     of_several_ranks,
     slower,
     told,
+    within_a_step,
     at_the_end,
     withheld,
     the_host,

@@ -40,12 +40,24 @@ typedef int Information(unsigned long *, unsigned long *);
 static Allocate *allocate; /* cudaMalloc */
 static Information *information;
 static unsigned long reserve;
+static unsigned long refused; /* bytes of requests that have failed for good */
+static unsigned long asked;   /* those of a request that has failed once: PyTorch empties its cache and asks again */
 
 static int limited(void **block, unsigned long bytes) {
     unsigned long free, total;
-    if (reserve && !information(&free, &total) && free < bytes + reserve)
-        return NO_MEMORY;
-    return allocate(block, bytes);
+    int failed = NO_MEMORY;
+    if (!reserve || information(&free, &total) || free >= bytes + reserve)
+        failed = allocate(block, bytes);
+    if (failed == NO_MEMORY && bytes == asked)
+        refused += bytes;
+    asked = failed == NO_MEMORY && bytes != asked ? bytes : 0;
+    return failed;
+}
+
+/* Bytes for which this process has asked the GPU in vain since headroom_reserve: what was then taken from the area, and
+ * what has failed. */
+unsigned long headroom_refused(void) {
+    return refused;
 }
 
 static int same(const char *a, const char *b) {

@@ -131,6 +131,11 @@ class Pool:
         """Bytes in use."""
         return sum(b["size"] for b in self._blocks() if b["state"] != "inactive")
 
+    def refused(self) -> int:
+        """Bytes for which this process has asked its GPUs in vain since the first pool was made: what it has taken from
+        pools since, and what has failed. Always 0 with expandable segments, of which this is not known."""
+        return int(self._library.headroom_refused())
+
     def _blocks(self) -> list[dict[str, Any]]:
         return [b for segment in torch.cuda.memory_snapshot(self._pool.id) for b in segment["blocks"]]
 
@@ -205,9 +210,11 @@ def _library() -> Any:
     if not os.path.exists(path):
         raise Unavailable(f"headroom has no allocator for this machine ({machine})")
     try:
-        return ctypes.CDLL(path)
+        library = ctypes.CDLL(path)
     except OSError as e:
         raise Unavailable(f"the allocator cannot be loaded: {e}") from None
+    library.headroom_refused.restype = ctypes.c_ulong
+    return library
 
 
 def _driver(device: int) -> Any:

@@ -66,7 +66,9 @@ class Spill:
         self._looks, self._next = 0, 0.0
         self._begun: Optional[float] = None  # when the newest step ended
         self._told: Optional[float] = None
-        self._newest = self._most = 0  # bytes of the host that the newest step used, and the most that any has used
+        # Bytes of the host: used when the newest step ended, used at most in the newest step, used at most in any.
+        self._used = self._newest = self._most = 0
+        self._refused = 0  # what the GPU had refused by the end of the newest step, except what was withheld
 
     def opened(self) -> bool:
         """Makes a pool for the current GPU, unless there is one. Returns whether there is one now."""
@@ -105,15 +107,20 @@ class Spill:
     @contextmanager
     def withheld(self) -> Iterator[bool]:
         """A context in which the pools' free memory is out of PyTorch's reach. Yields whether there is any."""
-        held = [pool.hold() for pool in self._pools.values()]
+        held, refused = [pool.hold() for pool in self._pools.values()], self.refused()
         try:
             yield any(block is not None for block in held)
         finally:
             held.clear()
+            self._refused += self.refused() - refused
 
     def used(self) -> int:
         """Bytes of the host in use."""
         return sum(pool.used() for pool in self._pools.values())
+
+    def refused(self) -> int:
+        """Bytes for which PyTorch has asked the GPUs in vain, as far as that is known."""
+        return next((pool.refused() for pool in self._pools.values()), 0)
 
     def look(self) -> None:
         """Makes a pool if memory is scarce. Called where steps begin, before their backward passes and at their
@@ -132,15 +139,19 @@ class Spill:
             self.look()
             return
         try:
-            used = self.used()
+            held = self.used()
         except RuntimeError:  # the GPU is lost: the script finds out by itself
             return
+        refused = self.refused()
+        # What a step takes and gives back is not seen at its end. At no time can it have had more than this.
+        used = max(held, min(self._used + refused - self._refused, sum(pool.bytes for pool in self._pools.values())))
+        self._used, self._refused = held, refused
         self._newest, self._most = used, max(self._most, used)
         factor = self.pace.step(now - begun, used > 0) if begun is not None else None
         if used and (self._told is None or now - self._told >= SAID) and (factor is not None or self.pace.spilled >= 2):
             self._told = now
             slower = f" and takes {factor:.1f} times as long" if factor is not None else ""
-            self._say(f"step {number} uses {size(used)} of the host's memory{slower}: the GPU's is not enough")
+            self._say(f"step {number} uses up to {size(used)} of the host's memory{slower}: the GPU's is not enough")
 
     def ids(self) -> list[Any]:
         """The ids of the pools, as PyTorch's snapshots of its memory have them."""
