@@ -224,7 +224,8 @@ class Bench:
             kids, texts = [], [Path(folder) / f"{rank}.txt" for rank in (0, 1)]
             for rank in (0, 1):
                 env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-                env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29511 + os.getpid() % 1000), "NCCL_NVLS_ENABLE": "0", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
+                env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29511 + os.getpid() % 1000), "GLOO_SOCKET_IFNAME": "lo"}
+                env |= {"NCCL_NVLS_ENABLE": "0", "PYTHONUNBUFFERED": "1"}
                 env.pop("HEADROOM_WORKER", None)
                 paths = [*self.args.also, env.get("PYTHONPATH", "")]
                 if armed:
