@@ -260,7 +260,8 @@ GORELEASER_VERSION := v2.15.1
 GORELEASER := $(KEPT)/goreleaser-$(GORELEASER_VERSION)
 release: export PATH := $(FOREIGN_PATH)
 release: wheels packages $(GORELEASER)
-	TAGS=$(lastword $(TAGS)) HOST_TAGS=$(lastword $(HOST_TAGS)) LDFLAGS='$(LDFLAGS)' $(GORELEASER) release --clean $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
+	TAGS=$(lastword $(TAGS)) HOST_TAGS=$(lastword $(HOST_TAGS)) LDFLAGS='$(LDFLAGS)' VERSION=$(VERSION) \
+		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) COMMITTED=$$(git log -1 --format=%cI) $(GORELEASER) release --clean $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
 
 $(GORELEASER):
 	@mkdir -p $(CACHE) $(KEPT)
