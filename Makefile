@@ -100,6 +100,11 @@ $(NOTEBOOK)/ready:
 	python3 -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(NOTEBOOK) -r $(NOTEBOOK_REQUIREMENTS)
 	touch $@
 
+# The extension in real kernels under a limit on their memory. Not a part of make test: an interrupt and a limit can meet
+# anywhere in Jupyter's own code, which happens about one time in four on a busy machine.
+test-notebook: torch notebook
+	cd worker/python/tests && HEADROOM_NOTEBOOK=$(NOTEBOOK) PYTHONPATH=..:$(NOTEBOOK) $(TORCH_ENV)/bin/python notebook.py --kernels
+
 # A test opens the report in a real browser.
 browser:
 	@for name in chromium chromium-browser google-chrome chrome headless-shell; do ! command -v $$name >/dev/null || exit 0; done; \
@@ -118,11 +123,6 @@ slurm:
 # The worker's tests with another PyTorch: make test-torch TORCH=2.4.1
 OTHER = $(KEPT)/torch-$(TORCH)
 FRAMEWORKS = $(shell grep -E '^(accelerate|lightning)=' $(REQUIREMENTS)) $(if $(filter 2.4.%,$(TORCH)),transformers==4.57.1,$(shell grep '^transformers=' $(REQUIREMENTS)))
-# The extension in real kernels under a limit on their memory. Not a part of make test: an interrupt and a limit can meet
-# anywhere in Jupyter's own code, which happens about one time in four on a busy machine.
-test-notebook: torch notebook
-	cd worker/python/tests && HEADROOM_NOTEBOOK=$(NOTEBOOK) PYTHONPATH=..:$(NOTEBOOK) $(TORCH_ENV)/bin/python notebook.py --kernels
-
 test-torch: notebook
 	@test -n "$(TORCH)" || { echo "make test-torch: TORCH is not set: name a version of PyTorch, such as TORCH=2.4.1"; exit 1; }
 	@test -e $(OTHER)/ready || { python3 -m venv $(OTHER) && $(OTHER)/bin/python -m pip install -q --disable-pip-version-check torch==$(TORCH) $(FRAMEWORKS) && touch $(OTHER)/ready; }
@@ -260,7 +260,8 @@ GORELEASER_VERSION := v2.15.1
 GORELEASER := $(KEPT)/goreleaser-$(GORELEASER_VERSION)
 release: export PATH := $(FOREIGN_PATH)
 release: wheels packages $(GORELEASER)
-	TAGS=$(lastword $(TAGS)) HOST_TAGS=$(lastword $(HOST_TAGS)) LDFLAGS='$(LDFLAGS)' $(GORELEASER) release --clean $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
+	TAGS=$(lastword $(TAGS)) HOST_TAGS=$(lastword $(HOST_TAGS)) LDFLAGS='$(LDFLAGS)' VERSION=$(VERSION) \
+		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) COMMITTED=$$(git log -1 --format=%cI) $(GORELEASER) release --clean $(if $(shell git describe --exact-match --tags 2>/dev/null),,--snapshot)
 
 $(GORELEASER):
 	@mkdir -p $(CACHE) $(KEPT)

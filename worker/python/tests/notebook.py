@@ -238,6 +238,10 @@ SHAPES = {
     "nested functions": f"def outer():\n    def inner(rows):\n        return train(*make(), rows, 1)\n    return inner({LARGE})\nouter()",
     "a class defined again": BEGIN.partition("def make")[0] + TRAIN,
     "%autoreload": f"%load_ext autoreload\n%autoreload 2\n{TRAIN}",
+    "%timeit": f"%timeit -n1 -r1 {TRAIN}",
+    "%prun": f"%prun -q {TRAIN}",
+    "%run": f"import os, pathlib\nscript = pathlib.Path(os.environ['IPYTHONDIR'], 'script.py')\n"
+    f"script.write_text({TRAIN!r})\n%run -i $script",
 }
 
 

@@ -1,4 +1,4 @@
-"""Checks which runs of trackers are seen, with modules that have what wandb and mlflow have.
+"""Checks which runs of trackers are seen, and what is logged there, with modules that have what wandb and mlflow have.
 
 python trackers.py
 """
@@ -15,7 +15,7 @@ os.environ["HEADROOM_TRACKERS"] = "wandb,mlflow"
 import trial
 
 trial.attach()
-from headroom_train.wire.trackers import Trackers  # noqa: E402
+from headroom_train.wire.trackers import Scalars, Trackers  # noqa: E402
 
 
 def run(id: str, **changed: Any) -> SimpleNamespace:
@@ -42,7 +42,70 @@ def seen(id: str) -> list[dict[str, str]]:
     return [{"tracker": "wandb", "run": id}]
 
 
+def scalars(asked: str, *steps: tuple[int, int], **variables: str) -> list[Any]:
+    """What is logged of steps that were made in so many pieces and with so many bytes of the host, in runs that the
+    script has open."""
+    logged: list[Any] = []
+    open = run("a")
+    open.log = lambda values, **how: logged.append(("wandb", values, how))
+    sys.modules["wandb"] = SimpleNamespace(run=open, patched={"tensorboard": []})  # type: ignore[assignment]
+    sys.modules["mlflow"] = SimpleNamespace(  # type: ignore[assignment]
+        active_run=lambda: SimpleNamespace(info=SimpleNamespace(run_id="0f")),
+        log_metrics=lambda values, **how: logged.append(("mlflow", values, how)),
+    )
+    os.environ.update(HEADROOM_SCALARS=asked, **variables)
+    try:
+        made = Scalars()
+        for number, (pieces, spilled) in enumerate(steps, 1):
+            made.made(number, pieces, spilled)
+    finally:
+        for name in ("HEADROOM_SCALARS", *variables):
+            del os.environ[name]
+    return logged
+
+
+def check_scalars() -> None:
+    GIB = 1 << 30
+
+    def said(pieces: int, gib: float) -> dict[str, float]:
+        return {"headroom/pieces": pieces, "headroom/spill_gib": gib}
+
+    joins = {"commit": False}  # W&B's counter of steps is the script's
+    check("nobody has asked", scalars("", (1, 0), (4, GIB)), [])
+    check("a tracker that is not known", scalars("other", (1, 0)), [])
+    check(
+        "what has changed",
+        scalars("wandb", (1, 0), (1, 0), (4, 0), (4, 0), (4, 3 * GIB // 2)),
+        [("wandb", said(*v), joins) for v in ((1, 0), (4, 0), (4, 1.5))],
+    )
+    check(
+        "by steps of its own",
+        scalars("mlflow", (1, 0), (1, 0), (2, 0)),
+        [("mlflow", said(p, 0), {"step": s, "run_id": "0f", "synchronous": False}) for s, p in ((1, 1), (3, 2))],
+    )
+    check("both", [name for name, *_ in scalars("wandb, mlflow", (1, 0))], ["wandb", "mlflow"])
+    check("a trial", scalars("wandb", (1, 0), HEADROOM_TRIAL="1"), [])
+
+    os.environ["HEADROOM_SCALARS"] = "wandb,mlflow"
+    made, called = Scalars(), []
+    for open in (None, run("a", disabled=True)):
+        sys.modules["wandb"] = SimpleNamespace(run=open, patched={"tensorboard": []})  # type: ignore[assignment]
+        sys.modules["mlflow"] = SimpleNamespace(active_run=lambda: None)  # type: ignore[assignment]
+        made.made(1, 1, 0)  # nothing to log to, and no exception
+    open = run("a")
+    open.log = lambda values, **how: called.append(values) or 1 / 0
+    sys.modules["wandb"] = SimpleNamespace(run=open, patched={"tensorboard": ["patched"]})  # type: ignore[assignment]
+    made.made(1, 1, 0)
+    check("TensorBoard ends the rows", called, [])
+    sys.modules["wandb"].patched = {"tensorboard": []}  # type: ignore[attr-defined]
+    made.made(1, 1, 0)
+    made.made(2, 2, 0)
+    check("one that fails is left alone", called, [said(1, 0)])
+    del os.environ["HEADROOM_SCALARS"], sys.modules["wandb"], sys.modules["mlflow"]
+
+
 def main() -> None:
+    check_scalars()
     check("not imported", Trackers().news(), [])
     check("no run", wandb(None), [])
     check("a run", wandb(run("a")), seen("a"))

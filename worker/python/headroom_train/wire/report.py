@@ -22,7 +22,7 @@ from ..tape.graph import sequence
 from ..world import training
 from . import beside
 from .phases import Phases
-from .trackers import Trackers
+from .trackers import Scalars, Trackers
 from .wire import Wire, notice
 
 EVERY = 0.2  # seconds between two reported steps, unless a step has failed or is cut in a new way
@@ -46,7 +46,7 @@ class Report:
     failures; it is empty if the process recovers from them."""
 
     def __init__(self, watches: str = "") -> None:
-        self._trackers = Trackers()
+        self._trackers, self._scalars = Trackers(), Scalars()
         self._watches = {"mode": "observe", "why": watches} if watches else {}
         self._greeted: Optional[Wire] = None
         self._steps = 0
@@ -209,14 +209,15 @@ class Report:
         if not due:
             return
         self._cuts.add(ran)
-        wire = self.wire()
+        wire, (rows, pieces) = self.wire(), ran
+        spilled = self.sizes.spill.figures() if self.sizes.spill is not None else {}
+        self._scalars.made(self._steps, pieces, spilled.get("spilled", 0))
         if wire is not None:
-            (rows, pieces), limit = ran, self.sizes.limit()
+            limit = self.sizes.limit()
             known = {} if limit is None else {"limit": limit}
             wire.made = (self._steps, now)
             for run in self._trackers.news():
                 wire.tracks(**run)
-            spilled = self.sizes.spill.figures() if self.sizes.spill is not None else {}
             wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases, **spilled)
 
     def memory(self, why: str, failure: Optional[BaseException] = None) -> None:

@@ -1,11 +1,14 @@
-"""The runs that the script has open in Weights & Biases and MLflow, so that the next attempt can continue them.
-Nothing is imported for that, and nothing is asked of a server."""
+"""The runs that the script has open in Weights & Biases and MLflow, so that the next attempt can continue them; and
+two scalars of headroom's in them, where the user asks for that. Nothing is imported for it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any, Optional
+
+from ..failure import debugged
 
 _ASKED = [name for name in os.environ.get("HEADROOM_TRACKERS", "").split(",") if name]
 # What headroom has set for this process's first run. A second run would be taken for the first one.
@@ -53,3 +56,58 @@ def _mlflow(module: Any) -> Optional[str]:
 
 
 _OPEN = {"wandb": _wandb, "mlflow": _mlflow}
+
+
+class Scalars:
+    """Puts how a step was made beside what the script logs in this process: in how many pieces, and how much memory of
+    the host it used. HEADROOM_SCALARS names the trackers; without it nothing is logged. The script's own rows and steps
+    stay as they are, and a tracker that raises an exception is left alone from then on."""
+
+    EVERY = 10.0  # seconds between two values that are the same
+
+    def __init__(self) -> None:
+        trial = "HEADROOM_TRIAL" in os.environ or os.environ.get("HEADROOM_WORKER") in ("check", "find", "observe")
+        asked = "" if trial else os.environ.get("HEADROOM_SCALARS", "")
+        self._asked = [name for name in asked.replace(" ", "").split(",") if name in _LOG]
+        self._process = os.getpid()
+        self._next: dict[str, float] = {}
+        self._newest: dict[str, dict[str, float]] = {}
+
+    def made(self, step: int, pieces: int, spilled: int) -> None:
+        """Log that this process's optimizer has made so many steps, the last of them in so many pieces and with so many
+        bytes of the host's memory."""
+        if not self._asked or os.getpid() != self._process:  # a fork's run is that of its parent
+            return
+        values = {"headroom/pieces": pieces, "headroom/spill_gib": round(spilled / 2**30, 3)}
+        for name in [*self._asked]:
+            module, now = sys.modules.get(name), time.monotonic()
+            if module is None or values == self._newest.get(name) and now < self._next[name]:
+                continue
+            try:
+                if _LOG[name](module, values, step):
+                    self._next[name], self._newest[name] = now + self.EVERY, values
+            except Exception:
+                self._asked.remove(name)
+                debugged()
+
+
+def _log_wandb(module: Any, values: dict[str, float], _: int) -> bool:
+    run = getattr(module, "run", None)
+    # With sync_tensorboard, TensorBoard's writer decides when a row ends.
+    if run is None or run.disabled or module.patched["tensorboard"]:
+        return False
+    # A part of the row that the script ends with its next log: W&B's counter of steps stays where it is.
+    run.log(values, commit=False)
+    return True
+
+
+def _log_mlflow(module: Any, values: dict[str, float], step: int) -> bool:
+    run = module.active_run()
+    if run is None:
+        return False
+    # Each metric of MLflow has steps of its own. A thread of MLflow's talks to the server.
+    module.log_metrics(values, step=step, run_id=run.info.run_id, synchronous=False)
+    return True
+
+
+_LOG = {"wandb": _log_wandb, "mlflow": _log_mlflow}
