@@ -29,9 +29,10 @@ const (
 
 // FoundRows is what [Find] has found: how many rows a command's training step can be run on.
 type FoundRows struct {
-	Rows      int    `json:"rows"`      // in a micro-batch of the command's own
-	Effective int    `json:"effective"` // rows of one of its optimizer steps
-	Device    string `json:"device"`    // "cpu" or "gpu"
+	Rows      int    `json:"rows"`            // in a micro-batch of the command's own
+	Effective int    `json:"effective"`       // rows of one of its optimizer steps
+	Uncut     string `json:"uncut,omitempty"` // why a step cannot be made in pieces
+	Device    string `json:"device"`          // "cpu" or "gpu"
 
 	Largest   int            `json:"largest"`            // the largest number of rows that was run
 	Fails     int            `json:"fails,omitempty"`    // the smallest number of rows that did not fit; 0 if none failed
@@ -181,7 +182,7 @@ func (s *rowSeeker) seek(trials *worker.Trials, headroom float64) (*FoundRows, e
 
 // concluded returns the answer of a search. It decides nothing but what to recommend.
 func concluded(trials *worker.Trials, tried []worker.Trial, r search.Result, headroom float64) *FoundRows {
-	f := &FoundRows{Rows: trials.Rows, Effective: trials.Rows * trials.Times, Device: trials.Device, Largest: r.Fits, Line: lineOf(tried),
+	f := &FoundRows{Rows: trials.Rows, Effective: trials.Rows * trials.Times, Uncut: trials.Uncut, Device: trials.Device, Largest: r.Fits, Line: lineOf(tried),
 		Available: trials.Capacity, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Tried: tried}
 	for _, t := range tried {
 		if !t.Fits && t.Rows > f.Largest && (f.Fails == 0 || t.Rows < f.Fails) {

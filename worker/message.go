@@ -110,7 +110,7 @@ type message struct {
 
 	Fragments *memory.Fragments `json:"fragments"` // also in oom and refused; nil if not known
 
-	// hello, survived, refused, cannot; memory: a [memory.When]
+	// hello, survived, refused, cannot; ready: why not in pieces; memory: a [memory.When]
 	Why string `json:"why"`
 }
 

@@ -15,6 +15,8 @@ type Trials struct {
 	Times int  // micro-batches in one of its optimizer steps
 	Whole bool // its first step was made as a whole: nothing ran out of memory
 
+	Uncut string // why its step cannot be made in pieces, or ""
+
 	Device    string       // "cpu" or "gpu"
 	Capacity  memory.Bytes // memory that the process can hold
 	Held      memory.Bytes // memory that it holds between steps
@@ -72,7 +74,7 @@ func (m message) trial() Trial {
 
 // ready keeps the trials of a process that has made its first step. Only the first process's are kept.
 func (t *talk) ready(m message) {
-	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Device: m.Device, Capacity: m.Capacity, Held: m.Allocated,
+	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Uncut: m.Why, Device: m.Device, Capacity: m.Capacity, Held: m.Allocated,
 		Weights: m.Weights, Gradients: m.Gradients, States: m.States, talk: t, outcomes: make(chan message, 1)}
 	select {
 	case t.attempt.trials <- t.trials:

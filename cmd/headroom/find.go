@@ -161,17 +161,8 @@ func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
 	if err != nil {
 		return ui.AsUsage(err)
 	}
-	_, interrupt, done := stopping(c.Context, func(_ os.Signal, again bool) { u.FindStops(again) })
-	defer done()
-	ctx, cancel := context.WithCancel(c.Context)
-	defer cancel()
-	go func() {
-		select {
-		case <-interrupt:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	ctx, stop := interruptible(c, u)
+	defer stop()
 	trials.Trouble = func(err error) { u.Warn("%v", err) }
 	u.LooksAmong(o)
 	o.Try, o.OnTried = trials.Try, u.Tried

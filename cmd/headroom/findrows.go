@@ -148,8 +148,11 @@ func (f foundRows) String() string {
 	switch {
 	case f.Diff != "":
 		fmt.Fprintf(&b, "To train with %v:\n%s", f.Recommended, f.Diff)
-	case f.Recommended.Accumulation() > 1:
+	case f.Recommended.Accumulation() > 1 && f.Uncut == "":
 		fmt.Fprintf(&b, "Without a change to the script, headroom run trains its %s in pieces that fit.\n", ui.Plural(f.Rows, "row"))
+	}
+	if f.Recommended.Accumulation() > 1 && f.Recommended.Micro != f.Rows && f.Uncut != "" {
+		fmt.Fprintf(&b, "Smaller micro-batches are not known to add up to the same step: %s. They may train differently.\n", f.Uncut)
 	}
 	b.WriteString("The command was ended before its second step.")
 	return b.String()

@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"headroom/job"
+	"headroom/recovery"
 )
 
 // TestFindsRows finds the largest batch of four loops in one process each, and compares it with what a fresh process
@@ -50,11 +53,28 @@ func TestFindsRows(t *testing.T) {
 			if f.Rows != 6 || f.Effective != effective || f.Recommended.Micro != effective || len(f.Tried) > 6 || f.Line.PerSample <= 0 || f.Weights <= 0 {
 				t.Errorf("%s", out)
 			}
+			if uncut := map[string]string{"batchnorm": "BatchNorm2d computes statistics over the batch"}[kind]; f.Uncut != uncut {
+				t.Errorf("pieces: %q, want %q", f.Uncut, uncut)
+			}
 			more := f.Largest + f.Largest*5/100 + 1
 			if !fits(kind, f.Largest) || fits(kind, more) {
 				t.Errorf("%d was found, and is not between %d and what fits\n%s", f.Largest, more, out)
 			}
 		})
+	}
+}
+
+// TestFindsRowsThatDependOnEachOther checks that nobody is told to train such rows in pieces.
+func TestFindsRowsThatDependOnEachOther(t *testing.T) {
+	plan := recovery.Plan{Effective: 64, World: 1, Micro: 16}
+	f := foundRows{FoundRows: job.FoundRows{Rows: 64, Effective: 64, Recommended: plan}}
+	const pieces, apart = "trains its 64 rows in pieces", "Smaller micro-batches are not known to add up to the same step: rows are compared. They may train differently."
+	if said := f.String(); !strings.Contains(said, pieces) || strings.Contains(said, "not known") {
+		t.Error(said)
+	}
+	f.Uncut = "rows are compared"
+	if said := f.String(); strings.Contains(said, pieces) || !strings.Contains(said, apart) {
+		t.Error(said)
 	}
 }
 

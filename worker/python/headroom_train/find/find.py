@@ -22,7 +22,8 @@ from typing import Any, Optional
 import torch
 
 from ..account.source import source
-from ..failure import OURS, Refused
+from ..failure import OURS, Refused, is_out_of_memory
+from ..recover.backward import planned
 from ..recover.check import ENDING
 from ..tape.recorded_module import number_of
 from ..tape.tape import Tape, place_of
@@ -48,6 +49,8 @@ class Find:
         self._updates: list[tuple[torch.optim.Optimizer, Callable]] = []
         self._inside = False  # an optimizer's step is under way
         self._why = ""  # why the step cannot be repeated
+        self._uncut = ""  # why the step cannot be made in pieces
+        self._asked: set[tuple] = set()  # kinds of tapes of which it is known whether they can
         self._own = 0  # bytes of the host's memory that headroom takes
         if "_headroom_hook" in sys.modules:
             had = sys.modules["_headroom_hook"].held
@@ -57,8 +60,15 @@ class Find:
     def backward(self, recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
         """Called when a backward call has succeeded, while its tape still exists."""
         place = place_of(args[0])
-        if place is not None:
-            self._losses.setdefault(id(tape), []).append(place.slot)
+        if place is None:
+            return
+        self._losses.setdefault(id(tape), []).append(place.slot)
+        kind = _kind(tape)
+        if self._uncut or kind in self._asked:
+            return
+        self._asked.add(kind)
+        given = args[1] if len(args) > 1 else kwargs.get("gradient")
+        self._uncut = recorder.guarded(lambda: _why_whole(tape, place.slot, given, recorder.sizes))
 
     def function(self, recorder: Any, gradients_of: Callable, models: Sequence[torch.nn.Module]) -> None:
         """Called for a successful call of a function decorated with headroom_train.step."""
@@ -68,7 +78,7 @@ class Find:
         if self._inside or not _has_loss(tape):
             return
         targets = self._losses.pop(id(tape), [])
-        kind = tuple((number_of(e.module), e.call_name()) for e in tape.entries)
+        kind = _kind(tape)
         before, again = self._parts.get(kind), tape in self._counted
         self._counted.add(tape)
         times = (before.times if before is not None else 0) + (not again)
@@ -153,7 +163,7 @@ class Find:
         if wire is None:
             return
         whole = not any(told.get("way") != "step" for told in self._report.told)
-        asked = wire.trial("ready", rows=step.rows, times=step.times, whole=whole, **step.held())
+        asked = wire.trial("ready", rows=step.rows, times=step.times, whole=whole, why=self._uncut, **step.held())
         while asked is not None:
             rows = asked.get("rows")
             if not isinstance(rows, int) or rows < 1:
@@ -170,6 +180,25 @@ def _told(tried: Tried) -> dict[str, Any]:
         if "reserved" in known:  # of a GPU
             known["allocated"] = evidence(failure)["allocated"]
     return known
+
+
+def _kind(tape: Tape) -> tuple:
+    return tuple((number_of(e.module), e.call_name()) for e in tape.entries)
+
+
+def _why_whole(tape: Tape, loss: int, given: Any, sizes: Any) -> str:
+    """Why a step cannot be made in pieces; empty if it can, or if memory is too scarce to tell."""
+    try:
+        if tape.why_not:
+            return tape.why_not
+        with torch._C.DisableTorchFunctionSubclass():
+            planned(tape, loss, given, sizes)
+    except Refused as why:
+        return str(why)
+    except Exception as e:
+        if not is_out_of_memory(e):
+            raise
+    return ""
 
 
 def _has_loss(tape: Tape) -> bool:
