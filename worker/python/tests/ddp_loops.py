@@ -85,6 +85,15 @@ class Plain(Loop):
     pass
 
 
+class ManyParameters(Loop):
+    """More than PyTorch names when it says which have no gradients yet."""
+
+    tolerance = 1e-5  # of 60 norms
+
+    def net(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(10, 12), *(nn.LayerNorm(12) for _ in range(60)), nn.Linear(12, 5))
+
+
 class SmallBuckets(Loop, bucket_cap_mb=0.0002):
     pass
 

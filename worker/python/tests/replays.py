@@ -19,7 +19,7 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -58,6 +58,7 @@ from headroom_train.proof.mixing import Operations, mixing  # noqa: E402
 from headroom_train.proof.rows import Axis, Cut, Rows, alike, sample  # noqa: E402
 from headroom_train.proof.rules import Weighing  # noqa: E402
 from headroom_train.proof.trials import Trials, sliced  # noqa: E402
+from headroom_train.ranks import ddp  # noqa: E402
 from headroom_train.recover import backward, check, functions, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
@@ -409,6 +410,36 @@ def one_replay() -> str:
                 if min(calls) != 2 * replays:  # two pieces; in some steps there are trials as well
                     wrong.append(f"{how.__name__} of {count}, {at}: {calls} calls")
     return "; ".join(wrong)
+
+
+def parameters_that_pytorch_does_not_name() -> str:
+    """Of the parameters that wait for their gradients PyTorch names a hundred. What is behind them waits unless it has
+    a new gradient; where that is not known, nothing is."""
+    params = [torch.ones(1) for _ in range(130)]
+
+    def found(named: Iterable[int], more: str, new: tuple[int, ...] = (), alike: tuple[int, ...] = ()) -> object:
+        def raises() -> None:
+            listed = " ".join(map(str, named))
+            raise RuntimeError(f"Parameter indices which did not receive grad for rank 0: {listed}{more}\n In addition")
+
+        made: Any = nn.Module()
+        made.reducer = SimpleNamespace(_check_reducer_finalized=raises)
+        ddp._parameters[made] = params
+        try:
+            left = ddp._waiting(made, [params[i] for i in new], [id(params[i]) for i in alike])
+        except Refused:
+            return "refused"
+        number = {id(p): i for i, p in enumerate(params)}
+        return [number[id(p)] for p in left or ()]
+
+    cases = [
+        (found((3, 5), "", (100,)), [3, 5]),
+        (found(range(100), " ..."), [*range(130)]),
+        (found(range(10, 110), " ...", (5, 120, 129)), [i for i in range(10, 129) if i != 120]),
+        (found(range(100), " ...", (), (50,)), [*range(130)]),
+        (found(range(100), " ...", (), (110,)), "refused"),
+    ]
+    return "; ".join(f"{got}, not {want}" for got, want in cases if got != want)
 
 
 def learned_weights() -> str:
@@ -3092,6 +3123,7 @@ CHECKS = [
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
+    parameters_that_pytorch_does_not_name,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
     after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,

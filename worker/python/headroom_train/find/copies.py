@@ -24,9 +24,25 @@ class Copies:
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         each = {id(t): t for t in tensors if t.layout == torch.strided}
         self._pairs = [(t, apart(t)) for t in each.values()]
+        self._anew = storages(t for t in each.values() if t.is_cuda)
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Gives the tensors their values back."""
+        """Gives the tensors their values back. On a GPU they are given memory anew: what was allocated in the middle of
+        a step lies in a part of a large piece of memory, which then can serve nothing else that is large."""
+        sizes = [s.nbytes() for s in self._anew]
+        for storage in self._anew:
+            storage.resize_(0)
+        if sizes:
+            torch.cuda.empty_cache()
+        for storage, size in zip(self._anew, sizes):
+            storage.resize_(size)
         for tensor, copy in self._pairs:
             tensor.data.copy_(copy)
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
+    """The storages of those of some tensors that fill their storage: nothing else is lost with its memory."""
+    filling = [t for t in tensors if t.numel() * t.element_size() == t.untyped_storage().nbytes()]
+    found = {t.untyped_storage()._cdata: t.untyped_storage() for t in filling if t.numel()}
+    return [s for s in found.values() if s.resizable()]

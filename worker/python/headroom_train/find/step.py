@@ -86,6 +86,7 @@ class Step:
         self._seeds: dict[int, torch.Tensor] = {}
         for stretch, _ in self._parts:
             self._seeds.update(stretch.released())
+        self._put_back()
         self.meter: Any = Gpu() if any(p.is_cuda for p in self._params) else Host(own)
         self.meter.start()
 

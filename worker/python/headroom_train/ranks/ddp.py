@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Optional
@@ -31,7 +31,8 @@ from .patience import Stamp, patient
 Given = Sequence[Optional[torch.Tensor]]
 
 # Of an error message of PyTorch 2.4 to 2.15: numbers of parameters, in the reducer's order.
-_WAITING = re.compile(r"Parameter indices which did not receive grad for rank \d+: (\d+(?: \d+)*)")
+# PyTorch names the first hundred, in order.
+_WAITING = re.compile(r"Parameter indices which did not receive grad for rank \d+: (\d+(?: \d+)*)( \.\.\.)?")
 _NOTHING_WAITS = "INTERNAL ASSERT FAILED"  # every hook has fired, and the end of the backward pass was not reached
 _MANAGED = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine"}
 _PART = 0.75  # of a process group's time limit: how long a rank may let the others wait
@@ -157,15 +158,21 @@ def reduces(tensors: Sequence[torch.Tensor]) -> bool:
     return any(id(p) in ids for params in _parameters.values() for p in params)
 
 
-def _waiting(ddp: Any) -> Optional[list[torch.Tensor]]:
+def _waiting(ddp: Any, new: Sequence[torch.Tensor] = (), alike: Container[int] = ()) -> Optional[list[torch.Tensor]]:
     """After a backward pass that has failed: the parameters whose gradients the reducer has not been told of; None if
-    it has been told of none, or of all of them and is done."""
+    it has been told of none, or of all of them and is done. Of those that PyTorch does not name, it has been told of
+    the ones with a ``new`` gradient. ``alike`` has the ids of parameters of which it is not known whether theirs is."""
     try:
         ddp.reducer._check_reducer_finalized()
     except RuntimeError as e:
         found, params = _WAITING.search(str(e)), _parameters[ddp]
         if found is not None and max(map(int, found[1].split())) < len(params):
-            return [params[int(i)] for i in found[1].split()]
+            named = [int(i) for i in found[1].split()]
+            others = params[named[-1] + 1 :] if found[2] else []
+            if any(id(p) in alike for p in others):
+                raise Refused("it cannot be told which gradients are complete") from None
+            told = {id(p) for p in new}
+            return [*(params[i] for i in named), *(p for p in others if id(p) not in told)]
         if _NOTHING_WAITS in str(e):
             return []
         raise Refused("it cannot be told how far DistributedDataParallel has reduced the gradients") from None
@@ -329,7 +336,7 @@ class Reducers:
             new = [p for p in own if changed.get(id(p), p.grad is not None)]
             # Parts of one bucket, which have one version.
             alike = {id(p) for p in new if ddp.gradient_as_bucket_view and had.get(id(p)) and _is_part(p.grad)}
-            waiting = _waiting(ddp)
+            waiting = _waiting(ddp, new, alike)
             if id(ddp) not in self._syncing or ddp in self._first or _is_first(ddp):
                 if waiting is not None or alike:
                     raise Refused("it cannot be told which gradients are complete")
