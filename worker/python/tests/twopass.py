@@ -1059,6 +1059,58 @@ def calls_with_other_numbers_of_rows() -> str:
     return "; ".join(wrong)
 
 
+def hooks_on_nodes() -> str:
+    """A hook that the script registers on a node of the graph runs, or the failure is the script's. What PyTorch
+    registers for a module's hook is registered anew, and a hook of a parameter's node is run."""
+
+    def of(how: str) -> Callable[[Tensor, Tensor, nn.Module], object]:
+        def halved(g: tuple[Tensor, ...], *_: object) -> tuple[Tensor, ...]:
+            return tuple(t * 0.5 for t in g)
+
+        return {
+            "the loss's, before": lambda out, loss, net: loss.grad_fn.register_prehook(halved),
+            "the loss's, after": lambda out, loss, net: loss.grad_fn.register_hook(lambda given, _: halved(given)),
+            "a result's, before": lambda out, loss, net: out.grad_fn.register_prehook(halved),
+            "one further down": lambda out, loss, net: loss.grad_fn.next_functions[0][0].register_prehook(halved),
+            "none": lambda out, loss, net: None,
+            "a parameter's": lambda out, loss, net: (
+                net[0].weight.view_as(net[0].weight).grad_fn.next_functions[0][0].register_hook(lambda *_: None)
+            ),
+        }[how]
+
+    wrong = []
+    ways = {
+        "the loss's, before": 0, "the loss's, after": 0, "a result's, before": 0, "one further down": 0, "none": 1,
+        "a parameter's": 1,
+    }  # fmt: skip
+    for fails, (how, may) in itertools.product(FAILS.values(), ways.items()):
+        net, x = layers().double(), rows_of()
+        torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(how: str = how, net: nn.Module = net, x: Tensor = x) -> None:
+            out = net(x)
+            loss = (out * 2).square().mean()
+            kept = of(how)(out, loss, net)
+            del out
+            loss.backward()
+            del kept
+
+        step()
+        want = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+        net.zero_grad()
+        try:
+            with Whole(fails, ROWS):
+                step()
+        except torch.OutOfMemoryError:
+            if may:
+                wrong.append(f"{fails}, {how}: not survived")
+            continue
+        far = max(float((p.grad - g).abs().max()) for p, g in zip(net.parameters(), want))  # type: ignore[operator]
+        if far > 1e-9:
+            wrong.append(f"{fails}, {how}: off by {far:.1g}")
+    return "; ".join(wrong)
+
+
 class Acting(nn.Module):
     """Returns the mean of a policy, and what it has drawn around it."""
 
@@ -1324,6 +1376,7 @@ CHECKS: list[Callable[[], Any]] = [
     random_numbers_in_a_part,
     calls_with_other_numbers_of_rows,
     a_part_that_is_filled_with_the_whole,
+    hooks_on_nodes,
     what_only_a_graph_has_saved_is_held_by_nobody,
     one_by_one,
     rows_that_are_hardly_related,

@@ -37,6 +37,8 @@ class Bank:
     """Stands in for a pool of memory of the host: counts how often it is kept out of reach, and what is done with the
     memory for libraries."""
 
+    bytes = 1 << 30
+
     def __init__(self) -> None:
         self.held: list[str] = []
         self.ballast: list[str] = []
@@ -52,4 +54,7 @@ class Bank:
         self.ballast.append("kept")
 
     def used(self) -> int:
+        return 0
+
+    def refused(self) -> int:
         return 0

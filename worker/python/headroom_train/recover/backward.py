@@ -26,7 +26,7 @@ from ..replay.pieces import gradients, pieces_of
 from ..replay.twopass import apart, results, two_pass
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import HALF, rehearsal
-from ..tape.graph import leaves_behind, walk, within
+from ..tape.graph import HOOKED, has_hooks, leaves_behind, walk, within
 from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
@@ -36,6 +36,15 @@ from .recovery import Recovery, Way
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
     """A message if the graph of a loss enters a module of the tape other than through the module's
     recorded outputs; None otherwise."""
+    for node, call in outside_modules(tape, loss):
+        if call is not None and node._sequence_nr() not in call.exits:
+            return f"the loss uses a tensor that {call.call_name()} computed but did not return"
+    return None
+
+
+def outside_modules(tape: Tape, loss: torch.Tensor) -> Iterator[tuple[Any, Optional[Entry]]]:
+    """The nodes of a loss's graph that are not behind a module's results, and the module's call that has made a node,
+    if one has."""
     calls = [e for e in tape.entries if e.module is not None]  # one after the other, and so are their nodes
     begins = [e.between[0] for e in calls]
 
@@ -44,10 +53,19 @@ def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
         return calls[at] if at >= 0 and within(node, [calls[at].between]) else None
 
     for node in walk([loss.grad_fn], enter=lambda n: made_by(n) is None, most=10000):
-        call = made_by(node)
-        if call is not None and node._sequence_nr() not in call.exits:
-            return f"the loss uses a tensor that {call.call_name()} computed but did not return"
-    return None
+        yield node, made_by(node)
+
+
+def hooks_nodes(tape: Tape, loss: torch.Tensor) -> bool:
+    """Whether the script has registered a hook on a node of a loss's graph, of which a replay would know nothing. A
+    module's own call registers its hooks anew, and parameters keep theirs."""
+    own: dict[int, bool] = {}
+    for node, call in outside_modules(tape, loss):
+        if call is not None and call.module is not None and id(call) not in own:
+            own[id(call)] = any(m._backward_hooks or m._backward_pre_hooks for m in submodules([call.module]))
+        if not node.name().endswith("AccumulateGrad") and not own.get(id(call), False) and has_hooks(node):
+            return True
+    return False
 
 
 class Backward:
@@ -241,6 +259,9 @@ class FailedBackward:
             raise Unrepeatable("the graph is kept to be used again (retain_graph)")
         if tape.reducers is None and reduces(self._params):
             raise Unrepeatable("the script has called a module that belongs to a DistributedDataParallel")
+        with torch._C.DisableTorchFunctionSubclass():
+            if hooks_nodes(tape, self._args[0]):
+                raise Unrepeatable(HOOKED)
         self._reached()
         note(tape)
         tape.drop(self._args[:1])

@@ -15,6 +15,7 @@ from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
 from ..sandbox.sandbox import NEVER
 from ..tape.functions import ASKS, FILLS, LIKE, NOISY, OPAQUE, PATHWISE, SAMPLES, changes, gives_tensor
+from ..tape.graph import HOOKED, has_hooks, walk
 from ..tape.recorded_module import draws_of
 from ..tape.tape import Entry, Place, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
@@ -77,10 +78,15 @@ class DeferredFunction:
     def call(self) -> Any:
         name, recovery, tape = self._name, self._recovery, self._tape
         if name == "__get__" and not gives_tensor(self._func, self._args):
-            return self._plainly()
+            got = self._plainly()
+            if hasattr(got, "next_functions"):  # grad_fn: what is hooked to it would never run
+                self._deferred.nodes.append(got)
+            return got
         if name in ("__set__", "data_ptr") or name in OPAQUE or self._kwargs.get("out") is not None:
             why = Refused(f"{name} is used on a result whose values are not in memory")
             recovery.refused(tape.step.failure, why)
+        if name in ("backward", "grad") and any(map(has_hooks, walk(self._deferred.nodes))):
+            recovery.refused(tape.step.failure, Refused(HOOKED))
         if name == "backward" and self._kwargs.get("retain_graph"):
             tape.step.retain = True
         failure = tape.step.failure

@@ -355,6 +355,7 @@ class Deferred:
         self._made: dict[int, torch.Tensor] = {}  # what modules have returned, where functions write in place
         # Slots in the graph of a scalar of which a backward pass has taken the gradients: the ``slots`` of a HandBack.
         self.spent: set[int] = set()
+        self.nodes: list[Any] = []  # the nodes of results without values that the script has got hold of (grad_fn)
 
     def _graph(self, slot: int) -> set[int]:
         """The slots of the tensors in the graph of a slot's tensor, itself included; empty if it has no graph."""

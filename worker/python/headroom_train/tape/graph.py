@@ -17,6 +17,8 @@ import torch
 
 # The name of a reentrant checkpoint's node, in PyTorch and in libraries that have their own.
 REENTRANT = "CheckpointFunctionBackward"
+# Why a step whose nodes have hooks is not made again.
+HOOKED = "the script has registered a hook on a node of the graph (grad_fn)"
 MOST = 10000  # nodes of a graph that are looked at
 SMALL = 1000  # nodes of a graph that the script has built outside a step
 KEEP = 16  # saved tensors with at most this many elements are kept, so that the graphs of scalars stay usable
@@ -62,6 +64,17 @@ def leaves_behind(tensors: Iterable[Any]) -> Optional[list[Any]]:
     """The leaves behind the graphs of some tensors; None if the graphs have more than :data:`SMALL` nodes."""
     nodes = [*walk([t.grad_fn for t in tensors], most=SMALL)]
     return None if len(nodes) >= SMALL else [*leaves(nodes)]
+
+
+def has_hooks(node: Any) -> bool:
+    """Whether Python's hooks are registered on a node. Those of a kind share a dict, which one more hook shows."""
+    for register in (node.register_prehook, node.register_hook):
+        handle = register(lambda *_: None)
+        others = len(handle.hooks_dict_ref()) > 1
+        handle.remove()
+        if others:
+            return True
+    return False
 
 
 @cache
