@@ -14,6 +14,7 @@ from torch import nn
 
 import headroom_train
 from headroom_train.find import find
+from headroom_train.find.copies import Copies, storages
 from headroom_train.tape.tape import random_state
 
 headroom_train.attach()
@@ -89,4 +90,15 @@ except SystemExit:
     pass
 assert outcomes == [(rows, rows <= 40, rows <= 40) for rows in ROWS], outcomes
 assert len(ended) == 1 and int(net[3].calls) >= 1
+
+# What is given memory anew fills its storage: nothing else is lost with it.
+whole, part, turned = torch.arange(6.0), torch.arange(8.0), torch.arange(6.0).view(2, 3).t()
+tensors = [whole, whole.view(2, 3), part[:4], turned, torch.zeros(0)]
+assert [s.data_ptr() for s in storages(tensors)] == [t.untyped_storage().data_ptr() for t in (whole, turned)]
+want, copies = [t.clone() for t in tensors], Copies(tensors)
+copies._anew = storages(tensors)  # as on a GPU
+for t in tensors:
+    t.add_(1)
+copies.put_back()
+assert all(map(torch.equal, tensors, want)) and part[4:].tolist() == [4, 5, 6, 7]
 print("finding: ok")

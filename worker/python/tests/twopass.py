@@ -27,6 +27,7 @@ trial.attach()
 
 from headroom_train import _torch  # noqa: E402
 from headroom_train.hooks.changes import changed  # noqa: E402
+from headroom_train.recover.backward import hooks_nodes  # noqa: E402
 from headroom_train.replay.deferred import Deferred, strays  # noqa: E402
 from headroom_train.tape.graph import sequence  # noqa: E402
 from headroom_train.tape.tape import place_of  # noqa: E402
@@ -387,10 +388,10 @@ def survived(make: Callable[[], Made], fails: str, steps: int = 4) -> str:
         return f"{fails}: {_torch._recorder.report.told[-1]}"  # type: ignore[union-attr]
 
 
-def unharmed(make: Callable[[], Made], fails: str) -> str:
+def unharmed(make: Callable[[], Made], fails: str, steps: int = 4) -> str:
     """What is wrong with a training that may end in the failure, but must not go wrong."""
     try:
-        far = off(make, fails)
+        far = off(make, fails, steps)
         return f"{fails}: off by {far:.1g}" if far > 1e-9 else ""
     except torch.OutOfMemoryError:
         return ""
@@ -943,28 +944,20 @@ def what_a_script_draws_is_drawn_once() -> str:
 
 def a_part_that_is_filled_with_the_whole() -> str:
     """A view of a result without values has the random numbers with which the result is filled later."""
-    torch.manual_seed(0)
-    net, x = layers().double(), rows_of()
-    torch.optim.SGD(net.parameters(), lr=0.1)
 
-    def loss() -> Tensor:
-        torch.manual_seed(1)
-        out = net(x)
-        noise = torch.zeros_like(out.detach())
-        part = noise[:, :2]
-        noise.uniform_()
-        return (out[:, :2] + part).square().mean() + (out * noise).mean()
+    def make() -> Made:
+        net, x = layers(), rows_of()
 
-    loss().backward()
-    want = [p.grad.clone() for p in net.parameters() if p.grad is not None]
-    net.zero_grad()
-    try:
-        with Whole(FAILS["forward"], ROWS):
-            loss().backward()
-    except torch.OutOfMemoryError:
-        return ""
-    far = max(float((p.grad - g).abs().max()) for p, g in zip(net.parameters(), want))  # type: ignore[operator]
-    return f"off by {far:.1g}" if far > 1e-9 else ""
+        def step(_: list[float]) -> Tensor:
+            out = net(x)
+            noise = torch.zeros_like(out.detach())
+            part = noise[:, :2]
+            noise.uniform_()
+            return (out[:, :2] + part).square().mean() + (out * noise).mean()
+
+        return net, step
+
+    return unharmed(make, FAILS["forward"])
 
 
 def a_draw_that_is_straight_through() -> str:
@@ -987,16 +980,12 @@ def numbers_that_are_read_for_a_log() -> str:
     wrong = []
     for where, fails in FAILS.items():
         torch.manual_seed(0)
-        net, x, y = (
-            nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 5)),
-            torch.randn(ROWS, 6),
-            1,
-        )
+        net, x = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Dropout(0.2), nn.Linear(16, 5)), torch.randn(ROWS, 6)
         torch.optim.SGD(net.parameters(), lr=0.1)
         with Whole(fails, ROWS):
             out = net(x)
-            right = (out.argmax(1) == y).sum().item()
-            F.cross_entropy(out, torch.full((ROWS,), y)).backward()
+            right = (out.argmax(1) == 1).sum().item()
+            F.cross_entropy(out, torch.full((ROWS,), 1)).backward()
         told = _torch._recorder.report.told[-1]  # type: ignore[union-attr]
         if told.get("way") != "pieces" or not 0 <= right <= ROWS:
             wrong.append(f"{where}: {told}")
@@ -1063,51 +1052,45 @@ def hooks_on_nodes() -> str:
     """A hook that the script registers on a node of the graph runs, or the failure is the script's. What PyTorch
     registers for a module's hook is registered anew, and a hook of a parameter's node is run."""
 
-    def of(how: str) -> Callable[[Tensor, Tensor, nn.Module], object]:
-        def halved(g: tuple[Tensor, ...], *_: object) -> tuple[Tensor, ...]:
-            return tuple(t * 0.5 for t in g)
+    def halved(g: tuple[Tensor, ...], *_: object) -> tuple[Tensor, ...]:
+        return tuple(t * 0.5 for t in g)
 
-        return {
-            "the loss's, before": lambda out, loss, net: loss.grad_fn.register_prehook(halved),
-            "the loss's, after": lambda out, loss, net: loss.grad_fn.register_hook(lambda given, _: halved(given)),
-            "a result's, before": lambda out, loss, net: out.grad_fn.register_prehook(halved),
-            "one further down": lambda out, loss, net: loss.grad_fn.next_functions[0][0].register_prehook(halved),
-            "none": lambda out, loss, net: None,
-            "a parameter's": lambda out, loss, net: (
-                net[0].weight.view_as(net[0].weight).grad_fn.next_functions[0][0].register_hook(lambda *_: None)
-            ),
-        }[how]
+    def accumulates(p: Tensor) -> Any:
+        return p.view_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
-    wrong = []
-    ways = {
-        "the loss's, before": 0, "the loss's, after": 0, "a result's, before": 0, "one further down": 0, "none": 1,
-        "a parameter's": 1,
-    }  # fmt: skip
-    for fails, (how, may) in itertools.product(FAILS.values(), ways.items()):
-        net, x = layers().double(), rows_of()
-        torch.optim.SGD(net.parameters(), lr=0.1)
+    def training(hook: Callable[[Any, Any, Any], object]) -> Callable[[], Made]:
+        def make() -> Made:
+            both, x = nn.ModuleList([layers(), nn.ParameterList([torch.ones(())])]), rows_of()
 
-        def step(how: str = how, net: nn.Module = net, x: Tensor = x) -> None:
-            out = net(x)
-            loss = (out * 2).square().mean()
-            kept = of(how)(out, loss, net)
-            del out
-            loss.backward()
-            del kept
+            def step(_: list[float]) -> Tensor:
+                net, (scale,) = both
+                out = net(x)
+                loss = (out * scale).square().mean()
+                hook(out, loss, (net, scale))
+                return loss
 
-        step()
-        want = [p.grad.clone() for p in net.parameters() if p.grad is not None]
-        net.zero_grad()
-        try:
-            with Whole(fails, ROWS):
-                step()
-        except torch.OutOfMemoryError:
-            if may:
-                wrong.append(f"{fails}, {how}: not survived")
-            continue
-        far = max(float((p.grad - g).abs().max()) for p, g in zip(net.parameters(), want))  # type: ignore[operator]
-        if far > 1e-9:
-            wrong.append(f"{fails}, {how}: off by {far:.1g}")
+            return both, step
+
+        return make
+
+    hooks: dict[str, tuple[Callable, Callable]] = {
+        "the loss's, before": (unharmed, lambda out, loss, net: loss.grad_fn.register_prehook(halved)),
+        "the loss's, after": (unharmed, lambda o, loss, n: loss.grad_fn.register_hook(lambda g, _: halved(g))),
+        "a result's": (unharmed, lambda out, loss, net: out.grad_fn.register_prehook(halved)),
+        "further down": (unharmed, lambda o, loss, n: loss.grad_fn.next_functions[0][0].register_prehook(halved)),
+        "none": (survived, lambda out, loss, net: None),
+        "a weight's": (survived, lambda out, loss, net: accumulates(net[0][0].weight).register_hook(lambda *_: None)),
+        "the script's": (survived, lambda out, loss, net: accumulates(net[1]).register_hook(lambda *_: None)),
+    }
+    every = itertools.product(FAILS.values(), hooks.items())
+    wrong = [f"{how}: {said}" for fails, (how, (judge, hook)) in every if (said := judge(training(hook), fails, 3))]
+    net = layers()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    net.register_full_backward_hook(lambda *_: None)
+    loss = net(rows_of().float()).square().mean()
+    with torch._C.DisableTorchFunctionSubclass():
+        if hooks_nodes(place_of(loss).tape, loss):  # type: ignore[union-attr]
+            wrong.append("a module's own is taken for the script's")
     return "; ".join(wrong)
 
 

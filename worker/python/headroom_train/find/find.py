@@ -23,9 +23,8 @@ import torch
 
 from ..account.source import source
 from ..failure import OURS, Refused, is_out_of_memory
-from ..recover.backward import planned
+from ..recover.backward import kind_of, planned
 from ..recover.check import ENDING
-from ..tape.recorded_module import number_of
 from ..tape.tape import Tape, place_of
 from ..tape.trees import tensors_in
 from ..wire.report import Report, evidence
@@ -63,7 +62,7 @@ class Find:
         if place is None:
             return
         self._losses.setdefault(id(tape), []).append(place.slot)
-        kind = _kind(tape)
+        kind = kind_of(tape)
         if self._uncut or kind in self._asked:
             return
         self._asked.add(kind)
@@ -78,7 +77,7 @@ class Find:
         if self._inside or not _has_loss(tape):
             return
         targets = self._losses.pop(id(tape), [])
-        kind = _kind(tape)
+        kind = kind_of(tape)
         before, again = self._parts.get(kind), tape in self._counted
         self._counted.add(tape)
         times = (before.times if before is not None else 0) + (not again)
@@ -180,10 +179,6 @@ def _told(tried: Tried) -> dict[str, Any]:
         if "reserved" in known:  # of a GPU
             known["allocated"] = evidence(failure)["allocated"]
     return known
-
-
-def _kind(tape: Tape) -> tuple:
-    return tuple((number_of(e.module), e.call_name()) for e in tape.entries)
 
 
 def _why_whole(tape: Tape, loss: int, given: Any, sizes: Any) -> str:

@@ -315,10 +315,15 @@ class Proof:
         return [number for number in given if isinstance(number, int)]
 
 
+def hooks_backward(module: torch.nn.Module) -> bool:
+    """Whether a module, not one inside it, has a hook that sees gradients."""
+    return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
 def refuse_backward_hooks(modules: Sequence[torch.nn.Module]) -> None:
     """Raises :class:`Refused` if a module has a hook that would see the gradients of pieces."""
     for m in submodules(modules):
-        if m._backward_hooks or m._backward_pre_hooks:
+        if hooks_backward(m):
             raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")
 
 

@@ -166,8 +166,8 @@ def _waiting(ddp: Any, new: Sequence[torch.Tensor] = (), alike: Container[int] =
         ddp.reducer._check_reducer_finalized()
     except RuntimeError as e:
         found, params = _WAITING.search(str(e)), _parameters[ddp]
-        if found is not None and max(map(int, found[1].split())) < len(params):
-            named = [int(i) for i in found[1].split()]
+        named = [int(i) for i in found[1].split()] if found is not None else []
+        if found is not None and named[-1] < len(params):
             others = params[named[-1] + 1 :] if found[2] else []
             if any(id(p) in alike for p in others):
                 raise Refused("it cannot be told which gradients are complete") from None

@@ -15,7 +15,7 @@ from ..hooks.genuine import in_place
 from ..hooks.updates import state_of
 from ..proof.groups import NUMBER, Inputs, hooked
 from ..proof.plan import Plan
-from ..proof.proof import Proof, proven
+from ..proof.proof import Proof, hooks_backward, proven
 from ..proof.recheck import agree, confirm, note
 from ..proof.rerun import half_in, modules_of, needed, records_of, refuse_acted_upon, run, unchanged
 from ..proof.terms import Terms
@@ -31,6 +31,11 @@ from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
 from .recovery import Recovery, Way
+
+
+def kind_of(tape: Tape) -> tuple:
+    """The kind of a step: what is called, in which order."""
+    return tuple((number_of(e.module), e.call_name()) for e in tape.entries)
 
 
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
@@ -62,7 +67,7 @@ def hooks_nodes(tape: Tape, loss: torch.Tensor) -> bool:
     own: dict[int, bool] = {}
     for node, call in outside_modules(tape, loss):
         if call is not None and call.module is not None and id(call) not in own:
-            own[id(call)] = any(m._backward_hooks or m._backward_pre_hooks for m in submodules([call.module]))
+            own[id(call)] = any(map(hooks_backward, submodules([call.module])))
         if not node.name().endswith("AccumulateGrad") and not own.get(id(call), False) and has_hooks(node):
             return True
     return False
@@ -127,7 +132,7 @@ class Backward:
     def _walk(self, tape: Tape, loss: torch.Tensor) -> None:
         """Checks, once per kind of tape, that the loss depends on every module only through the module's
         outputs: a replay would miss a tensor that a module left behind."""
-        kind = tuple((number_of(e.module), e.call_name()) for e in tape.entries)
+        kind = kind_of(tape)
         if kind not in self._kinds:
             with torch._C.DisableTorchFunctionSubclass():
                 self._kinds[kind] = bypass(tape, loss)
