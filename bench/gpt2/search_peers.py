@@ -23,13 +23,10 @@ import argparse
 import gc
 import importlib
 import json
-import logging
 import re
 import subprocess
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -38,6 +35,7 @@ from typing import Any
 import torch
 
 from gpt2 import GPT2, Config, adamw
+from lightning_size import found_by_lightning
 
 STEPS = 3
 TOY = Config(layers=1, width=16, heads=2, vocab=64, positions=8)
@@ -138,7 +136,6 @@ def accelerate(b: Bench) -> int:
 
 def lightning(b: Bench) -> int:
     import lightning.pytorch as pl
-    from lightning.pytorch.tuner import Tuner
     from torch.utils.data import DataLoader
 
     class Rows(torch.utils.data.Dataset[torch.Tensor]):
@@ -170,25 +167,7 @@ def lightning(b: Bench) -> int:
         def train_dataloader(self) -> DataLoader[torch.Tensor]:
             return DataLoader(Rows(), batch_size=self.batch_size)
 
-    for name in ["lightning.pytorch", "lightning.pytorch.utilities.rank_zero"]:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = pl.Trainer(
-            accelerator="cpu" if b.a.pretend else "gpu",
-            devices=1,
-            precision="bf16-mixed" if b.a.precision == "bf16" else "32-true",
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=folder,
-        )
-        found = Tuner(trainer).scale_batch_size(Module(), mode="binsearch", steps_per_trial=STEPS)
-    if found is None:
-        raise RuntimeError("Lightning found no size")
-    return found
+    return found_by_lightning(Module(), "binsearch", STEPS, bool(b.a.pretend), b.a.precision == "bf16")
 
 
 METHODS: dict[str, Callable[[Bench], int]] = {

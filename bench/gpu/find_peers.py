@@ -9,16 +9,16 @@ those that go down begin with MOST.
 from __future__ import annotations
 
 import json
-import logging
 import sys
-import tempfile
 import time
-import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "gpt2"))
 from find_cases import CASES, DEVICE, SMOKE, Case, Rows, autocast, batch, trained
+from lightning_size import found_by_lightning
 
 STEPS = 3
 
@@ -73,7 +73,6 @@ def transformers(search: Search) -> int:
 
 def lightning(search: Search, mode: str) -> int:
     import lightning.pytorch as pl
-    from lightning.pytorch.tuner import Tuner
 
     class Module(pl.LightningModule):
         def __init__(self) -> None:
@@ -95,25 +94,7 @@ def lightning(search: Search, mode: str) -> int:
         def train_dataloader(self) -> Any:
             return torch.utils.data.DataLoader(Rows(search.case, STEPS * 65536), batch_size=self.batch_size)
 
-    for name in ["lightning.pytorch", "lightning.pytorch.utilities.rank_zero"]:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = pl.Trainer(
-            accelerator="cpu" if SMOKE else "gpu",
-            devices=1,
-            precision="bf16-mixed" if search.case.bf16 else "32-true",
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=folder,
-        )
-        found = Tuner(trainer).scale_batch_size(Module(), mode=mode, steps_per_trial=STEPS)
-    if found is None:
-        raise RuntimeError("Lightning found no size")
-    return found
+    return found_by_lightning(Module(), mode, STEPS, SMOKE, search.case.bf16)
 
 
 METHODS = {
