@@ -409,6 +409,23 @@ def what_pytorch_replaces_is_not_the_scripts() -> str:
     return "" if said == [(False, True), (True, False), (True, False)] else f"{said}"
 
 
+def what_is_replaced_later_is_seen() -> str:
+    """That nothing was replaced at a look says nothing about the next one, for functions that PyTorch has under a name
+    and for names under which a class inherits."""
+    trial.attach()
+    from headroom_train.hooks.genuine import replaced
+
+    said = []
+    for owner, name in ((torch, "relu"), (torch.Tensor, "unique"), (torch.Tensor, "add"), (torch.autograd, "grad")):
+        original, own = getattr(owner, name), name in vars(owner)
+        said.append(replaced())
+        setattr(owner, name, lambda *args, **kwargs: None)
+        said.append(replaced())
+        setattr(owner, name, original) if own else delattr(owner, name)
+        said.append(replaced())
+    return "" if said == [False, True, False] * 4 else f"{said}"
+
+
 def others_read_nothing() -> str:
     """While modules are looked for, only PyTorch's own Module.__call__ sees that, and looking at a module does not
     record it."""
@@ -559,6 +576,7 @@ CHECKS = [
     tables_are_covered, swapped_functions_are_told_apart, replaced_properties_are_told_apart, one_function_in_two_places, own_work_calls_torch_itself,
     others_read_nothing, changes_are_undone_if_ours, what_is_held_is_settled, what_came_meanwhile_stays, an_evaluation_finds_only_the_outermost,
     what_pytorch_replaces_is_not_the_scripts,
+    what_is_replaced_later_is_seen,
 ]  # fmt: skip
 
 
