@@ -14,6 +14,13 @@ import (
 	"headroom/recovery"
 )
 
+// exactly is limited for a process whose limit must not move with what it has freed.
+func exactly(kib int, words ...string) *exec.Cmd {
+	c := limited(kib, words...)
+	c.Env = append(c.Env, "MALLOC_MMAP_THRESHOLD_=65536")
+	return c
+}
+
 // TestFindsRows finds the largest batch of four loops in one process each, and compares it with what a fresh process
 // can train on for three steps: the size that is found, and not one that is 5 % larger. No file is written.
 func TestFindsRows(t *testing.T) {
@@ -24,8 +31,7 @@ func TestFindsRows(t *testing.T) {
 	}
 	const kib = 1_400_000
 	fits := func(kind string, rows int) bool {
-		c := limited(kib, python, script, kind, strconv.Itoa(rows), "3")
-		c.Env = append(c.Env, "MALLOC_MMAP_THRESHOLD_=65536") // otherwise the limit moves with what was freed
+		c := exactly(kib, python, script, kind, strconv.Itoa(rows), "3")
 		said, err := c.CombinedOutput()
 		if err != nil && !strings.Contains(string(said), "allocate memory") {
 			t.Fatalf("%d rows: %v\n%s", rows, err, said)
@@ -35,7 +41,7 @@ func TestFindsRows(t *testing.T) {
 	for _, kind := range []string{"function", "language", "batchnorm", "accumulated"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			c := limited(kib, "headroom", "find", "--json", "-q", "--", python, script, kind, "6", "1000")
+			c := exactly(kib, "headroom", "find", "--json", "-q", "--", python, script, kind, "6", "1000")
 			var said strings.Builder
 			c.Stderr = &said
 			out, err := c.Output()

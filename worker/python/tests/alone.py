@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trial
+from compare import close
 from forked import status
 from inject import Allocating, Fault, Injector, Whole
 from loops_composed import mlp
@@ -84,7 +85,7 @@ def every_operation() -> str:
                         return f"operation {at}: {e}, {told()[-1:]}"
                     if not t.failed:
                         break
-                    if any(not torch.allclose(p, w, rtol=1e-5, atol=1e-7) for p, w in zip(t.net.parameters(), want)):
+                    if any(not close(p, w) for p, w in zip(t.net.parameters(), want)):
                         return f"operation {at}: other weights"
                     survived += bool(told())
     return "" if survived >= 20 else f"{survived} survived"
@@ -99,7 +100,7 @@ def an_evaluation_goes_on() -> str:
             injector.begin()
             got = t.net.eval()(x)
             injector.end()
-    return "" if injector.raised and torch.allclose(want, got) else "not survived"
+    return "" if injector.raised and close(want, got) else "not survived"
 
 
 def data_parallel() -> str:
@@ -122,7 +123,7 @@ def data_parallel() -> str:
                     F.cross_entropy(net(x), y).backward()
                 optimizer.step()
             found.append([p.detach() for p in net.parameters()])
-        if any(not torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*found)):
+        if any(not close(a, b) for a, b in zip(*found)):
             return "other weights"
     return ""
 
@@ -168,7 +169,7 @@ def gradients_that_share_a_bucket() -> str:
         if why := t.run("aten.tanh_backward.default", step, steps=4):
             return why
         found.append([p.detach().clone() for p in t.net.parameters()])
-    return "" if all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*found)) else "other weights"
+    return "" if all(close(a, b) for a, b in zip(*found)) else "other weights"
 
 
 def nobody_waits_too_long() -> str:

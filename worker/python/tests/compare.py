@@ -40,6 +40,13 @@ def differs(want: Tensors, got: Tensors, tolerance: float) -> str:
     return said
 
 
+def close(want: torch.Tensor, got: torch.Tensor, tolerance: float = 1e-5) -> bool:
+    """Whether a tensor has the values of the undisturbed one, except for rounding errors, which are measured against its
+    largest element: an element near zero is a sum of larger numbers, and how it is rounded differs between processors.
+    """
+    return not differs({"": want}, {"": got}, tolerance)
+
+
 def roughly(want: Tensors, got: Tensors) -> str:
     """What is wrong with gradients that were computed with different random numbers; empty if
     nothing is. They must be finite, of the same shapes, and of about the same length and direction.

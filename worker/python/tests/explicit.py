@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import headroom_train
 import trial
+from compare import close
 from evaluation import equal
 from inject import Fault, Injector
 
@@ -293,7 +294,7 @@ def judged(kind: type[Training], fault: Fault) -> tuple[str, int, bool]:
             wrong = "raised, and weights were changed"
         return wrong, injector.count, False
     if not equal(want_result, result, kind.tolerance) and not (
-        isinstance(want_result, Tensor) and torch.allclose(want_result, result, rtol=kind.tolerance)
+        isinstance(want_result, Tensor) and close(want_result, result, kind.tolerance)
     ):
         return f"{result} instead of {want_result}", injector.count, True
     for name in want:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trial
+from compare import close
 from forked import Died, forked, status
 from inject import Fault, Injector
 
@@ -245,7 +246,7 @@ def steps_are_measured() -> str:
 
 
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a, b))
+    return all(close(x, y) for x, y in zip(a, b))
 
 
 def rests() -> str:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trial
+from compare import close
 from inject import Fault, Injector, Whole
 from loops_composed import mlp
 from loops_stateful import Warming
@@ -904,7 +905,7 @@ def an_earlier_attempt_is_known(t: Training) -> str:
             F.cross_entropy(t.net(t.x), t.y).backward()
         rows.append(products.rows)
         gradients.append([p.grad.clone() for p in t.net.parameters()])
-    if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
+    if not all(close(a, b) for a, b in zip(*gradients)):
         return "other gradients"
     once = len(rows[0])
     if (
@@ -1462,11 +1463,7 @@ def a_shortened_tape_is_replayed(t: Training) -> str:
         grads.append([p.grad.clone() for p in t.net.parameters() if p.grad is not None])
     if said == 0:
         return "nothing failed"
-    return (
-        ""
-        if all(torch.allclose(a, b, rtol=1e-5) for other in grads[1:] for a, b in zip(grads[0], other))
-        else "other gradients"
-    )
+    return "" if all(close(a, b) for other in grads[1:] for a, b in zip(grads[0], other)) else "other gradients"
 
 
 @check

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trial
+from compare import close
 from forked import Died, checked, forked
 from inject import Whole
 
@@ -357,7 +358,7 @@ def swapped_functions_are_told_apart() -> str:
     F.relu, F.gelu = F.gelu, F.relu
     got = out.sum(), out.mean(), F.relu(out)
     wanted = mean, total, torch._C._nn.gelu(plain)
-    return "" if all(torch.allclose(a, b) for a, b in zip(got, wanted)) else f"{got}, not {wanted}"
+    return "" if all(close(a, b) for a, b in zip(got, wanted)) else f"{got}, not {wanted}"
 
 
 def own_work_calls_torch_itself() -> str:
@@ -478,7 +479,7 @@ def replaced_properties_are_told_apart() -> str:
     Tensor.T = property(transposed)  # type: ignore[method-assign, assignment]
     got = out.T
     wanted = torch._C.TensorBase.detach(out).as_subclass(Tensor).t() * 2
-    return "" if len(read) == 1 and torch.allclose(got, wanted) else f"read {len(read)} times: {got}, not {wanted}"
+    return "" if len(read) == 1 and close(got, wanted) else f"read {len(read)} times: {got}, not {wanted}"
 
 
 def one_function_in_two_places() -> str:
@@ -504,7 +505,7 @@ def one_function_in_two_places() -> str:
         for ours in (by_code, by_name):
             Tensor.tanh = Tensor.sigmoid = ours  # type: ignore[method-assign, assignment]
             got = ours(out)
-            if not torch.allclose(got, wanted[name]):
+            if not close(got, wanted[name]):
                 said.append(f"{name} by {ours.__name__}: {got}, not {wanted[name]}")
     return "; ".join(said)
 

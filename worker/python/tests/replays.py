@@ -35,6 +35,7 @@ import loops_parts
 import loops_stateful
 import loops_sums
 import trial
+from compare import close
 from forked import status
 from inject import Fault, Injector, Whole
 from manners import Failing
@@ -152,9 +153,7 @@ def counts() -> str:
             rule = [float(sum(row) if value is None else sum(v != value for v in row)) for row in rows]
             if min(rule) >= 0 and sum(rule):
                 want.append(((i, n), rule))
-    differ = (
-        a is not b and not torch.allclose(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(found, want)
-    )
+    differ = (a is not b and not close(torch.tensor(a), torch.tensor(b)) for (_, a), (_, b) in zip(found, want))
     if [n for n, _ in found] != [n for n, _ in want] or any(differ):
         return f"{found} in place of {want}"
     names = {("rows",), (1, 1), (2, 0), (2, 3), (5, 0)}
@@ -268,7 +267,7 @@ def left_behind() -> str:
             optimizer.zero_grad()
         if at == "":
             weights = [p.detach().clone() for p in net.parameters()]
-        elif not all(torch.allclose(p, w, rtol=1e-5, atol=1e-6) for p, w in zip(net.parameters(), weights)):
+        elif not all(close(p, w) for p, w in zip(net.parameters(), weights)):
             wrong.append(f"{at}: other weights")
     return "; ".join(wrong)
 
@@ -292,9 +291,7 @@ def logged_once() -> str:
                     raised += whole.raised if whole is not None else 0
                 if not at:
                     want = loop.printed
-                elif not raised or not torch.allclose(
-                    torch.tensor(loop.printed), torch.tensor(want), rtol=1e-5, atol=1e-6
-                ):
+                elif not raised or not close(torch.tensor(loop.printed), torch.tensor(want)):
                     wrong.append(f"{kind.__name__}, {at}: {raised} failures, {loop.printed} instead of {want}")
     return "; ".join(wrong)
 
@@ -405,7 +402,7 @@ def one_replay() -> str:
                         optimizer.step()
                         optimizer.zero_grad()
                     made.append([*(p.detach().clone() for p in net.parameters()), loss.detach()])
-                if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(*made)):
+                if not all(close(a, b) for a, b in zip(*made)):
                     wrong.append(f"{how.__name__} of {count}, {at}: other weights")
                 if min(calls) != 2 * replays:  # two pieces; in some steps there are trials as well
                     wrong.append(f"{how.__name__} of {count}, {at}: {calls} calls")
@@ -454,7 +451,7 @@ def learned_weights() -> str:
         values = [p.detach().clone() for p in loop.parameters().values()]
         if not at:
             want = values
-        elif not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(values, want)):
+        elif not all(close(a, b) for a, b in zip(values, want)):
             wrong.append(f"{at}: other weights")
     return "; ".join(wrong)
 
@@ -483,9 +480,7 @@ def logs_are_plain() -> str:
     gc.collect()
     found = [t.item() / n for t, n in zip(log, (1, 2, 3))]
     held = [i for i, b in enumerate(batches) if b() is not None]
-    right = torch.allclose(torch.tensor(found), torch.tensor(want), rtol=1e-5) and math.isclose(
-        total.item(), sum(want), rel_tol=1e-5
-    )
+    right = close(torch.tensor(found), torch.tensor(want)) and math.isclose(total.item(), sum(want), rel_tol=1e-5)
     return (
         ""
         if right and not held and all(type(t) is torch.Tensor for t in log)
@@ -642,9 +637,7 @@ def an_accuracy() -> str:
                     right = best.eq(y.view(1, -1).expand_as(best))[:2].reshape(-1).float().sum()
                 loss.backward()
             found.append((float(right), *(p.grad.clone() for p in net.parameters())))  # type: ignore[union-attr]
-        same = found[0][0] == found[1][0] and all(
-            torch.allclose(a, b, atol=1e-6) for a, b in zip(found[0][1:], found[1][1:])
-        )
+        same = found[0][0] == found[1][0] and all(close(a, b) for a, b in zip(found[0][1:], found[1][1:]))
         if not same or not told().startswith("8 rows in"):
             wrong.append(f"{name}: {told()}")
     return "; ".join(wrong)
@@ -684,7 +677,7 @@ def numbers_returned() -> str:
                 said += [right, named["rows"], named["largest"], named["any"]]
             found.append((said, [p.detach().clone() for p in net.parameters()]))
         (want, weights), (got, others) = found
-        same = all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(weights, others))
+        same = all(close(a, b, 1e-4) for a, b in zip(weights, others))
         if not same or any(abs(a - b) > 1e-5 or type(a) is not type(b) for a, b in zip(want, got)):
             wrong.append(f"{name}: {got} instead of {want}")
         if not told().startswith("8 rows in"):
@@ -885,7 +878,7 @@ def time_first() -> str:
             with fault:
                 net(x, state)[0].square().mean().backward()
             found.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
-        if not all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*found)) or not told().startswith(want):
+        if not all(close(a, b) for a, b in zip(*found)) or not told().startswith(want):
             wrong.append(told())
     return "; ".join(wrong)
 
@@ -928,7 +921,7 @@ def states_beside_rows() -> str:
                     optimizer.step()
                     state = tuple(t.detach() for t in state) if kind is nn.LSTM else state.detach()
                 found.append([*net.parameters(), *(state if kind is nn.LSTM else [state])])
-            same = all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(*found))
+            same = all(close(a, b, 1e-4) for a, b in zip(*found))
             if not same or not told().startswith(want) or mixes and "pieces" in told():
                 wrong.append(f"{kind.__name__}, {mixes}, {name}: {told()}, {same}")
     return "; ".join(wrong)
@@ -1067,7 +1060,7 @@ def annealed() -> str:
                     ).backward()
                 optimizer.step()
             gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
-        if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
+        if not all(close(a, b) for a, b in zip(*gradients)):
             wrong.append(where)
     return ", ".join(wrong)
 
@@ -1119,7 +1112,7 @@ def mixed_later() -> str:
                 optimizer.step()
             gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
         why = _torch._recorder.report.told[-1]["why"]
-        close = all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients))
+        close = all(close(a, b) for a, b in zip(*gradients))
         if not close or why != f"a call to {model.__name__} may mix rows of the batch with each other ({name})":
             wrong.append(f"{model.__name__}: {why}")
     return "; ".join(wrong)
@@ -1268,7 +1261,7 @@ def small_batches() -> str:
         how = _torch._recorder.report.told[-1]["how"]
         if not how.startswith(f"{rows} rows in "):
             return f"{rows} rows: {how}"
-        if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(*gradients)):
+        if not all(close(a, b) for a, b in zip(*gradients)):
             wrong.append(rows)
     return f"other gradients of {wrong} rows" if wrong else ""
 
@@ -1440,7 +1433,7 @@ def a_value_keeps_its_tape() -> str:
     failure.release_frames(value._headroom.tape.step.failure)  # type: ignore[attr-defined]
     del out
     gc.collect()
-    return "" if torch.allclose(torch.tensor(value.tolist()), wanted, atol=1e-6) else "other values"
+    return "" if close(torch.tensor(value.tolist()), wanted) else "other values"
 
 
 def written_before_a_trial() -> str:
@@ -1792,7 +1785,7 @@ def rows_by_number() -> str:
                 except torch.OutOfMemoryError:
                     survived = False
             grads.append([p.grad for p in net.parameters() if p.grad is not None])
-        same = survived and all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(*grads))
+        same = survived and all(close(a, b, 1e-4) for a, b in zip(*grads))
         pieces = survived and told().endswith(" pieces")
         if survived and not same or pieces and kind in refused or not pieces and kind not in refused:
             wrong.append(f"{kind}: {survived}, {same}, {_torch._recorder.report.told[-1:]}")
@@ -1862,7 +1855,7 @@ def strides_on_the_host() -> str:
             out = net(x)[0]
         (out * w).sum().backward()
         grads.append([p.grad for p in net.parameters()])
-    return "" if all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(*grads)) else "other gradients"  # type: ignore[arg-type]
+    return "" if all(close(a, b, 1e-4) for a, b in zip(*grads)) else "other gradients"  # type: ignore[arg-type]
 
 
 def hooks_of_modules() -> str:
@@ -1880,7 +1873,7 @@ def hooks_of_modules() -> str:
             except torch.OutOfMemoryError:
                 calls.extend(seen[0])
         seen.append(calls)
-    return "" if torch.allclose(torch.tensor(seen[0]), torch.tensor(seen[1])) else f"{seen}"
+    return "" if close(torch.tensor(seen[0]), torch.tensor(seen[1])) else f"{seen}"
 
 
 def same_draws() -> str:
@@ -2448,7 +2441,7 @@ def time_comes_first() -> str:
     how = [t.get("how", "refused") for t in _torch._recorder.report.told]  # type: ignore[union-attr]
     if any("pieces" not in h or "twice" in h for h in how):
         return f"{how}"
-    return "" if all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(*found)) else "other weights"
+    return "" if all(close(a, b, 1e-4) for a, b in zip(*found)) else "other weights"
 
 
 def a_part_of_a_step_is_made_whole() -> str:
@@ -2526,7 +2519,7 @@ def gradients_set_aside() -> str:
     for twice in (False, True):
         want = torch.autograd.grad(total(False, twice), tensors)
         found, shared = accumulated(total(True, twice), tensors)
-        if not all(torch.allclose(a, b) for a, b in zip(found, want)):  # type: ignore[arg-type]
+        if not all(close(a, b) for a, b in zip(found, want)):  # type: ignore[arg-type]
             return f"twice: {twice}: {found} in place of {want}"
         if shared != ({id(p) for p in first.parameters()} if twice else set()):
             return f"twice: {twice}: {shared} are shared"
@@ -2595,7 +2588,7 @@ def rounded(
             loss().backward()
         gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
     told = _torch._recorder.report.told[-1]
-    same = all(torch.allclose(a, b, rtol=2e-2, atol=2e-2 * float(a.abs().max())) for a, b in zip(*gradients))
+    same = all(close(a, b, 2e-2) for a, b in zip(*gradients))
     return "" if same and told["how"].endswith(" rows in 2 pieces") else f"{same}, {told}"
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trial
+from compare import close
 from forked import status
 from inject import Fault, Injector
 from loops_composed import mlp
@@ -86,9 +87,7 @@ class Training:
 
 
 def same(a: Training, b: Training) -> bool:
-    return a.made == b.made and all(
-        torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a.net.parameters(), b.net.parameters())
-    )
+    return a.made == b.made and all(close(x, y) for x, y in zip(a.net.parameters(), b.net.parameters()))
 
 
 WANT = Training().steps(4)  # on the main thread

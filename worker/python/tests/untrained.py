@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trial
+from compare import close
 from forked import status
 from inject import Fault, Injector, Whole
 from loops_composed import mlp
@@ -61,7 +62,7 @@ def survived(module: nn.Module, x: Tensor) -> str:
             got = failing(lambda: module(x))
         except torch.OutOfMemoryError:
             return f"not survived {told()}"
-    return "" if torch.allclose(want, got) and type(got) is Tensor and not got.requires_grad else "other results"
+    return "" if close(want, got) and type(got) is Tensor and not got.requires_grad else "other results"
 
 
 def a_teacher_is_called_in_pieces() -> str:
@@ -71,11 +72,7 @@ def a_teacher_is_called_in_pieces() -> str:
     step(STUDENT, optimizer)
     step(STUDENT, optimizer)
     with torch.no_grad():
-        said = (
-            said or ""
-            if torch.allclose(failing(lambda: teacher(x)), copy.deepcopy(teacher)(x))
-            else "other results later"
-        )
+        said = said or "" if close(failing(lambda: teacher(x)), copy.deepcopy(teacher)(x)) else "other results later"
     # the second batch goes in pieces straight away
     return said or ("" if [t["how"].split()[-1] for t in told()] == ["pieces"] else f"{told()}")
 
@@ -240,7 +237,7 @@ def a_loss_that_nobody_uses_is_in_nobodys_way() -> str:
         for _ in range(3):
             with Whole("aten.gelu.default", 12):
                 got = teacher(x, y, where >= begins - 1)
-            if not torch.allclose(want["logits"], got["logits"]) or got["count"] != want["count"]:
+            if not close(want["logits"], got["logits"]) or got["count"] != want["count"]:
                 return "other results"
         try:
             return f"the loss is {float(got['loss'])}"
@@ -259,7 +256,7 @@ def what_does_not_fit_in_pieces_any_more_is_recovered_as_any_other_call() -> str
             with Whole("aten.addmm.default", ROWS):
                 got = net(x)
             sizes.first = failing_once(type(sizes).first.__get__(sizes))
-    return "" if torch.allclose(want, got) else "other results"
+    return "" if close(want, got) else "other results"
 
 
 def failing_once(work: Callable) -> Callable:
