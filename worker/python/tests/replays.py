@@ -24,6 +24,7 @@ from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -1112,8 +1113,8 @@ def mixed_later() -> str:
                 optimizer.step()
             gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
         why = _torch._recorder.report.told[-1]["why"]
-        close = all(close(a, b) for a, b in zip(*gradients))
-        if not close or why != f"a call to {model.__name__} may mix rows of the batch with each other ({name})":
+        same = all(close(a, b) for a, b in zip(*gradients))
+        if not same or why != f"a call to {model.__name__} may mix rows of the batch with each other ({name})":
             wrong.append(f"{model.__name__}: {why}")
     return "; ".join(wrong)
 
@@ -3112,8 +3113,82 @@ def full_precision() -> str:
     return ""
 
 
+def arrays_are_filled_again() -> str:
+    """What a script writes to the NumPy array behind a tensor of a step leaves that step to the script, and only if it
+    was written between the forward and the backward pass."""
+    wrong: list[str] = []
+    for length, at, what in itertools.product((1, 20_000), (1, 2), ("nothing", "inputs", "targets", "copied")):
+        found = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Conv1d(2, 4, 1), nn.Tanh())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            x, y = np.empty((8, 2, length), np.float32), np.empty((8, 4, length), np.float32)
+            raised, report = 0, _torch._recorder.report  # type: ignore[union-attr]
+            report.told = []
+            for step in range(3):
+                x[:], y[:] = torch.randn(8, 2, length).numpy(), torch.randn(8, 4, length).numpy()
+                optimizer.zero_grad()
+                target = torch.from_numpy(y)
+                target = target.clone() if what == "copied" else target
+                loss = F.mse_loss(net(torch.from_numpy(x)), target)
+                target.numpy().sum()  # from now on an array shares the copy's memory, too
+                if step == at and what != "nothing":
+                    (x if what == "inputs" else y)[:] = 0
+                with Whole("aten.tanh_backward.default", 8) if fails and step else nullcontext():
+                    try:
+                        loss.backward()
+                    except torch.OutOfMemoryError:
+                        raised += 1
+                optimizer.step()
+            found.append([p.detach() for p in net.parameters()])
+        left = what in ("inputs", "targets")  # the second failing step is made in pieces from the start
+        if raised != left or left != ("an argument has been changed" in str(report.told)):
+            wrong.append(f"{what}, {length}, {at}: {raised} raised, {report.told}")
+        elif not left and not all(map(close, *found)):
+            wrong.append(f"{what}, {length}, {at}: other weights")
+    return "; ".join(wrong)
+
+
+def arrays_of_results_are_written_to() -> str:
+    """What a script writes to the array of a result, which has no values after a failure, leaves the step to the script;
+    an array that is only read does not, and nor does what is written to a copy or after the backward pass."""
+    wrong = []
+    for what in ("read", "written", "a view", "a copy", "afterwards"):
+        found = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Linear(6, 5), nn.Tanh())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            raised, report = 0, _torch._recorder.report  # type: ignore[union-attr]
+            report.told = []
+            for _ in range(2):
+                optimizer.zero_grad()
+                with Whole("aten.tanh.default", 8) if fails else nullcontext():
+                    try:
+                        out = net(torch.randn(8, 6))
+                        array = (out[:, 1:] if what == "a view" else out).detach().numpy()
+                        array = array.copy() if what == "a copy" else array
+                        float(array.mean())
+                        array[4:] = array[4:] if what in ("read", "afterwards") else 0
+                        loss = out.abs().mean()
+                        loss.backward()
+                        array[4:] = 0 if what == "afterwards" else array[4:]
+                        out.detach().sum().item()
+                    except torch.OutOfMemoryError:
+                        raised += 1
+                optimizer.step()
+            found.append([p.detach() for p in net.parameters()])
+        left = 2 * (what in ("written", "a view"))
+        if raised != left or bool(left) != ("array of a result" in str(report.told)):
+            wrong.append(f"{what}: {raised} raised, {report.told}")
+        elif not left and not all(map(close, *found)):
+            wrong.append(f"{what}: other weights")
+    return "; ".join(wrong)
+
+
 CHECKS = [
-    compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
+    arrays_are_filled_again, arrays_of_results_are_written_to, compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     parameters_that_pytorch_does_not_name,

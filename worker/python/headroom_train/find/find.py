@@ -88,7 +88,7 @@ class Find:
             self._why = self._why or tape.why_not
         # The tape forgets its calls when it is closed.
         own = Tape()
-        own.entries, own.outside, own.versions, own.count = [*tape.entries], [*tape.outside], tape.versions, tape.count
+        own.entries, own.outside, own.contents, own.count = [*tape.entries], [*tape.outside], tape.contents, tape.count
         there = [(t, place_of(t)) for t in (ref() for ref in tape.live) if t is not None]
         held = [(weakref.ref(t), place.slot) for t, place in there if place is not None]
         self._parts[kind] = Part(own, targets, held, times)

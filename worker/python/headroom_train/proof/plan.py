@@ -187,7 +187,8 @@ class Plan:
                 self._trials.one(entry, self.cuts[i], 1)
             if not entry.seen.like(self._trials.given, rounding(self.tape, entry.seen.half)):
                 Plan.forget()
-                raise Refused(f"a call to {entry.call_name()} returns different results when it is repeated")
+                repeated = f"a call to {entry.call_name()} returns different results when it is repeated"
+                raise Refused(self.tape.altered(entry) or repeated)
             entry.seen = None
             Plan.sure.add(self.keys[i])
 

@@ -3,7 +3,7 @@ effects, and mixed precision."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Callable, Optional
@@ -16,13 +16,12 @@ from ..sandbox.sandbox import ANYWHERE, HALF, NEVER, NoRandomness, rehearsal
 from ..tape.functions import NOISY
 from ..tape.recorded_module import RecordedModule, draws_of, record_of
 from ..tape.snapshot import parameters
-from ..tape.tape import Entry, Tape, set_random_state
+from ..tape.tape import UPDATED, Entry, Tape, set_random_state
 from ..tape.trees import flatten
 from .plan import Plan
 from .rows import NOTHING, Rows, arguments, perform
 
 SOME = 8  # the most rows of a trial that runs the modules several times
-_UPDATED = "parameters have been changed since they were used"
 SEVERAL = "the batch is reduced to more than one number"
 
 
@@ -112,12 +111,12 @@ def unchanged(tape: Tape, entries: Sequence[int]) -> None:
     """Raises Refused if an argument of the given entries, or a parameter of their modules, has
     been written to since their calls."""
     for i in entries:
-        why = altered(tape, tape.entries[i])
+        why = tape.altered(tape.entries[i])
         if why is not None:
             raise Refused(why)
     known = [p for p in parameters(modules_of(tape, entries)) if id(p) in tape.weights]
     if known and _figures(known) != [tape.weights[id(p)] for p in known]:
-        raise Refused(_UPDATED)
+        raise Refused(UPDATED)
 
 
 def weigh(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
@@ -144,21 +143,6 @@ def refuse_acted_upon(tape: Tape) -> None:
     made = tape.makers(tape.acted).values()
     if any(e.call_name() in NOISY if e.module is None else draws_of(e.module) != NEVER for e in made):
         raise Refused("a call draws other random numbers when it is repeated, and some have been used already")
-
-
-def altered(tape: Tape, entry: Entry) -> Optional[str]:
-    """A message if an argument or a parameter of a call has been written to since the call was made; None otherwise."""
-    for index in entry.references()[1]:
-        if tape.versions[index] >= 0 and tape.outside[index]._version != tape.versions[index]:
-            return "an argument has been changed since it was used"
-    if entry.module is None or entry.versions is None or entry.versions == versions_of(parameters([entry.module])):
-        return None
-    return _UPDATED
-
-
-def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
-    """The version of each parameter, which shows whether a trained parameter has changed; -1 for a frozen one."""
-    return [p._version if p.requires_grad else -1 for p in params]
 
 
 def modules_of(tape: Tape, entries: Optional[Sequence[int]] = None) -> list[torch.nn.Module]:

@@ -87,6 +87,10 @@ class DeferredFunction:
             recovery.refused(tape.step.failure, why)
         if name in ("backward", "grad") and any(map(has_hooks, walk(self._deferred.nodes))):
             recovery.refused(tape.step.failure, Refused(HOOKED))
+        if not tape.step.done and self._deferred.written_through_arrays():
+            recovery.refused(
+                tape.step.failure, Refused("the array of a result whose values are not in memory is written to")
+            )
         if name == "backward" and self._kwargs.get("retain_graph"):
             tape.step.retain = True
         failure = tape.step.failure
@@ -390,4 +394,7 @@ class DeferredFunction:
 
         args, kwargs = mapped(valued, self._args), mapped(valued, self._kwargs)
         with torch._C.DisableTorchFunctionSubclass(), in_place():
-            return self._func(*args, **kwargs)
+            result = self._func(*args, **kwargs)
+        if self._name in ("numpy", "__array__"):
+            self._deferred.share(self._lacking())
+        return result

@@ -22,7 +22,7 @@ from ..hooks.changes import changed
 from ..hooks.genuine import in_place
 from ..hooks.updates import state_of
 from ..proof.groups import residual, sketched
-from ..proof.rerun import SOME, rehearsed, versions_of
+from ..proof.rerun import SOME, rehearsed
 from ..proof.rows import Axis, Rows
 from ..proof.rules import ROUNDS
 from ..proof.weights import Rule, candidates, distinct, halves, others, settled, spread, typed, weight
@@ -32,7 +32,7 @@ from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness, Sealed, Watched, rehearsal
 from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Snapshot
-from ..tape.tape import random_state, recorded, set_random_state
+from ..tape.tape import random_state, recorded, set_random_state, versions_of
 from ..tape.trees import flatten, mapped, opened, tensors_in, unflatten
 
 IGNORED = [-100]  # the label that PyTorch's losses ignore by default

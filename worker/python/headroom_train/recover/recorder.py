@@ -16,13 +16,12 @@ import torch
 
 from ..failure import Refused, is_out_of_memory
 from ..hooks.genuine import apart
-from ..proof.rerun import altered, versions_of
 from ..ranks import ddp
 from ..replay.sizes import Sizes
 from ..tape.graph import sequence
 from ..tape.idle import Idle, shapes_of
 from ..tape.recorded_module import RecordedModule
-from ..tape.tape import Entry, Tape, place_of, random_state, recorded, set_random_state
+from ..tape.tape import Entry, Tape, place_of, random_state, recorded, set_random_state, versions_of
 from ..tape.trees import mapped
 from ..world import several, talked
 from .backward import Backward
@@ -202,7 +201,7 @@ class Recorder(Recovery):
             )
         if self.heard(tape, record, spoken):
             given = None
-        changed = altered(tape, entry)
+        changed = tape.altered(entry)
         if changed is not None:
             tape.refuse(changed)
         if changed is not None or versions != numbers(taped):

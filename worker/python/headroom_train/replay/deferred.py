@@ -38,6 +38,7 @@ from ..tape.tape import (
     RandomState,
     Recorded,
     Tape,
+    contents,
     place_of,
     random_state,
     same_random_state,
@@ -355,6 +356,7 @@ class Deferred:
         self._made: dict[int, torch.Tensor] = {}  # what modules have returned, where functions write in place
         # Slots in the graph of a scalar of which a backward pass has taken the gradients: the ``slots`` of a HandBack.
         self.spent: set[int] = set()
+        self._shared: dict[int, int] = {}  # checksums of values whose memory an array of the script's shares, by slot
         self.nodes: list[Any] = []  # the nodes of results without values that the script has got hold of (grad_fn)
 
     def _graph(self, slot: int) -> set[int]:
@@ -793,6 +795,17 @@ class Deferred:
                 found = self._by_rows(slot, needed(tape, [slot]))
         self._values[slot] = found
         return self._on_its_device(slot, found)
+
+    def share(self, places: Sequence[Place]) -> None:
+        """Notes that arrays of the script's share the memory of values that :meth:`value` has returned."""
+        for slot in (place.slot for place in places if place.slot in self._values):
+            self._shared[slot] = contents(self._values[slot])[1]
+
+    def written_through_arrays(self) -> bool:
+        """Whether the script has written to such an array, and so to what it takes for a result's own memory: a replay
+        would not see that."""
+        now = ((contents(self._values[s])[1], c) for s, c in self._shared.items() if s in self._values)
+        return any(checksum not in (0, before) for checksum, before in now)  # 0 if the array's memory has been let go
 
     def _on_its_device(self, slot: int, found: torch.Tensor) -> torch.Tensor:
         """What a slot has, on the device on which the script expects it."""

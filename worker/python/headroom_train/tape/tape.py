@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Callable, ClassVar, NamedTuple, Optional
+from zlib import crc32
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -31,6 +32,8 @@ from .step import Step
 from .trees import LEAVES, Tree, flatten, plain, unflatten
 
 SHORT = 4  # a tape with fewer entries is not shortened
+PART, PARTS = 4096, 16  # of a tensor with more bytes, so many parts of so many bytes are read for its checksum
+UPDATED = "parameters have been changed since they were used"
 LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
 
 
@@ -143,7 +146,7 @@ class Tape:
         self.step = Step()
         self.entries: list[Entry] = []
         self.outside: list[torch.Tensor] = []
-        self.versions: list[int] = []  # of the outside tensors when they were recorded
+        self.contents: list[tuple[int, int]] = []  # of the outside tensors when they were recorded
         self._known: dict[int, int] = {}  # id of an outside tensor → index
         self.live: list[weakref.ref[torch.Tensor]] = []
         self._held = 0  # how many of the live tensors the user still holds, of those that have a graph or no values
@@ -190,8 +193,19 @@ class Tape:
         if index is None:
             index = self._known[id(tensor)] = len(self.outside)
             self.outside.append(tensor)
-            self.versions.append(-1 if is_inference(tensor) else tensor._version)
+            self.contents.append(contents(tensor))
         return Outside(index)
+
+    def altered(self, entry: Entry) -> Optional[str]:
+        """A message if an argument or a parameter of a call has been written to since the call was made; None
+        otherwise."""
+        for i in entry.references()[1]:
+            (version, checksum), now = self.contents[i], contents(self.outside[i])
+            if now[0] != version or checksum and now[1] != checksum:  # no checksum: since then an array may share it
+                return "an argument has been changed since it was used"
+        if entry.module is None or entry.versions is None or entry.versions == versions_of(parameters([entry.module])):
+            return None
+        return UPDATED
 
     def may_begin(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of the script's may become a result of the tape when something is added or written to it in
@@ -409,6 +423,33 @@ def _plain(tensor: Any) -> None:
     """Gives a recorded tensor its own class back."""
     tensor.__class__ = torch.Tensor
     del tensor._headroom
+
+
+def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
+    """The version of each parameter, which shows whether a trained parameter has changed; -1 for a frozen one."""
+    return [p._version if p.requires_grad else -1 for p in params]
+
+
+def contents(tensor: torch.Tensor) -> tuple[int, int]:
+    """What is different once a tensor has been written to: its version, and a checksum if others may write to its
+    memory, as through a NumPy array, which no version counts; otherwise 0. Of a large tensor it is one of some parts,
+    so that a step takes no longer: it shows a new batch in the same array, but not every single element of it."""
+    version = -1 if is_inference(tensor) else tensor._version
+    if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout != torch.strided or not numel(tensor):
+        return version, 0
+    try:
+        memory, begin = tensor.untyped_storage(), tensor.data_ptr()
+    except RuntimeError:  # one inside a function of torch.func has no memory of its own
+        return version, 0
+    if memory.resizable() or memory.is_shared():  # PyTorch's own, or that of a loader's worker process
+        return version, 0
+    most = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
+    size = most * tensor.element_size()
+    begins = [0] if size <= PARTS * PART else [i * (size - PART) // (PARTS - 1) for i in range(PARTS)]
+    found = 0
+    for at in begins:
+        found = crc32((ctypes.c_char * (size if size <= PARTS * PART else PART)).from_address(begin + at), found)
+    return version, found
 
 
 _NOTHING = torch.empty(0)  # in place of a tensor from outside that is forgotten
