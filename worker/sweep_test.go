@@ -83,7 +83,7 @@ func sweeps(t *testing.T, args ...string) (loops int) {
 // every shape of loop. Each failure must be survived with the gradients of the
 // undisturbed step, or reach the user's code with nothing changed.
 func TestEveryOperationFails(t *testing.T) {
-	if loops := sweeps(t, "--every", "12"); loops < 26 {
+	if loops := sweeps(t, "--every", "16"); loops < 26 {
 		t.Errorf("%d loops, want at least 26", loops)
 	}
 }
