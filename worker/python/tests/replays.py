@@ -69,7 +69,7 @@ from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness
 from headroom_train.tape import trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
 from headroom_train.tape.snapshot import MOST, Snapshot  # noqa: E402
-from headroom_train.tape.tape import Entry, Outside, Ref  # noqa: E402
+from headroom_train.tape.tape import Entry, Outside, Ref, contents  # noqa: E402
 from headroom_train.wire import report  # noqa: E402
 from headroom_train.wire.report import Report  # noqa: E402
 from headroom_train.wire.wire import Wire  # noqa: E402
@@ -3134,7 +3134,7 @@ def arrays_are_filled_again() -> str:
                 loss = F.mse_loss(net(torch.from_numpy(x)), target)
                 target.numpy().sum()  # from now on an array shares the copy's memory, too
                 if step == at and what != "nothing":
-                    (x if what == "inputs" else y)[:] = 0
+                    (x if what == "inputs" else y)[4:] = 0
                 with Whole("aten.tanh_backward.default", 8) if fails and step else nullcontext():
                     try:
                         loss.backward()
@@ -3187,8 +3187,41 @@ def arrays_of_results_are_written_to() -> str:
     return "; ".join(wrong)
 
 
+def what_shows_a_write() -> str:
+    """Which tensors have a checksum beside their version, and of which elements."""
+    array = np.zeros((100, 300), np.float32)
+    both = torch.from_numpy(array)
+    with torch.inference_mode():
+        inference = torch.ones(3)
+    inside: list[tuple[int, int]] = []
+    torch.func.vmap(lambda row: inside.append(contents(row)) or row)(both)
+    loaded = torch.empty(0).set_(torch.UntypedStorage._new_shared(16))  # as a loader's worker process hands it over
+    plain = [torch.ones(3), loaded, both[:, :0], both[:2].to_sparse(), nn.Parameter(both)]
+    for i, found in enumerate([*map(contents, plain), contents(inference), *inside]):
+        if found[1] or (found[0] == -1) != (i == len(plain)):
+            return f"{i}: {found}"
+    # A view of each size, and an element of its first part, of its last one, and before and behind it.
+    for rows, columns in ((slice(10, 90), slice(None)), (slice(10, 20), slice(5, 90, 2)), (slice(10, 11), slice(7, 8))):
+        view = both[rows, columns]
+        inner, last = (rows.start, columns.start or 0), (rows.stop - 1, range(300)[columns][-1])
+        outside = (rows.start - 1, 299), (rows.stop, 0)
+        for place, seen in ((inner, True), (last, True), (outside[0], False), (outside[1], False)):
+            before = contents(view)
+            array[place] += 1
+            if (contents(view) != before) != seen:
+                return f"{tuple(view.shape)}, {place}: {seen} expected"
+    view = both.clone().fill_(1)
+    before = contents(view)
+    if contents(view.add_(1)) == before:
+        return "a write that PyTorch counts is not seen"
+    # The values have been computed anew since: the array has their memory no more.
+    anew = SimpleNamespace(_values={1: torch.ones(2)}, _shared={1: 5, 2: 6})
+    return "refused" if deferred.Deferred.written_through_arrays(anew) else ""  # type: ignore[arg-type]
+
+
 CHECKS = [
-    arrays_are_filled_again, arrays_of_results_are_written_to, compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
+    arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write,
+    compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     parameters_that_pytorch_does_not_name,

@@ -32,9 +32,9 @@ from .step import Step
 from .trees import LEAVES, Tree, flatten, plain, unflatten
 
 SHORT = 4  # a tape with fewer entries is not shortened
+LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
 PART, PARTS = 4096, 16  # of a tensor with more bytes, so many parts of so many bytes are read for its checksum
 UPDATED = "parameters have been changed since they were used"
-LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
 
 
 class Ref(NamedTuple):
@@ -445,10 +445,12 @@ def contents(tensor: torch.Tensor) -> tuple[int, int]:
         return version, 0
     most = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
     size = most * tensor.element_size()
-    begins = [0] if size <= PARTS * PART else [i * (size - PART) // (PARTS - 1) for i in range(PARTS)]
+    parts = [(0, size)]
+    if size > PARTS * PART:
+        parts = [(i * (size - PART) // (PARTS - 1), PART) for i in range(PARTS)]
     found = 0
-    for at in begins:
-        found = crc32((ctypes.c_char * (size if size <= PARTS * PART else PART)).from_address(begin + at), found)
+    for at, length in parts:
+        found = crc32((ctypes.c_char * length).from_address(begin + at), found)
     return version, found
 
 
