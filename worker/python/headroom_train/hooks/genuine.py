@@ -27,6 +27,8 @@ dim: Callable[[torch.Tensor], int] = _BASE.dim
 detach: Callable[[torch.Tensor], torch.Tensor] = _BASE.detach
 clone: Callable[[torch.Tensor], torch.Tensor] = _BASE.clone
 is_inference: Callable[[torch.Tensor], bool] = _BASE.is_inference
+data_ptr: Callable[[torch.Tensor], int] = _BASE.data_ptr
+untyped_storage: Callable[[torch.Tensor], torch.UntypedStorage] = _BASE.untyped_storage
 
 
 class _Spot(NamedTuple):

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
 from ..failure import bare, unframed
-from ..hooks.genuine import asked, is_inference, numel, unseen_copy
+from ..hooks.genuine import asked, data_ptr, is_inference, numel, unseen_copy, untyped_storage
 from .functions import SELECTS
 from .graph import drop
 from .snapshot import parameters
@@ -438,7 +438,7 @@ def contents(tensor: torch.Tensor) -> tuple[int, int]:
     if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout != torch.strided or not numel(tensor):
         return version, 0
     try:
-        memory, begin = tensor.untyped_storage(), tensor.data_ptr()
+        memory, begin = untyped_storage(tensor), data_ptr(tensor)
     except RuntimeError:  # one inside a function of torch.func has no memory of its own
         return version, 0
     if memory.resizable() or memory.is_shared():  # PyTorch's own, or that of a loader's worker process
