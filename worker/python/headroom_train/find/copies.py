@@ -24,19 +24,24 @@ class Copies:
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         each = {id(t): t for t in tensors if t.layout == torch.strided}
         self._pairs = [(t, apart(t)) for t in each.values()]
-        self._anew = storages(t for t in each.values() if t.is_cuda)
+        self._anew = [(s, s.nbytes()) for s in storages(t for t in each.values() if t.is_cuda)]
+
+    def each(self) -> list[torch.Tensor]:
+        """The tensors."""
+        return [t for t, _ in self._pairs]
+
+    def release(self) -> bool:
+        """Frees the memory on a GPU of what is copied. Returns whether there is any."""
+        for storage, _ in self._anew:
+            storage.resize_(0)
+        return bool(self._anew)
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Gives the tensors their values back. On a GPU they are given memory anew: what was allocated in the middle of
-        a step lies in a part of a large piece of memory, which then can serve nothing else that is large."""
-        sizes = [s.nbytes() for s in self._anew]
-        for storage in self._anew:
-            storage.resize_(0)
-        if sizes:
-            torch.cuda.empty_cache()
-        for storage, size in zip(self._anew, sizes):
-            storage.resize_(size)
+        """Gives the tensors their values back, and their memory, if it was released."""
+        for storage, size in self._anew:
+            if storage.nbytes() != size:
+                storage.resize_(size)
         for tensor, copy in self._pairs:
             tensor.data.copy_(copy)
 

@@ -78,7 +78,7 @@ class Step:
         self._holds = [self._held(part, survives) for _, part in self._parts]
         self._last = [_last_uses(s.tape) for s, _ in self._parts]
         self._random = random_state()
-        self._before = Copies([*self._params, *self._buffers, *self._state()])
+        self._before, self._states = Copies([*self._params, *self._buffers]), Copies(self._state())
         self.rows = max((s.batch for s, _ in self._parts), default=0)
         self.times = max((part.times for _, part in self._parts), default=0)
         for p in self._params:
@@ -116,11 +116,17 @@ class Step:
 
     def tried(self, rows: int) -> Tried:
         """Makes the step on so many rows, twice if it is fast. Everything is as before afterwards, whether the step
-        fits or not."""
+        fits or not.
+
+        On a GPU everything gets its memory in the order of a new process: the weights, then what forward and backward
+        need, and the states of the optimizers once these are done. Other orders leave other gaps, in which less fits."""
         failed: Optional[BaseException] = None
+        self._before.release()
+        released = self._states.release()
         self.meter.start()
+        self._before.put_back()
         try:
-            result = self._made(rows)
+            result = self._made(rows, released)
         except Exception as e:
             if not is_out_of_memory(e):
                 raise
@@ -131,10 +137,10 @@ class Step:
             return Tried(rows, False, capacity=self.meter.read().capacity, failure=failed)
         return result
 
-    def _made(self, rows: int) -> Tried:
+    def _made(self, rows: int, released: bool) -> Tried:
         before: list[dict[int, torch.Tensor]] = [{} for _ in self._parts]
         peak = update = 0
-        seconds = 0.0
+        seconds, waiting = 0.0, released
         for _ in range(2):
             began = time.perf_counter()
             for p in self._params:
@@ -145,13 +151,16 @@ class Step:
                     before[index] = self._pass(index, rows, before[index])
             peak = max(peak, self.meter.read().peak)
             self.meter.kept()
+            if waiting:
+                self._states.put_back()
+                waiting = False
             for optimizer, step in self._updates:
                 step(optimizer)
             update = max(update, self.meter.read().peak)
             self.meter.kept()
             before = [{s: t for s, t in b.items() if s in held.always} for b, held in zip(before, self._holds)]
             seconds = time.perf_counter() - began
-            if seconds > SLOW and not any(before):
+            if seconds > SLOW and not released and not any(before):
                 break
         parts = sum(min(2, part.times) for _, part in self._parts)
         several = max(1, parts // max(1, len(self._parts)))
@@ -188,6 +197,7 @@ class Step:
         for p in self._params:
             p.grad = None
         self._before.put_back()
+        self._states.put_back()
         set_random_state(self._random)
 
 
