@@ -43,6 +43,7 @@ from manners import Failing
 from watching import Bank, Multiplied
 
 trial.attach()
+import headroom_train  # noqa: E402
 from headroom_train import _torch, failure, memory  # noqa: E402
 from headroom_train.failure import Refused  # noqa: E402
 from headroom_train.hooks.changes import changed  # noqa: E402
@@ -3187,6 +3188,85 @@ def arrays_of_results_are_written_to() -> str:
     return "; ".join(wrong)
 
 
+class Divided(nn.Module):
+    """Computes its loss itself, and divides it by what the targets add up to."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.net = how, nn.Sequential(nn.Linear(6, 5), nn.Tanh())
+        self.register_buffer("weights", HEAVY)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = self.net(x)
+        if self.how == "weights inside":
+            return F.cross_entropy(out, y, self.weights)
+        if self.how == "a mean inside":
+            return F.cross_entropy(out, y)
+        each, weights = F.cross_entropy(out, y, reduction="none"), self.weights[y]
+        if self.how == "a reciprocal inside":
+            return (each * weights).sum() * weights.sum().reciprocal()
+        return (each * weights).sum() / weights.sum()
+
+
+HEAVY = torch.tensor([1.0, 1.0, 0.2, 5.0, 0.01])
+
+
+def means_of_weights_that_come_later() -> str:
+    """A mean over weights that have been the same for all rows looks like a mean over the rows. Where pieces would be
+    wrong as soon as other weights come, the step is made in another way, or left to the script."""
+    proof.PAUSE = math.inf  # what a trial has shown is believed until the fourth step
+    criterion, inside = (
+        nn.CrossEntropyLoss(weight=HEAVY),
+        {"weights inside", "a quotient inside", "a reciprocal inside"},
+    )
+
+    def summed(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (F.cross_entropy(out, y, reduction="none") * HEAVY[y]).sum() / HEAVY[y].sum()
+
+    outside: dict[str, Callable] = {
+        "a mean": F.cross_entropy,
+        "weights": criterion,
+        "weights by position": lambda out, y: F.cross_entropy(out, y, HEAVY),
+        "a sum of weights": summed,
+    }
+    wrong = []
+    for how in (*outside, "explicit, a mean", "explicit, weights", "explicit, a quotient", "a mean inside", *inside):
+        found, survives = [], not how.startswith("explicit") and how not in inside or how == "explicit, a mean"
+        proof.Proof.uses.clear()
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net = Divided(how) if "inside" in how else nn.Sequential(nn.Linear(6, 5), nn.Tanh())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+            losses = {
+                "explicit, a mean": F.cross_entropy,
+                "explicit, weights": criterion,
+                "explicit, a quotient": summed,
+            }
+
+            def step(x: torch.Tensor, y: torch.Tensor) -> None:
+                (net(x, y) if "inside" in how else (losses | outside)[how](net(x), y)).backward()
+
+            step = headroom_train.step(net)(step) if how in losses else step
+            raised = 0
+            for n in range(4):
+                x, y = torch.randn(8, 6), torch.tensor([0, 1] * 4 if n < 2 else [0, 1, 0, 1, 3, 3, 3, 3])
+                optimizer.zero_grad()
+                try:
+                    with Whole("aten.tanh.default", 8) if fails else nullcontext():
+                        step(x, y)
+                except torch.OutOfMemoryError:
+                    raised += 1
+                    optimizer.zero_grad()
+                    step(x, y)
+                optimizer.step()
+            found.append([p.detach() for p in net.parameters()])
+        if not all(map(close, *found)):
+            wrong.append(f"{how}: other weights, {raised} raised")
+        elif raised != (0 if survives else 4):
+            wrong.append(f"{how}: {raised} raised")
+    return "; ".join(wrong)
+
+
 def what_shows_a_write() -> str:
     """Which tensors have a checksum beside their version, and of which elements."""
     array = np.zeros((100, 300), np.float32)
@@ -3220,7 +3300,7 @@ def what_shows_a_write() -> str:
 
 
 CHECKS = [
-    arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write,
+    arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,

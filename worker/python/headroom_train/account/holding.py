@@ -78,7 +78,6 @@ class Walk:
     def __init__(self, hidden: list[Any], foreign: Callable[[str], bool], tasks: Sequence[Any] = ()) -> None:
         self._foreign, self._tasks = foreign, tasks
         self._hidden = {id(h) for h in hidden} | {id(self.__dict__), id(self)}
-        self._running = {id(f) for f in frames()}
         self._until = time.thread_time() + SECONDS
         self._under: dict[int, Any] = {}  # id of a dict → under which key what is looked for is in what it has
 
@@ -93,7 +92,8 @@ class Walk:
         asked = {id(o) for o in objects[:WIDTH]}
         found += [t for t in self._tasks if any(id(o) in asked for o in _referents(t))]
         self._hidden.add(id(objects))
-        return [r for r in found if id(r) not in self._hidden and id(r) not in self._running and not _ours(r)]
+        left_out = self._hidden | {id(f) for f in frames()}
+        return [r for r in found if id(r) not in left_out and not _ours(r)]
 
     def common(self, samples: list[Any], need: int) -> list[Held]:
         """The nearest objects from which at least ``need`` of the samples are reached."""
@@ -224,8 +224,9 @@ class Walk:
         found = {id(v) for f in frames() if not _is_ours(f) and function(f) for v in _local(f).values()}
         every = gc.get_objects()
         self.hides(objects, asked, found, every)
+        left_out = self._hidden | {id(f) for f in frames()}
         for i in range(0, len(every), MANY):
-            some = [o for o in every[i : i + MANY] if id(o) not in self._hidden and id(o) not in self._running]
+            some = [o for o in every[i : i + MANY] if id(o) not in left_out]
             if not asked.isdisjoint(map(id, gc.get_referents(*some))):
                 found.update(id(o) for r in some if not _ours(r) for o in _referents(r))
         return [o for o in objects if id(o) in found]

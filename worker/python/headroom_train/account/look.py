@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple, Optional
 
@@ -113,13 +113,18 @@ def sort_of(t: torch.Tensor) -> Sort:
     return Sort(t.dtype, t.dim(), t.device.type, t.grad_fn is not None)
 
 
-def frames() -> Iterator[FrameType]:
-    """The frames that are running now in all threads, innermost first."""
-    for top in [*sys._current_frames().values()]:
+def frames() -> list[FrameType]:
+    """The frames that are running now in all threads, innermost first, from the caller's. This function's own frame is
+    not among them: it would have itself in its variables, and keep alive what its callers have in theirs."""
+    tops = sys._current_frames()
+    del tops[threading.get_ident()]
+    found: list[FrameType] = []
+    for top in (sys._getframe(1), *tops.values()):
         frame: Optional[FrameType] = top
         while frame is not None:
-            yield frame
+            found.append(frame)
             frame = frame.f_back
+    return found
 
 
 def function(frame: FrameType) -> bool:

@@ -119,7 +119,8 @@ class Step:
         fits or not.
 
         On a GPU everything gets its memory in the order of a new process: the weights, then what forward and backward
-        need, and the states of the optimizers once these are done. Other orders leave other gaps, in which less fits."""
+        need, and the states of the optimizers once these are done. Other orders leave other gaps, where less fits.
+        """
         failed: Optional[BaseException] = None
         self._before.release()
         released = self._states.release()

@@ -19,6 +19,8 @@ from ..sandbox.sandbox import Watcher
 from ..tape.functions import ALONG
 
 COUNTED = -1
+MEAN = 1  # how PyTorch's operations call the reduction "mean"
+DIVIDING = {"div": 1, "div_": 1, "true_divide": 1, "reciprocal": 0}  # where operations are given what they divide by
 
 
 class Operation(NamedTuple):
@@ -29,6 +31,7 @@ class Operation(NamedTuple):
     # The size of the dimension along which it sorts or accumulates; 0 if it does neither; COUNTED if its gradient
     # counts what is in the batch.
     along: int
+    by: Optional[float] = None  # the number by which it divides, if that is a tensor
 
 
 class Operations(Watcher):
@@ -41,7 +44,8 @@ class Operations(Watcher):
         leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
         name, at = _named(func)
         along = _along(at, args, kwargs) if at >= 0 else COUNTED if _counts(func, args, kwargs) else 0
-        self.made.append(Operation(name, [_shape(t) for t in leaves if isinstance(t, torch.Tensor)], along))
+        shapes = [_shape(t) for t in leaves if isinstance(t, torch.Tensor)]
+        self.made.append(Operation(name, shapes, along, _divisor(name, args)))
 
 
 def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
@@ -62,8 +66,30 @@ def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, other
     return None
 
 
+def divides(few: Sequence[Operation], more: Sequence[Operation]) -> bool:
+    """Compares two calls as :func:`mixing` does. Returns whether they divide by a number that depends on the rows, such
+    as the sum of a mask. As long as it only counts the rows, a mean over the rows looks the same."""
+    pairs = zip(few, more)
+    return any(a.name == b.name and None not in (a.by, b.by) and a.by != b.by for a, b in pairs)
+
+
+def counts(made: Sequence[Operation]) -> bool:
+    """Whether the gradient of an operation counts what is in the batch."""
+    return any(one.along == COUNTED for one in made)
+
+
+def _divisor(name: str, args: Sequence[Any]) -> Optional[float]:
+    at = DIVIDING.get(name)
+    by = args[at] if at is not None and at < len(args) else None
+    return float(by) if isinstance(by, torch.Tensor) and by.dim() == 0 and not (by.is_complex() or by.is_meta) else None
+
+
 def _counts(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an embedding divides the gradient of a row of its table by the number of times that the batch uses it."""
+    """Whether an operation counts what is in the batch: an embedding divides the gradient of a row of its table by the
+    number of times that the batch uses it, and a mean with class weights is one over the sum of the targets' weights,
+    which looks like a mean over the rows as long as all targets have the same weight."""
+    if func._schema.name in ("aten::nll_loss_forward", "aten::nll_loss2d_forward"):
+        return args[2] is not None and args[3] == MEAN
     at = next((i for i, a in enumerate(func._schema.arguments) if a.name == "scale_grad_by_freq"), None)
     return at is not None and bool(args[at] if at < len(args) else kwargs.get("scale_grad_by_freq"))
 

@@ -15,21 +15,22 @@ from ..failure import NoMemory, Refused, is_out_of_memory, patiently
 from ..memory import room
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
-from ..tape.recorded_module import number_of
+from ..tape.recorded_module import number_of, record_of
 from ..tape.snapshot import submodules
-from ..tape.tape import Tape
+from ..tape.tape import Entry, Ref, Tape
 from .groups import NUMBER, TF32, Groups, Inputs, Sketch, added, residual
 from .plan import Plan
 from .rerun import SEVERAL, SOME, full_precision, modules_of, needed, parted, precisely, rehearsed
 from .rows import Axis, Rows, said
 from .rules import Weighing
-from .weights import Named, Rule, candidates, crossing, distinct, halves, settled, spread
+from .weights import Named, Rule, candidates, crossing, distinct, halves, same_rule, settled, spread
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
 ELEMENT = 64  # bytes of free memory required for each element of an output on which rules are tried
 MOST = 256  # the most rows on which rules are tried
 FEW = 4  # the most rows on which everything else is tried for large outputs, where each row takes time; else SOME
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
+DIVISIONS = {"div", "div_", "true_divide", "divide", "__truediv__", "__itruediv__"}
 SPENT = "backward through the graph a second time"  # what autograd says of a graph that it has used up
 
 
@@ -90,9 +91,15 @@ class Proof:
 
     def rules(self, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[int, list[Rule]]:
         """The rules of some scalars that no trial refutes, by slot. Raises :class:`Refused` if none is left for a
-        scalar."""
+        scalar, or if a mean over the rows is left that may be a mean over something else."""
         if not slots:
             return {}
+        found, rows = self._left(slots, pieces), [1.0] * self.plan.batch
+        if any(same_rule(rule, rows) for left in found.values() for rule in left) and (why := self._divided(slots)):
+            raise self.plan.mixed(why)
+        return found
+
+    def _left(self, slots: Sequence[int], pieces: Sequence[Rows]) -> dict[int, list[Rule]]:
         plan = self.plan
         if any(plan.slots[s].dtype.is_complex for s in slots):
             raise Refused(SEVERAL)
@@ -309,10 +316,33 @@ class Proof:
                     found[i] = t if axis == Axis(0) else axis.apart(t).movedim(axis.dim + 1, 0)
         return found
 
+    def _divided(self, slots: Sequence[int]) -> str:
+        """What the rows' losses may be divided by that depends on the rows; empty if nothing is known. As long as all
+        rows are alike, that looks like a mean over the rows."""
+        for entry in (self.tape.entries[i] for i in needed(self.tape, slots)):
+            record = record_of(entry.module) if entry.module is not None else None
+            if record is not None and record.divides:
+                return f"{entry.call_name()} divides by a number that depends on the rows"
+            if entry.module is None and _by_weights(entry):
+                return "the loss is divided by the sum of its targets' class weights"
+            if entry.module is None and entry.call_name() in DIVISIONS and len(entry.args) > 1:
+                by = entry.args[1]
+                if type(by) is Ref and self.plan.slots[by.slot].whole:
+                    return "the loss is divided by a number that depends on the rows"
+        return ""
+
     def _ignored(self) -> list[int]:
         """The ``ignore_index`` of every function on the tape."""
         given = [e.kwargs.get("ignore_index") for e in self.tape.entries if isinstance(e.kwargs, dict)]
         return [number for number in given if isinstance(number, int)]
+
+
+def _by_weights(entry: Entry) -> bool:
+    """Whether a function of PyTorch's returns a mean with class weights."""
+    if entry.call_name() not in ("cross_entropy", "nll_loss") or not isinstance(entry.kwargs, dict):
+        return False
+    weights = entry.kwargs.get("weight", entry.args[2] if len(entry.args) > 2 else None)
+    return weights is not None and entry.kwargs.get("reduction", "mean") == "mean"
 
 
 def hooks_backward(module: torch.nn.Module) -> bool:

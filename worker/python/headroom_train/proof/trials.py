@@ -22,7 +22,7 @@ from ..tape.snapshot import Snapshot
 from ..tape.tape import Entry, Tape, random_state, same_outside_torch
 from ..tape.trees import FIXED, flatten, mapped, tensors_in
 from ..world import several
-from .mixing import Operations, mixing
+from .mixing import Operations, divides, mixing
 from .rows import (
     Axis,
     Cut,
@@ -157,6 +157,9 @@ class Trials:
             silent = [Silent()] if several() else []
             results.append(self.one(entry, cut, which, [*silent, *sealed, made[which]]))
         few, more = self.rows
+        record = record_of(entry.module)
+        if record is not None and divides(made[0].made, made[1].made):
+            record.divides = True
         mixed = mixing(made[0].made, made[1].made, few.count, more.count)
         if mixed is None:
             return results

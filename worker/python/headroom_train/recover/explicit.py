@@ -22,10 +22,11 @@ from ..hooks.changes import changed
 from ..hooks.genuine import in_place
 from ..hooks.updates import state_of
 from ..proof.groups import residual, sketched
+from ..proof.mixing import Operation, Operations, counts, divides
 from ..proof.rerun import SOME, rehearsed
 from ..proof.rows import Axis, Rows
 from ..proof.rules import ROUNDS
-from ..proof.weights import Rule, candidates, distinct, halves, others, settled, spread, typed, weight
+from ..proof.weights import Rule, candidates, distinct, halves, others, same_rule, settled, spread, typed, weight
 from ..replay.pieces import by_pieces, in_two, pieces_of
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
@@ -246,6 +247,7 @@ class Trial:
     def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
         self._explicit, self._args, self._kwargs, self._batch = explicit, args, kwargs, batch
         self._seen: dict[tuple, Run] = {}
+        self._made: list[list[Operation]] = []  # the operations of each run
         self._trial = NoRandomness()
         self.backwards = 0
 
@@ -282,6 +284,11 @@ class Trial:
             if not rules:
                 raise Mixed("the gradients of a batch are not a weighted sum of the gradients of its rows")
             if settled(rules, pieces) and again > 0:
+                rows = [1.0] * self._batch
+                if any(same_rule(r, rows) for r in rules) and any(map(divides, self._made, self._made[1:])):
+                    raise Mixed("the function divides by a number that depends on the rows")
+                if any(counts(made) for made in self._made):
+                    raise Mixed("the gradient of an operation depends on what else is in the batch")
                 # The gradients' rule, if that is right for a leaf, too.
                 own = [_shared(rules, left) or left for left in numbers]
                 joins = [self._join(i, leaf, own[i], len(chosen)) for i, leaf in enumerate(whole.leaves)]
@@ -294,9 +301,11 @@ class Trial:
     def _run(self, rows: Sequence[int]) -> Run:
         key = tuple(rows)
         if key not in self._seen:
-            grads, leaves = self._explicit.run(
-                self._args, self._kwargs, self._batch, Rows(self._batch, 0, self._batch, list(rows))
-            )
+            with Watched([operations := Operations()]):
+                grads, leaves = self._explicit.run(
+                    self._args, self._kwargs, self._batch, Rows(self._batch, 0, self._batch, list(rows))
+                )
+            self._made.append(operations.made)
             self._seen[key] = Run(sketched(grads), leaves, self._explicit.tree)
         return self._seen[key]
 
