@@ -127,11 +127,14 @@ class Stretch(Trials):
         """Releases the memory of the batch itself, which the script still holds, and returns copies of it that no limit
         counts, by the ids of the tensors. What shares its memory with something else, such as a whole data set, stays.
         The process can do nothing but trials from now on."""
-        seeds = {}
-        for i in self.stretched():
-            tensor = self.tape.outside[i]
-            seeds[id(tensor)] = apart(tensor)
-            release(tensor)
+        found = [self.tape.outside[i] for i in self.stretched()]
+        seeds = {id(tensor): apart(tensor) for tensor in found}  # of all, before any is gone: they may share memory
+        others = {
+            t.untyped_storage()._cdata for t in self.tape.outside if id(t) not in seeds and t.layout == torch.strided
+        }
+        for tensor in found:
+            if tensor.untyped_storage()._cdata not in others:
+                release(tensor)
         return seeds
 
 
