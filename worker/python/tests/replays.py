@@ -3267,6 +3267,38 @@ def means_of_weights_that_come_later() -> str:
     return "; ".join(wrong)
 
 
+class OwnGenerators(nn.Module):
+    """Draws from generators of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.norm = nn.Linear(6, 5), nn.BatchNorm1d(5)
+        self.drawn = random.Random(0), np.random.default_rng(0), np.random.RandomState(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, two, three = self.drawn
+        number = one.random() + two.uniform() + three.uniform()
+        return self.norm(self.net(x)).tanh() * number
+
+
+def generators_of_a_module_are_put_back() -> str:
+    """A call that is made again draws the numbers of the call that failed, from a module's own generators, too."""
+    found = []
+    for fails in (False, True):
+        torch.manual_seed(0)
+        net, printed = OwnGenerators(), []
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            with Failing("aten.tanh.default", 1) if fails and step else nullcontext():
+                loss = net(torch.randn(8, 6)).square().mean()
+            loss.backward()
+            optimizer.step()
+            printed.append(loss.detach())
+        found.append(printed)
+    return "" if all(map(close, *found)) else f"other losses: {found}"
+
+
 def what_shows_a_write() -> str:
     """Which tensors have a checksum beside their version, and of which elements."""
     array = np.zeros((100, 300), np.float32)
@@ -3301,6 +3333,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
+    generators_of_a_module_are_put_back,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,

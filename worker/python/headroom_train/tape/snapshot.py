@@ -5,6 +5,8 @@ reach: class attributes, globals and closures."""
 
 from __future__ import annotations
 
+import pickle
+import random
 import sys
 import sysconfig
 import weakref
@@ -177,6 +179,47 @@ class Names(Contents):
                 delattr(self._owner, key)
 
 
+class Drawn(Contents):
+    """The former state of a random generator. It is never plain: numbers that each piece draws anew are others than
+    those of the whole batch."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator, (self._get, self._set) = generator, _states(type(generator))  # type: ignore[arg-type, misc]
+        self.before = self.container
+
+    @property
+    def container(self) -> dict:
+        return {"state": pickle.dumps(self._get(self._generator))}
+
+    def plain(self, keys: Iterable) -> bool:
+        return False
+
+    def put(self, key: Any, value: Any) -> None:
+        self._set(self._generator, pickle.loads(value))
+
+    def put_back(self) -> None:
+        for key in self.keys():
+            self.put(key, self.before[key])
+
+
+def _set_numpy(generator: Any, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+@cache
+def _states(kind: type) -> Optional[tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]]:
+    """How the state of a random generator is read and set; None for other classes, and for those of PyTorch, with which
+    no call is repeated."""
+    if kind is random.Random:
+        return random.Random.getstate, random.Random.setstate
+    if kind.__module__.startswith("numpy.random."):  # which the worker does not import
+        if kind.__name__ == "Generator":
+            return lambda generator: generator.bit_generator.state, _set_numpy
+        if kind.__name__ == "RandomState":
+            return kind.get_state, kind.set_state  # type: ignore[attr-defined]
+    return None
+
+
 def _at(container: Any, keys: Iterable) -> list:
     """The values at the given keys in a container. Keys that do not exist are left out."""
     if isinstance(container, set):
@@ -248,8 +291,12 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _contents(value: Any, seen: set[int]) -> Optional[Contents]:
-    """The contents of a container, or of an object of the script's own classes; None for anything else, and for what
-    is in ``seen`` already, by its id."""
+    """The contents of a container or of an object of the script's own classes, or the state of a random generator; None
+    for anything else, and for what is in ``seen`` already, by its id."""
+    if _states(type(value)) is not None:  # type: ignore[arg-type]
+        known = id(value) in seen
+        seen.add(id(value))
+        return None if known else Drawn(value)
     inner = _inner(value)
     slots = _slots(type(value)) if inner is None else ()  # type: ignore[arg-type]
     owner = value if slots else inner
