@@ -22,6 +22,7 @@ type Holder struct {
 	Host    bool    `json:"host,omitempty"`    // the memory is the machine's, not a device's
 	Ends    int     `json:"ends,omitempty"`    // the step near which the machine's memory ends at this rate; 0 if not known
 	Seconds float64 `json:"seconds,omitempty"` // from Step until then
+	Unit    string  `json:"unit,omitempty"`    // "model call" if steps are those of an evaluation; "" otherwise
 	About   bool    `json:"about,omitempty"`   // Tensors and Bytes are what is to be expected after Step, not what was found
 	Cure    string  `json:"cure,omitempty"`    // what to write instead; "" if not known
 }
@@ -40,7 +41,7 @@ const (
 func (h Holder) String() string {
 	text := h.Facts()
 	if h.Ends > h.Step && h.Seconds <= ForecastMost {
-		text += fmt.Sprintf("; at that rate memory runs out in about %s, near step %d", InAbout(h.Seconds), h.Ends)
+		text += fmt.Sprintf("; at that rate memory runs out in about %s, near %s %d", InAbout(h.Seconds), h.unit(), h.Ends)
 	}
 	if h.Cure != "" {
 		text += "; " + h.Cure
@@ -50,7 +51,7 @@ func (h Holder) String() string {
 
 // Facts is String without the cure.
 func (h Holder) Facts() string {
-	grows := fmt.Sprintf("memory grows by %v per step: ", h.PerStep)
+	grows := fmt.Sprintf("memory grows by %v per %s: ", h.PerStep, h.unit())
 	if h.Kind == heldElsewhere {
 		return grows + "what holds it was not found among what Python can see"
 	}
@@ -67,6 +68,9 @@ func (h Holder) Facts() string {
 	}
 	return text
 }
+
+// unit is what Step, Rate and PerStep count.
+func (h Holder) unit() string { return cmp.Or(h.Unit, "step") }
 
 // ForecastMost is the longest time until memory runs out for which that is said, in seconds: a day. Most runs
 // end sooner.
@@ -86,7 +90,7 @@ func InAbout(seconds float64) string {
 
 // At returns h as it is to be expected after a later step, if it has grown on as it did.
 func (h Holder) At(step int) Holder {
-	if h.Kind == heldElsewhere || h.Step <= 0 || step <= h.Step {
+	if h.Kind == heldElsewhere || h.Unit != "" || h.Step <= 0 || step <= h.Step {
 		return h
 	}
 	more := step - h.Step
@@ -125,7 +129,7 @@ func (h Holder) content() string {
 	}
 	when := ""
 	if h.Step > 0 {
-		when = fmt.Sprintf(" after step %d", h.Step)
+		when = fmt.Sprintf(" after %s %d", h.unit(), h.Step)
 	}
 	return fmt.Sprintf("%s%d %s, %s%v%s, %s", about, h.Tensors, what, about, h.Bytes, when, h.often())
 }
@@ -133,11 +137,11 @@ func (h Holder) content() string {
 func (h Holder) often() string {
 	switch {
 	case h.Rate >= 1.5:
-		return fmt.Sprintf("%.0f more every step", h.Rate)
+		return fmt.Sprintf("%.0f more every %s", h.Rate, h.unit())
 	case h.Rate >= 0.7:
-		return "one more every step"
+		return "one more every " + h.unit()
 	case h.Rate > 0:
-		return fmt.Sprintf("one more every %.0f steps", math.Round(1/h.Rate))
+		return fmt.Sprintf("one more every %.0f %ss", math.Round(1/h.Rate), h.unit())
 	}
 	return "more and more"
 }

@@ -95,6 +95,7 @@ type message struct {
 	Tensors int          `json:"tensors"`
 	Bytes   memory.Bytes `json:"bytes"`
 	Rate    float64      `json:"rate"`
+	Unit    string       `json:"unit"`
 	PerStep memory.Bytes `json:"per_step"`
 	Graph   bool         `json:"graph"`
 	Host    bool         `json:"host"`
@@ -202,7 +203,7 @@ func possible(f *memory.Fragments) bool {
 
 // holder returns what holds memory that grows, which m reports.
 func (m message) holder() memory.Holder {
-	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Ends: m.Ends, Seconds: m.Seconds, Cure: m.Cure}
+	return memory.Holder{Kind: m.Kind, Name: m.Name, Kept: m.Kept, Made: m.Made, Step: m.Step, Tensors: m.Tensors, Bytes: m.Bytes, Rate: m.Rate, PerStep: m.PerStep, Graph: m.Graph, Host: m.Host, Ends: m.Ends, Seconds: m.Seconds, Unit: m.Unit, Cure: m.Cure}
 }
 
 // finished returns how many optimizer steps the process had finished when it sent m, or 0 if m does not say.

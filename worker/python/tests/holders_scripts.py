@@ -164,7 +164,7 @@ LEAKS = {
     ),
     "a dict of lists that is made when needed": Leak(
         "collected",
-        "logs.setdefault('y', [])",
+        "logs['y']",
         "write `logs.setdefault('y', []).append(y.item())`",
         """
         def main():
@@ -728,6 +728,134 @@ LEAKS = {
         Trainer().fit()
     """,
     ),
+    "the first evaluation": Leak(
+        "evaluation",
+        "outs",
+        "`with torch.no_grad():`",
+        """
+        def evaluate():
+            net.eval()
+            outs = []
+            for i in range(60):
+                y = net(torch.randn(1024, 256)) #made
+                outs.append(y) #kept
+            net.train()
+            return torch.cat(outs)
+        for step in range(2):
+            train(batch())
+        evaluate()
+    """,
+    ),
+    "a sum in an object, in an evaluation": Leak(
+        "evaluation",
+        "self.sum",
+        "`with torch.no_grad():`",
+        """
+        class Meter:
+            def __init__(self):
+                self.sum = 0.0
+            def update(self, value, n=1):
+                self.sum += value * n #kept
+        class Evaluator:
+            def __call__(self, model):
+                model.eval()
+                meter = Meter()
+                for i in range(60):
+                    meter.update(model(batch()).square().mean())
+                model.train()
+                return meter.sum
+        evaluator = Evaluator()
+        for epoch in range(2):
+            train(batch())
+            evaluator(net)
+    """,
+    ),
+    "a list of each epoch": Leak(
+        "moved",
+        "self.store[epoch]",
+        "write `self.store[epoch].append(out.detach().cpu())`",
+        """
+        class Store:
+            def __init__(self):
+                self.store = collections.defaultdict(list)
+            def save(self, epoch, out):
+                self.store[epoch].append(out.to("cpu")) #kept
+        store = Store()
+        for step in range(120):
+            x = batch()
+            train(x)
+            out = net(x) #made
+            store.save(step // 9, out)
+    """,
+    ),
+    "a dict of each phase of each epoch": Leak(
+        "collected",
+        "stats[epoch][phase]",
+        "empty `",
+        """
+        stats = collections.defaultdict(lambda: collections.defaultdict(dict))
+        def run(epoch, phase):
+            for b in range(3):
+                x = batch()
+                train(x)
+                stats[epoch][phase][b] = {"x": x} #kept
+        for epoch in range(20):
+            for phase in ("train", "val"):
+                run(epoch, phase)
+    """,
+    ),
+    "states of the optimizer": Leak(
+        "models",
+        "states",
+        "torch.save",
+        """
+        wide = nn.Linear(256, 256)
+        adam = torch.optim.Adam(wide.parameters())
+        states = {}
+        for step in range(100):
+            adam.zero_grad()
+            wide(batch(64)).square().mean().backward()
+            adam.step()
+            states[f"step {step}"] = copy.deepcopy(adam.state_dict()) #kept
+    """,
+    ),
+    "an object that is a hook": Leak(
+        "hook",
+        "self.outs",
+        "handle.remove()",
+        """
+        class Recorder:
+            def __init__(self, module):
+                self.outs = []
+                module.register_forward_hook(self)
+            def __call__(self, module, args, out):
+                self.outs.append(out.detach()) #kept
+        wide = nn.Linear(256, 256)
+        recorder = Recorder(wide)
+        for step in range(100):
+            x = batch()
+            train(x)
+            wide(x)
+    """,
+    ),
+    "a variable of the file in the workers": Leak(
+        "workers",
+        "DECODED",
+        "each worker has one of its own",
+        """
+        DECODED = {}
+        def decode(i):
+            DECODED[i] = torch.full((2048, 256), float(i)) #kept
+            return DECODED[i]
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 600
+            def __getitem__(self, i):
+                return decode(i)[:8]
+        for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
+            train(x.flatten(0, 1))
+    """,
+    ),
     "copies with graphs": Leak(
         "moved",
         "outs",
@@ -1182,7 +1310,7 @@ LEAKS = {
     ),
     "what is logged by a module": Leak(
         "collected",
-        "self.logged.setdefault(name, [])",
+        "self.logged[name]",
         "",
         """
         class Module(nn.Module):
@@ -1966,6 +2094,41 @@ CLEAN = {
         random.seed(0)
         for step in range(150):
             train(batch(random.randrange(64, 4096)))
+    """,
+    "an evaluation with gradients that keeps values": """
+        def evaluate():
+            net.eval()
+            outs = []
+            for i in range(60):
+                outs.append(net(batch()).detach().repeat(1, 64))
+            net.train()
+            return torch.cat(outs).mean().item()
+        for step in range(3):
+            train(batch())
+            evaluate()
+    """,
+    "gradients of inputs in an evaluation": """
+        def saliency():
+            net.eval()
+            maps = []
+            for i in range(60):
+                x = batch().requires_grad_()
+                maps.append(torch.autograd.grad(net(x).sum(), x)[0])
+            net.train()
+            return torch.stack(maps).mean().item()
+        for step in range(3):
+            train(batch())
+            saliency()
+    """,
+    "one step of many parts with fixed statistics": """
+        net.eval()
+        for step in range(4):
+            opt.zero_grad()
+            losses = []
+            for part in range(60):
+                losses.append(net(batch()).square().mean())
+            sum(losses).backward()
+            opt.step()
     """,
     "evaluation every few steps": """
         def evaluate():

@@ -125,6 +125,36 @@ class Net(L.LightningModule):
 {more}
 """
 
+OF_A_MODEL = """
+import torch
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.seen = {{"out": []}}
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        out = self.model(x)
+        torch.nn.functional.mse_loss(out, y).backward()
+        self.optimizer.step()
+        {line}
+trainer = Trainer(make())
+for x, y in loader:
+    trainer.step(x, y)
+"""
+HUGGING_FACE = """
+from transformers import Trainer
+class Keeps(Trainer):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.seen = []
+    def compute_loss(self, model, inputs, return_outputs=False, **more):
+        outputs = model(**inputs)
+        self.seen.append(outputs["logits"]{suffix})
+        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+{more}
+"""
+
 # For each rule: scripts for which it speaks, and scripts for which no rule does.
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "kept-tensor": (
@@ -158,6 +188,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
                 before="losses = []\ndef step(x, y):\n    optimizer.zero_grad()\n    loss = criterion(model(x), y)\n    loss.backward()\n    optimizer.step()\n    return loss",
             ),
             LIGHTNING.format(line="self.seen.append(loss)", more=""),
+            HUGGING_FACE.format(suffix="", more=""),
+            methods("self.history.append(loss)").replace("model.cuda()", "model").replace("Adam(self.", "Adam("),
+            OF_A_MODEL.format(line="self.seen['out'].append(out)"),
         ],
         [
             loop(plus("losses.append(loss.item())"), before="losses = []"),
@@ -191,6 +224,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
                 line="self.seen.append(loss)", more="    def on_train_epoch_end(self):\n        self.seen.clear()"
             ),
             LIGHTNING.format(line="self.seen.append(loss.detach())", more=""),
+            HUGGING_FACE.format(suffix=".detach()", more=""),
+            OF_A_MODEL.format(line="self.seen['out'] = out"),
+            HUGGING_FACE.format(suffix="", more="    def log(self, logs):\n        self.seen.clear()"),
+            HUGGING_FACE.format(suffix="", more="").replace("(Trainer)", "(Base)"),
         ],
     ),
     "summed-tensor": (
@@ -521,6 +558,7 @@ def what_to_write() -> list[str]:
         ("losses += [loss]", "losses += [loss.item()]"),
         ("total += loss / len(loader)", "total += loss.item() / len(loader)"),
         ("total = total + loss", "total += loss.item()"),
+        ("total += out.mean()", "total += out.mean().item()"),
         ("total = 0.9 * total + 0.1 * loss", "total = 0.9 * total + 0.1 * loss.item()"),
     ):
         script = loop(plus(line), before="losses, total = [], 0")

@@ -1,5 +1,8 @@
 """The account of this process's memory: waits until memory grows, then finds out what holds it, and says so once.
 
+An evaluation takes no optimizer steps. If it computes gradients, it has an account of its own, whose steps are the
+calls of the model, and which begins anew with each evaluation.
+
 As long as memory does not grow, a step costs one cheap figure (:mod:`.trigger`), and nothing else of this package is
 imported. Nothing here raises an exception."""
 
@@ -33,10 +36,12 @@ class Account:
         tell: Callable[[Holder], None],
         foreign: Callable[[str], bool],
         begins: Callable[[], None] = lambda: None,
+        evaluating: bool = False,
     ) -> None:
+        self._evaluating = evaluating
         self._begins = begins
         self._tell, self._foreign = tell, lambda file: file.startswith(_STANDARD) or foreign(file)
-        self._trigger: Optional[Trigger] = Trigger()
+        self._trigger: Optional[Trigger] = Trigger(evaluating)
         self._search: Optional[Search] = None
         self._candidate: Optional[Holder] = None  # what was found, but may still be meant to grow
         self._due = 0  # the step from which it is not any more
@@ -60,20 +65,23 @@ class Account:
         except Exception:
             self._fails()
 
+    def _searching(self, steps: int) -> Search:
+        from .search import APART, QUICK, Search
+
+        return Search(steps, self._foreign, QUICK if self._evaluating else APART, self._evaluating)
+
     def _step(self, trigger: Trigger, steps: int, asked: bool) -> None:
         grows = trigger.step(steps)
         self._asked = self._asked or asked
-        if trigger.loads and self._search is None and steps >= self._loads:
+        if trigger.loads and self._search is None and steps >= self._loads and not self._evaluating:
             self._loaders(trigger, steps)
             return
         if self._search is None:
             if (grows and steps >= self._due or asked) and self._empty < SEARCHES:
-                from .search import Search
-
                 self._pace = trigger.pace(steps)
                 begins, self._begins = self._begins, lambda: None
                 begins()
-                self._thread, self._search = threading.get_ident(), Search(steps, self._foreign)
+                self._thread, self._search = threading.get_ident(), self._searching(steps)
             return
         self._search.slope = trigger.slope()
         found = self._search.step(steps)
@@ -119,7 +127,8 @@ class Account:
     def _nothing(self, trigger: Trigger, steps: int) -> None:
         """What follows a search that has found nothing."""
         self._empty, self._thread = self._empty + 1, 0
-        if self._asked or steps >= LONG and trigger.slope() * trigger.steps() >= MUCH:
+        long = steps >= LONG and trigger.slope() * trigger.steps() >= MUCH and not self._evaluating
+        if self._asked or long:
             from .kinds import ELSEWHERE, Holder
 
             self.says(Holder(ELSEWHERE, "", "", "", 0, 0, 0.0, trigger.slope(), "", step=steps))
@@ -158,8 +167,16 @@ class Account:
         """Begin anew in a child: it has the parent's memory, and its own training."""
         if self._search is not None:
             self._search.ends()
-        self._pid, self._search, self._candidate, self._trigger = os.getpid(), None, None, Trigger()
+        self._pid, self._search, self._candidate, self._trigger = os.getpid(), None, None, Trigger(self._evaluating)
         self._trigger.rests(steps)
+
+    def anew(self) -> None:
+        """Forget what was seen so far: an evaluation has ended."""
+        search, self._search, self._thread, self._candidate = self._search, None, 0, None
+        if self._trigger is not None:
+            self._trigger, self._due = Trigger(self._evaluating), 0
+        if search is not None:
+            search.ends()
 
     def says(self, holder: Holder) -> None:
         self.told, self._trigger = holder, None

@@ -71,7 +71,12 @@ def reaches(root: Any, before: int) -> bool:
 def saved(root: Any, before: Iterable[Any], packed: bool, most: int = 5000) -> Saved:
     """What the graph of a node has saved, apart from memory in ``before``. Tensors that hooks of the script have packed
     stay packed; ``packed`` if there may be some."""
-    todo, seen = [root], set()
+    return together([root], before, packed, most)
+
+
+def together(roots: Iterable[Any], before: Iterable[Any], packed: bool, most: int = 5000) -> Saved:
+    """What the graphs of several nodes have saved: what they share counts once."""
+    todo, seen = [*roots], set()
     kept: list[Any] = []
     storages, alive, held, host = set(before), False, 0, True
     known = len(storages)

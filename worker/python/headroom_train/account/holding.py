@@ -95,8 +95,9 @@ class Walk:
         left_out = self._hidden | {id(f) for f in frames()}
         return [r for r in found if id(r) not in left_out and not _ours(r)]
 
-    def common(self, samples: list[Any], need: int) -> list[Held]:
-        """The nearest objects from which at least ``need`` of the samples are reached."""
+    def common(self, samples: list[Any], need: int, stays: Callable[[Any], bool] = lambda o: False) -> list[Held]:
+        """The nearest objects from which at least ``need`` of the samples are reached, and that do not stay as they
+        are."""
         reach = {id(s): {i} for i, s in enumerate(samples)}
         below: dict[int, Any] = {}  # id of an object → the object below it that led there
         every = [*samples]
@@ -125,7 +126,7 @@ class Walk:
                     every.append(r)
                 if len(known) > before:
                     changed.add(id(r))
-            shared = [o for o in every if id(o) in changed and len(reach[id(o)]) >= need]
+            shared = [o for o in every if id(o) in changed and len(reach[id(o)]) >= need and not stays(o)]
             if shared:
                 self._hidden.add(id(shared))
                 return [Held(o, self._path(o, below)) for o in sorted(shared, key=_plain)]
@@ -564,6 +565,7 @@ class Content(NamedTuple):
     roots: list[Any]  # graphs of the new tensors
     arrays: int
     array_bytes: int
+    storages: frozenset = frozenset()  # the memory behind the tensors
 
 
 def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> Content:
@@ -595,7 +597,7 @@ def content(holder: Any, before: frozenset, models: bool, running: set[int]) -> 
             if id(r) not in seen and _entered(r, models, running):
                 seen.add(id(r))
                 todo.append(r)
-    return Content(tensors, held, new, new_bytes, graphs, roots, arrays, array_bytes)
+    return Content(tensors, held, new, new_bytes, graphs, roots, arrays, array_bytes, frozenset(storages))
 
 
 def _entered(r: Any, models: bool, running: set[int]) -> bool:

@@ -189,10 +189,11 @@ class Holder(NamedTuple):
     step: int = 0  # after which this was found
     ends: int = 0  # the step near which the machine's memory ends at this rate; 0 if that is not known
     seconds: float = 0.0  # until then
+    unit: str = ""  # in place of a step: "model call", of an evaluation
     container: int = 0  # the id of what has been counted; 0 if that is no container
 
     def __str__(self) -> str:
-        grows = f"memory grows by {amount(self.per_step)} per step: "
+        grows = f"memory grows by {amount(self.per_step)} per {self.unit or 'step'}: "
         if self.kind == ELSEWHERE:
             return grows + "what holds it was not found among what Python can see"
         name = f"`{self.name}`" if self.name else "a container without a name"
@@ -210,16 +211,16 @@ class Holder(NamedTuple):
         what = "array" if self.kind == NUMPY else "tensor"
         number = f"{self.tensors} {what}{'' if self.tensors == 1 else 's'}"
         graph = " with the graphs that made them" if self.graph else ""
-        return f"{number}{graph}, {amount(self.bytes)}, {often(self.rate)}"
+        return f"{number}{graph}, {amount(self.bytes)}, {often(self.rate, self.unit or 'step')}"
 
 
-def often(rate: float) -> str:
+def often(rate: float, unit: str = "step") -> str:
     """How many are added, in words."""
     if rate >= 1.5:
-        return f"{round(rate)} more every step"
+        return f"{round(rate)} more every {unit}"
     if rate >= 0.7:
-        return "one more every step"
-    return f"one more every {round(1 / rate)} steps" if rate > 0 else "more and more"
+        return f"one more every {unit}"
+    return f"one more every {round(1 / rate)} {unit}s" if rate > 0 else "more and more"
 
 
 def amount(size: Optional[int]) -> str:

@@ -17,8 +17,9 @@ from .source import source
 
 
 def of_workers(step: int, grown: int, slope: int, foreign: Callable[[str], bool]) -> Optional[Holder]:
-    """The attribute of a data set of the script's in which its workers keep what they load; None if its class plainly
-    keeps nothing, or empties what it keeps. They have grown by ``grown`` bytes, ``slope`` in each step."""
+    """Where the workers of a data set of the script's keep what they load, an attribute or a variable of its file; None
+    if its class plainly keeps nothing, or empties what it keeps. They have grown by ``grown`` bytes, ``slope`` in each
+    step."""
     from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
     with torch._C.DisableTorchFunction():
@@ -39,16 +40,19 @@ def of_workers(step: int, grown: int, slope: int, foreign: Callable[[str], bool]
 
 
 def _kept(dataset: Any, foreign: Callable[[str], bool]) -> Optional[tuple[str, str, bool]]:
-    """The attribute of a data set to which something is added whenever a sample is loaded: its name, the line, and
-    whether it is asked first whether it has the sample. Data sets inside others are asked, too."""
+    """The attribute of a data set, or the variable of its file, to which something is added whenever a sample is
+    loaded: its name, the line, and whether it is asked first whether it has the sample. Data sets inside others are
+    asked, too."""
     for _ in range(4):
         code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
         file = "" if code is None else code.co_filename
         text = source(file) if file and not foreign(file) else None
-        found = text.added(type(dataset).__name__) if text is not None else None
-        if text is not None and found is not None:
-            attribute, keeps = found
-            return keeps.name, f"{file}:{keeps.line}", text.looks_up(attribute, True)
+        name = type(dataset).__name__
+        for attribute in (True, False):
+            found = (text.added(name) if attribute else text.added_outside(name)) if text is not None else None
+            if text is not None and found is not None:
+                holder, keeps = found
+                return keeps.name, f"{file}:{keeps.line}", text.looks_up(holder, attribute)
         dataset = getattr(dataset, "dataset", None)  # of a Subset
         if dataset is None:
             return None

@@ -3,7 +3,8 @@ there at the third is kept. Begun only once memory has been seen to grow."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import sys
+from collections import Counter, OrderedDict, deque
 from types import FrameType, FunctionType, GeneratorType, TracebackType
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -18,18 +19,20 @@ from .place import MANAGED, Kept, direct, made, patience, place, statement
 from .source import joins, source
 
 APART = 12  # steps between two looks
+QUICK = 5  # and between those of an evaluation: without gradients it would not grow at all
 FURTHEST = 96  # and the most, if what is kept does not grow in each step
 SAMPLES = 6  # tensors of one sort that are followed
 SMALL = 1 << 20  # bytes of a single tensor that is not looked at
 SORTS = 4  # of tensors that are followed
+ROOTS = 12  # graphs in a container that are walked through: the others are taken to hold as much
 LITTLE = 32 << 10  # bytes per step; what grows less is never named for growth that is much more
 
 
 class Search:
     """One search. ``foreign`` says whether a file is not the user's. Not safe for concurrent use."""
 
-    def __init__(self, step: int, foreign: Callable[[str], bool], apart: int = APART) -> None:
-        self._foreign, self._apart = foreign, apart
+    def __init__(self, step: int, foreign: Callable[[str], bool], apart: int = APART, evaluating: bool = False) -> None:
+        self._foreign, self._apart, self._evaluating = foreign, apart, evaluating
         self._first = _now(step)
         self._second: Optional[Look] = None
         self._notes: Optional[Notes] = None
@@ -68,14 +71,16 @@ class Search:
         """The search that follows one that has found nothing; None if there is none."""
         if self._apart >= FURTHEST:
             return None
-        return Search(step, self._foreign, 2 * self._apart)
+        return Search(step, self._foreign, 2 * self._apart, self._evaluating)
 
     def _finds(self, step: int) -> list[Holder]:
         assert self._second is not None
+        if self._evaluating and not evaluates(self._foreign):
+            return []
         found = census()
         third = look(step, found)
         walk = Walk([found.tensors, found.containers, found, self._first, self._second], self._foreign, found.tasks)
-        between = _Between(self._first, self._second, third, self.lines, self.slope, found.packs)
+        between = _Between(self._first, self._second, third, self.lines, self.slope, found.packs, self._evaluating)
         groups = _groups(found.tensors, between)
         walk.hides(groups, *groups, *(g.kept for g in groups), *(same for g in groups for same in g.kept))
         holders = [h for group in groups if (h := _of_group(group, between, walk)) is not None]
@@ -93,12 +98,29 @@ class Search:
         if sum(h.per_step for h in holders) < 0.3 * max(self.slope, 1):
             holders += _of_arrays(found, between, walk)
         source.cache_clear()
+        if self._evaluating:  # to collect the results is what an evaluation is for
+            holders, some = [h._replace(unit="model call") for h in holders if h.kind == kinds.EVALUATION], []
         return [h._replace(step=step) for h in sorted(holders or some, key=lambda h: h.per_step, reverse=True)]
+
+
+def evaluates(foreign: Callable[[str], bool]) -> bool:
+    """Whether what the script is doing is an evaluation, as its source says."""
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        text = source(file) if not foreign(file) else None
+        if text is not None and text.evaluates(frame.f_lineno):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _now(step: int) -> Look:
     with torch._C.DisableTorchFunction():
         return look(step, census())
+
+
+_LONG = (list, dict, set, deque)
 
 
 class _Between(NamedTuple):
@@ -110,6 +132,7 @@ class _Between(NamedTuple):
     lines: dict[Key, tuple[str, int]]
     slope: int
     packs: bool
+    evaluating: bool = False
 
     @property
     def steps(self) -> int:
@@ -131,6 +154,15 @@ class _Between(NamedTuple):
         grown = (len(container) - first) / len(container)
         new, size = min(inside.new, inside.tensors * grown), min(inside.new_bytes, inside.bytes * grown)
         return inside._replace(new=int(new + 0.5), new_bytes=int(size))
+
+    def stays(self, o: Any) -> bool:
+        """Whether something is a container that came after the first look and is as it was at the second: what grows is
+        around it, such as a dict with a list of each epoch."""
+        if self.third.step == self.second.step or not is_a(o, _LONG) or id(o) in self.first.lengths:
+            return False
+        if id(o) in self.second.lengths:
+            return self.second.lengths[id(o)] == len(o)
+        return content(o, self.second.storages, True, {id(f) for f in frames()}).new == 0
 
     def steady(self, container: Any) -> bool:
         """Whether a container has become longer by the same number in each step, as far as is known."""
@@ -178,7 +210,7 @@ def _of_group(group: _Group, b: _Between, walk: Walk) -> Optional[Holder]:
         return None
     best: Optional[Holder] = None
     need = max(2, (2 * len(samples) + 2) // 3)
-    for held in [walk.end(h) for h in walk.common(samples, need)] or walk.chained(samples, need):
+    for held in [walk.end(h) for h in walk.common(samples, need, b.stays)] or walk.chained(samples, need):
         if walk.of_optimizer(held.holder) and kinds.MODELS not in _through(held):
             continue
         holder = _holder(held, samples, every, group, b, walk)
@@ -233,9 +265,11 @@ def _through(held: Held) -> frozenset[str]:
 
 
 def _weights(o: Any) -> bool:
-    """Whether a dict has the weights of a model."""
+    """Whether a dict has the weights of a model, or an optimizer's state."""
     if type(o) not in (dict, OrderedDict) or not o:
         return False
+    if o.keys() == {"state", "param_groups"}:  # of an optimizer
+        return True
     return hasattr(o, "_metadata") or all(type(k) is str and k.rpartition(".")[2] in _WEIGHTS for k in o)
 
 
@@ -256,9 +290,9 @@ def _holder(
     if inside.new < 2 or id(holder) in b.first.lengths and not b.longer(holder):
         return None
     inside = b.net(holder, inside)
-    alive = [graphs.saved(r, b.first.storages, b.packs) for r in inside.roots[:8]]
-    graph = any(s.alive for s in alive)
-    saved = sum(s.bytes for s in alive) // max(1, len(alive))
+    roots = inside.roots[:ROOTS]
+    saved = graphs.together(roots, b.first.storages | inside.storages, b.packs)
+    graph, each = saved.alive, saved.bytes // max(1, len(roots))
     cached = holder if is_a(holder, LRU) else walk.cached(holder) if type(holder) is dict else None
     single = direct(kept, held.path)
     text = statement(kept, single)
@@ -269,6 +303,7 @@ def _holder(
         through |= {kinds.CACHE}
         text, kept = Text(_function_name(cached) or text.name, lru=True), None
     e = _evidence(group, samples, through, graph, kept, near)
+    e = e._replace(evaluation=e.evaluation or b.evaluating)
     kind = kinds.kind(e)
     registered = walk.registered() if any(n.last in HOOKS for n in names) else None
     where = kept.where if kept is not None else _defined(cached)
@@ -285,15 +320,15 @@ def _holder(
         where,
         maker,
         inside.tensors,
-        inside.bytes + saved * inside.graphs,
+        inside.bytes + each * inside.graphs,
         rate,
-        int((inside.new_bytes + saved * len(inside.roots)) / b.steps),
+        int((inside.new_bytes + each * len(inside.roots)) / b.steps),
         kinds.cure(kind, e, text),
         graph,
         patience(kind, holder if cached is None else cached, kept, graph, limited, b.steady(holder))
         if text.name
         else MANAGED,
-        group.sort.device == "cpu" and all(s.host for s in alive),
+        group.sort.device == "cpu" and saved.host,
         container=id(holder),
     )
 
@@ -337,7 +372,10 @@ def _evidence(
     return Evidence(
         scalar=all(t.numel() == 1 for t in samples),
         graph=graph,
-        copied=any(t.grad_fn is not None and graphs.copies(t.grad_fn) for t in samples),
+        copied=any(t.grad_fn is not None and graphs.copies(t.grad_fn) for t in samples)
+        or text is not None
+        and keeps is not None
+        and text.moved(keeps.value, keeps.line),
         through=through,
         hook=text is not None and keeps is not None and text.hooked(keeps.functions),
         looked_up=kept is not None and _looked_up(kept),
@@ -383,17 +421,22 @@ def _of_graph(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> Optional[
     _, t, names, kept = min(found, key=lambda one: one[0])
     if not names or kept is None:
         return None
-    held = graphs.saved(t.grad_fn, b.first.storages, b.packs, graphs.MOST)
+    weights = frozenset(key for w in tensors if w.is_leaf and w.requires_grad and (key := key_of(w)) is not None)
+    held = graphs.saved(t.grad_fn, weights, b.packs, graphs.MOST)
     scalar = t.numel() == 1
     kind = kinds.SUM if scalar and graphs.sums(t.grad_fn) else kinds.HIDDEN
+    kind = kinds.EVALUATION if b.evaluating else kind
     e = Evidence(scalar=scalar, graph=held.alive, root=kind)
     text = statement(kept)
+    if kind != kinds.SUM and kept.keeps is not None and joins(kept.keeps.value) and _has_grown(t, b):
+        return _joined(t, kept, held.bytes if held.alive else 0, b)
     if kind == kinds.HIDDEN:
         assigned = kept.keeps.call.removesuffix(" = ") if kept.keeps is not None else ""  # a part of a dict, perhaps
         text = Text(assigned or text.name, pair=kept.name.tuple)
-    per_step = b.slope or int(held.bytes / b.steps)
+    per_step = b.slope or int(graphs.saved(t.grad_fn, b.first.storages, b.packs, graphs.MOST).bytes / b.steps)
+    maker = made(kept) if kind != kinds.HIDDEN else ""
     return Holder(
-        kind, text.name, kept.where, made(kept) if kind == kinds.SUM else "", held.tensors, held.bytes, 1.0, per_step,
+        kind, text.name, kept.where, maker, held.tensors, held.bytes, 1.0, per_step,
         kinds.cure(kind, e, text), held.alive, 0, held.host,
     )  # fmt: skip
 
@@ -412,9 +455,24 @@ def _gradients(t: torch.Tensor, b: _Between, walk: Walk) -> Holder:
     )  # fmt: skip
 
 
+def _has_grown(t: torch.Tensor, b: _Between) -> bool:
+    """Whether a tensor is larger than all of its sort have been."""
+    return key_of(t) is not None and size_of(t) > max(b.second.largest.get(sort_of(t), 0), SMALL)
+
+
+def _joined(t: torch.Tensor, kept: Kept, graph: int, b: _Between) -> Holder:
+    """A variable whose tensor is joined with another one in each step, and the bytes of its graph."""
+    kind = kinds.EVALUATION if b.evaluating else kinds.COLLECTED
+    per_step = b.slope or (size_of(t) + graph) // b.third.step
+    return Holder(
+        kind, statement(kept).name, kept.where, made(kept), 1, size_of(t) + graph, 0.0, per_step,
+        kinds.cure(kind, Evidence(graph=graph > size_of(t)), statement(kept)), graph > 0, 0, t.device.type == "cpu",
+    )  # fmt: skip
+
+
 def _of_one(tensors: list[torch.Tensor], b: _Between, walk: Walk) -> list[Holder]:
     """A variable whose tensor is made anew in each step, larger than before."""
-    grown = [t for t in tensors if key_of(t) and size_of(t) > max(b.second.largest.get(sort_of(t), 0), SMALL)]
+    grown = [t for t in tensors if _has_grown(t, b)]
     walk.hides(grown)
     for t in sorted(grown, key=size_of, reverse=True)[:SORTS]:
         more = size_of(t) - b.first.largest.get(sort_of(t), 0)

@@ -180,6 +180,26 @@ class Source:
                         return attribute, keeps
         return None
 
+    def added_outside(self, name: str) -> Optional[tuple[str, Keeps]]:
+        """The same for a variable of the file, to which a class adds something in a method or in a function of the file
+        that one calls."""
+        own = next((n for n in self._around if isinstance(n, ast.ClassDef) and n.name == name), None)
+        todo = [n for n in own.body if isinstance(n, ast.FunctionDef)] if own is not None else []
+        apart = {n.name: n for n in self._tree.body if isinstance(n, ast.FunctionDef)}
+        assigns = [n for n in self._tree.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
+        variables = {_name(t) for n in assigns for t in _targets(n)} - {""}
+        for function in todo:  # which becomes longer
+            inside = [*ast.walk(function)]
+            called = {_name(n.func) for n in inside if isinstance(n, ast.Call)}
+            todo += [apart[n] for n in apart if n in called and apart[n] not in todo]
+            used = dict.fromkeys(_name(n) for n in inside if isinstance(n, ast.Name))
+            for variable in (n for n in used if n in variables):
+                puts = (keeps for node in inside for keeps in self._put(node, variable, False))
+                first = next((keeps for keeps in puts if keeps.value is not None), None)
+                if first is not None and not self.takes(variable, False) and not self.bounded(variable, False):
+                    return variable, first
+        return None
+
     def _puts_of(self, method: ast.FunctionDef) -> Iterator[tuple[str, Keeps]]:
         """The attributes of its object to which a method adds something, each with the first place."""
         inside = [*ast.walk(method)]
@@ -329,6 +349,8 @@ class Source:
                 inner = [n for a in node.args for n in ast.walk(a)]
                 if any(n in functions or _name(n) in names for n in inner):
                     return True
+                if "__call__" in names and "self" in map(_name, node.args):  # an object that is a hook itself
+                    return True
         return False
 
     def registers(self) -> Optional[tuple[int, str]]:
@@ -359,6 +381,13 @@ class Source:
                 return node.value.lineno
         return 0
 
+    def moved(self, value: Optional[ast.expr], line: int) -> bool:
+        """Whether what is put in at a line is copied to the host, there or where it was made."""
+        base = stripped(value) if value is not None else None
+        made = self.made(base, line) if isinstance(base, ast.Name) else 0
+        assigned = [n.value for n in self._around if isinstance(n, ast.Assign) and n.lineno == made]
+        return any(_to_host(n) for one in (value, *assigned) if one is not None for n in ast.walk(one))
+
     def made(self, value: Optional[ast.expr], line: int) -> int:
         """The line before ``line`` at which what is put in was made; 0 if it cannot be told."""
         base = stripped(value) if value is not None else None
@@ -384,6 +413,15 @@ def _name(node: ast.AST) -> str:
 
 def _called(node: ast.AST, methods: set[str]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods
+
+
+def _to_host(node: ast.AST) -> bool:
+    """Whether something is a call that copies a tensor to the host."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr == "cpu" or (
+        node.func.attr == "to" and any(isinstance(a, ast.Constant) and a.value == "cpu" for a in node.args)
+    )
 
 
 def _all_in(statements: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -429,17 +467,17 @@ def _put_by_method(node: ast.Call, functions: tuple[Function, ...]) -> Iterator[
     call = f"{ast.unparse(node.func)}({''.join(f'{ast.unparse(a)}, ' for a in node.args[:-1])}"
     key = node.args[0] if method in _KEYED else None
     yield Keeps(
-        node.lineno, ast.unparse(on), call, ")", value, functions, _whole(on)[1], method in _SPREAD, key
+        node.lineno, _part(on), call, ")", value, functions, _whole(on)[1], method in _SPREAD, key
     )  # fmt: skip
 
 
 def joins(value: Optional[ast.expr]) -> bool:
-    """Whether an expression joins arrays to a larger one."""
+    """Whether an expression joins arrays or tensors to a larger one."""
     names = {_name(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)} if value is not None else set()
     return not names.isdisjoint(_JOINS)
 
 
-_JOINS = {"concatenate", "concat", "append", "vstack", "hstack", "column_stack", "row_stack", "dstack"}
+_JOINS = {"cat", "concatenate", "concat", "append", "vstack", "hstack", "column_stack", "row_stack", "dstack"}
 
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.Delete) -> list[ast.expr]:
@@ -461,6 +499,12 @@ def _whole(node: ast.AST) -> tuple[ast.AST, tuple[ast.expr, ...]]:
         else:
             keys, node = [*node.args[:1], *keys], node.func.value  # type: ignore[attr-defined]
     return node, tuple(keys)
+
+
+def _part(node: ast.expr) -> str:
+    """What a container, or a part of it, is called: ``seen[k]`` for ``seen.setdefault(k, [])``."""
+    whole, keys = _whole(node)
+    return ast.unparse(whole) + "".join(f"[{ast.unparse(key)}]" for key in keys)
 
 
 _READS = set(

@@ -23,7 +23,7 @@ NOISE = 16 << 20  # of the machine's memory, of which libraries keep what they h
 OF_ALL = 0.002  # and the smallest share of the memory that is held
 
 
-def rises(held: Sequence[int], least: int = RISE) -> bool:
+def rises(held: Sequence[int], least: int = RISE, steep: float = STEEP) -> bool:
     """Whether amounts of memory, equally spaced in time, keep rising: in the newer half as well, so that what fills
     and stops does not count, and without falling back, so that what is emptied does not."""
     size = len(held) // PARTS
@@ -33,7 +33,7 @@ def rises(held: Sequence[int], least: int = RISE) -> bool:
     floors = [min(held[begin + i * size : begin + (i + 1) * size]) for i in range(PARTS)]
     rise = floors[-1] - floors[0]
     if (
-        rise < max(least, (STEEP if size == 1 else OF_ALL) * floors[0])
+        rise < max(least, (steep if size == 1 else OF_ALL) * floors[0])
         or floors[-1] - floors[PARTS // 2 - 1] < 0.3 * rise
     ):
         return False
@@ -117,11 +117,12 @@ BASE = private()  # what the process had when it had imported PyTorch
 class Trigger:
     """Follows what this process holds after its optimizer steps: of a GPU's memory, and of the machine's."""
 
-    def __init__(self) -> None:
+    def __init__(self, evaluating: bool = False) -> None:
+        self._steep = OF_ALL if evaluating else STEEP  # an evaluation begins with what it goes on with
         self.host, self.device, self.workers = Series(), Series(), Series()
         self.loads = False  # whether what loader workers hold keeps growing
         self._next = 0.0
-        self._begin = WARM  # the newest step that is left out
+        self._begin = 1 if evaluating else WARM  # the newest step that is left out
         self._judge = LEAST  # figures before the next judgement
         self._first = (0, 0.0)  # the first step that was followed, and when it ended
 
@@ -144,7 +145,7 @@ class Trigger:
         found = False
         if longest >= self._judge:
             self._judge = longest + max(2, longest // 8) if longest < MOST - MOST // 8 else MOST // 2
-            found = rises(self.device.held) or rises(self.host.held, NOISE)
+            found = rises(self.device.held, RISE, self._steep) or rises(self.host.held, NOISE, self._steep)
             self.loads = rises(self.workers.held, NOISE)
         self._next = time.monotonic() + SHARE * (time.thread_time() - began)
         return found

@@ -147,6 +147,11 @@ class Program:
                 of, _, does = dotted(node.iter.func).rpartition(".")
                 if does in ("parameters", "named_parameters") and any(map(_freezes, ast.walk(node))):
                     file.frozen.add(of)
+        for node in file.nodes:
+            if isinstance(node, ast.Assign) and dotted(node.value) in file.modules - {""}:
+                file.modules |= {dotted(t) for t in targets(node) if dotted(t).startswith("self.")}
+            elif isinstance(node, ast.ClassDef):
+                file.modules |= {a.arg for f in node.body if computes_loss(node, f) for a in f.args.args[1:2]}  # type: ignore[attr-defined]
         for kind in (file.modules, file.frozen, file.losses, file.optimizers):
             kind.discard("")
 
@@ -217,6 +222,14 @@ def _freezes(node: ast.AST) -> bool:
     if isinstance(node, ast.Assign):
         return is_constant(node.value, False) and dotted(node.targets[0]).endswith(".requires_grad")
     return isinstance(node, ast.Call) and dotted(node.func).endswith(".requires_grad_") and bool(node.args)
+
+
+def computes_loss(around: ast.AST, node: ast.AST) -> bool:
+    """Whether a method is the one of a Transformers ``Trainer`` whose result that calls backward on: it is given the
+    model, and the batch."""
+    if not isinstance(around, ast.ClassDef) or not isinstance(node, FUNCTION) or node.name != "compute_loss":
+        return False
+    return len(node.args.args) >= 3 and any(dotted(base).endswith("Trainer") for base in around.bases)
 
 
 def parameters(function: Function) -> set[str]:

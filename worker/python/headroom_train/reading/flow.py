@@ -65,6 +65,7 @@ class Flow:
             self.quiet = 1
         if isinstance(owner, FUNCTION):
             self.steps_itself = owner.name == "training_step" and self._lightning(owner)
+            self.steps_itself |= code.computes_loss(next(file.around(owner), owner), owner)
             if self.steps_itself or program.repeats(owner):
                 self.loops = (owner,)  # it is called again and again
         self._block(owner.body)  # type: ignore[attr-defined]

@@ -215,10 +215,18 @@ def _sanitised(flow: Flow, node: ast.expr, value: Value) -> str:
     """The text of an expression, with numbers or copies in place of its tensors."""
     suffixes = []
     for leaf, part in _tensors(node, value):
-        is_loss = part.sources()[0].how != "output" or re.search("loss|err|cost|nll", flow.file.source(leaf), re.I)
+        named = re.search("loss|err|cost|nll", flow.file.source(leaf), re.I)
+        is_loss = part.sources()[0].how != "output" or named or _is_scalar(part)
         on_host = re.search(r"\.cpu\(\)$|\.to\([\"']cpu[\"']\)$", flow.file.source(leaf))
         suffixes.append((leaf, ".item()" if is_loss else ".detach()" if on_host else ".detach().cpu()"))
     return flow.file.with_suffixes(node, suffixes)
+
+
+def _is_scalar(value: Value) -> bool:
+    """Whether a value is the mean or the sum of all elements of a tensor."""
+    node = value.node
+    reduces = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("mean", "sum")
+    return reduces and dotted(node.func.value) != "torch" and not (node.args or node.keywords)  # type: ignore[attr-defined]
 
 
 def _tensors(node: ast.expr, value: Value) -> Iterator[tuple[ast.expr, Value]]:

@@ -151,6 +151,8 @@ class RecordedModule(Limits):
             return recorder.unrecorded(self.why_not, call, args, kwargs)
         gradients = torch.is_grad_enabled()
         if gradients and not (self.trained and module.training):  # type: ignore[union-attr]
+            if self.trained:
+                recorder.report.evaluates()
             return call(*args, **kwargs)
         if not recorder.claims(self, trains=gradients):
             return self._within(lambda: call(*args, **kwargs))

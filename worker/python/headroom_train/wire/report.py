@@ -56,6 +56,8 @@ class Report:
         self.phases = Phases()
         self._ended = time.monotonic()  # when the previous step ended
         self.account = Account(self._holds, _foreign, lambda: self.memory(GROWS))
+        self.evaluation = Account(self._holds, _foreign, lambda: self.memory(GROWS), evaluating=True)
+        self._evaluated = 0  # calls of models with gradients in evaluation mode since the newest step
         self._begun = 0  # the number of autograd's first node in the step that is under way
         self._failing = -1  # the step whose failure the newest account is about
         self._saved = False  # PyTorch's snapshot of the memory, or it could not be
@@ -188,6 +190,9 @@ class Report:
         """Count an optimizer's step, and report it if it is due: the first step, the first one
         after a failure, each one that is cut in a new way, and otherwise one every 0.2 s."""
         self._steps += 1
+        if self._evaluated:
+            self._evaluated = 0
+            self.evaluation.anew()
         asks = self._greeted if self._greeted is not None and self._greeted.asked_to_look else None
         self.account.step(self._steps, asks is not None)
         if asks is not None:
@@ -219,6 +224,11 @@ class Report:
             for run in self._trackers.news():
                 wire.tracks(**run)
             wire.step(step=self._steps, rows=rows, pieces=pieces, **known, **_memory(), **phases, **spilled)
+
+    def evaluates(self) -> None:
+        """Count a call of a model in evaluation mode that computes gradients."""
+        self._evaluated += 1
+        self.evaluation.step(self._evaluated)
 
     def memory(self, why: str, failure: Optional[BaseException] = None) -> None:
         """Report what all of this process's memory is held for. Of the failures of a step, only the first has an
@@ -290,7 +300,8 @@ class Report:
 
     def _grew(self) -> None:
         """When memory has run out, report what holds memory that grows, if it is known."""
-        holder = self.account.failed(self._steps)
+        holder = self.evaluation.failed(self._evaluated) if self._evaluated else None
+        holder = holder or self.account.failed(self._steps)
         if holder is not None and holder is not self._grown:
             self._holds(holder, "info")
 
