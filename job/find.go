@@ -46,15 +46,25 @@ type FoundRows struct {
 
 	Recommended recovery.Plan `json:"recommended"`
 	Reason      string        `json:"reason"`
+
+	Elsewhere []RowsElsewhere `json:"elsewhere,omitempty"` // with the memories that were asked for, in that order
+}
+
+// FindRowsOptions are the options of [FindRows].
+type FindRowsOptions struct {
+	Headroom float64 // share of the memory that the recommended number of rows leaves unused
+	Version  string  // headroom's
+	// Within are memories for which the answer is wanted too. If the device has more than the largest of them, that one takes its place.
+	Within  []memory.Card
+	OnTried func(worker.Trial) // may be nil
 }
 
 // FindRows starts a command, lets it make its first optimizer step, and finds in its process how many rows the step
-// can be run on, with headroom a share of the memory that the recommended number is to leave unused. Then it ends the
-// command. why says why nothing was found; exit is how the command ended, if it did so by itself. version is
-// headroom's. The error is a *[command.StartError] if the command cannot be started, [harness.ErrInterrupted], or one of the trials'.
-func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, headroom float64, version string, onTried func(worker.Trial)) (found *FoundRows, why string, exit command.Exit, err error) {
+// can be run on. Then it ends the command. why says why nothing was found; exit is how the command ended, if it did so by itself.
+// The error is a *[command.StartError] if the command cannot be started, [harness.ErrInterrupted], [ErrOnHost], or one of the trials'.
+func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, o FindRowsOptions) (found *FoundRows, why string, exit command.Exit, err error) {
 	// A step that needed the host's memory must not count as one that fits.
-	attempt, err := worker.Begin(worker.Options{Mode: worker.Find, Journal: nobody{}, Version: version, Spill: new(memory.Bytes)})
+	attempt, err := worker.Begin(worker.Options{Mode: worker.Find, Journal: nobody{}, Version: o.Version, Spill: new(memory.Bytes), Look: look})
 	if err != nil {
 		return nil, "", exit, err
 	}
@@ -68,8 +78,8 @@ func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, headroom
 		select {
 		case trials := <-attempt.Trials():
 			var err error
-			seeker := &rowSeeker{ctx: trying, held: trials.Held, try: trials.Try, report: onTried}
-			found, err = seeker.seek(trials, headroom)
+			seeker := &rowSeeker{ctx: trying, trials: trials, within: o.Within, try: trials.Try, report: o.OnTried}
+			found, err = seeker.seek(o.Headroom)
 			sought <- err
 		case <-attempt.Checked():
 		case <-trying.Done():
@@ -108,10 +118,21 @@ var errEnough = errors.New("enough sizes were tried")
 // rowSeeker is a search among numbers of rows.
 type rowSeeker struct {
 	ctx    context.Context
-	held   memory.Bytes // between steps; a search sees only what a step adds
-	try    func(ctx context.Context, rows int) (worker.Trial, error)
+	trials *worker.Trials
+	within []memory.Card
+	try    func(ctx context.Context, rows int, most memory.Bytes) (worker.Trial, error)
+	most   memory.Bytes // that the process may hold in a trial; 0 is as much as there is
 	tried  []worker.Trial
 	report func(worker.Trial)
+}
+
+// made tries a number of rows.
+func (s *rowSeeker) made(rows int, most memory.Bytes) (worker.Trial, error) {
+	t, err := s.try(s.ctx, rows, most)
+	if err == nil && s.report != nil {
+		s.report(t)
+	}
+	return t, err
 }
 
 // probe tries a number of rows, unless it has been tried already. It is a probe of [search.Largest].
@@ -121,24 +142,21 @@ func (s *rowSeeker) probe(_ context.Context, rows int) (memory.Bytes, error) {
 		if len(s.tried) >= sizesUsual && (len(s.tried) >= sizesMost || s.near()) {
 			return 0, errEnough
 		}
-		t, err := s.try(s.ctx, rows)
+		t, err := s.made(rows, s.most)
 		if err != nil {
 			return 0, err
 		}
 		at, s.tried = len(s.tried), append(s.tried, t)
-		if s.report != nil {
-			s.report(t)
-		}
 	}
-	t := s.tried[at]
+	t, held := s.tried[at], s.trials.Held // a search sees only what a step adds
 	if t.Fits {
-		return max(1, t.Peak-s.held), nil
+		return max(1, t.Peak-held), nil
 	}
 	failure := *t.Failure()
 	if failure.Stats.Allocated > 0 {
-		failure.Stats.Allocated = max(0, failure.Stats.Allocated-s.held)
-		failure.Stats.Reserved = max(0, failure.Stats.Reserved-s.held)
-		failure.Stats.Capacity = max(0, failure.Stats.Capacity-s.held)
+		failure.Stats.Allocated = max(0, failure.Stats.Allocated-held)
+		failure.Stats.Reserved = max(0, failure.Stats.Reserved-held)
+		failure.Stats.Capacity = max(0, failure.Stats.Capacity-held)
 	}
 	return 0, &failure
 }
@@ -156,9 +174,38 @@ func (s *rowSeeker) near() bool {
 	return float64(fits)*(1+wide) >= float64(fails)
 }
 
-// seek finds the largest number of rows that fits. The first is the script's own: if its first step was made as
-// a whole, nothing smaller is tried unless that fails.
-func (s *rowSeeker) seek(trials *worker.Trials, headroom float64) (*FoundRows, error) {
+// seek finds the largest number of rows that fits, here and within each memory that is asked for.
+func (s *rowSeeker) seek(headroom float64) (*FoundRows, error) {
+	if err := s.limit(); err != nil {
+		return nil, err
+	}
+	f, err := s.largest(headroom)
+	if err != nil {
+		return nil, err
+	}
+	for _, card := range s.within {
+		e, err := s.elsewhere(f, card, headroom)
+		if err != nil {
+			return nil, err
+		}
+		f.Elsewhere = append(f.Elsewhere, e)
+	}
+	f.Tried = s.tried
+	return f, nil
+}
+
+// capacity returns how much memory the process may hold in a trial.
+func (s *rowSeeker) capacity() memory.Bytes {
+	if s.most > 0 {
+		return s.most
+	}
+	return s.trials.Capacity
+}
+
+// largest finds the largest number of rows that fits. The first that is tried is the script's own: if its first step was
+// made as a whole, nothing smaller is tried unless that fails.
+func (s *rowSeeker) largest(headroom float64) (*FoundRows, error) {
+	trials := s.trials
 	least, most := min(2, trials.Rows), rowsMost // modules may need two rows, as BatchNorm does
 	if trials.Whole {
 		least = min(trials.Rows, rowsMost)
@@ -168,7 +215,7 @@ func (s *rowSeeker) seek(trials *worker.Trials, headroom float64) (*FoundRows, e
 			return nil, err
 		}
 	}
-	r, err := search.Largest(s.ctx, search.Options{Min: least, Max: most, Capacity: max(1, trials.Capacity-trials.Held), Confirm: 1}, s.probe)
+	r, err := search.Largest(s.ctx, search.Options{Min: least, Max: most, Capacity: max(1, s.capacity()-trials.Held), Confirm: 1}, s.probe)
 	var failed *memory.OutOfMemoryError
 	switch {
 	case errors.Is(err, search.ErrNothingFits) && errors.As(err, &failed):
@@ -177,29 +224,44 @@ func (s *rowSeeker) seek(trials *worker.Trials, headroom float64) (*FoundRows, e
 	case err != nil && !errors.Is(err, errEnough):
 		return nil, err
 	}
-	return concluded(trials, s.tried, r, headroom), nil
+	return concluded(trials, s.tried, s.capacity(), r, headroom), nil
 }
 
-// concluded returns the answer of a search. It decides nothing but what to recommend.
-func concluded(trials *worker.Trials, tried []worker.Trial, r search.Result, headroom float64) *FoundRows {
+// concluded returns the answer of a search in so much memory. It decides nothing but what to recommend.
+func concluded(trials *worker.Trials, tried []worker.Trial, available memory.Bytes, r search.Result, headroom float64) *FoundRows {
 	f := &FoundRows{Rows: trials.Rows, Effective: trials.Rows * trials.Times, Uncut: trials.Uncut, Device: trials.Device, Largest: r.Fits, Line: lineOf(tried),
-		Available: trials.Capacity, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Tried: tried}
+		Available: available, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Tried: tried}
 	for _, t := range tried {
 		if !t.Fits && t.Rows > f.Largest && (f.Fails == 0 || t.Rows < f.Fails) {
 			f.Fails = t.Rows
 		}
 	}
 	f.Foreseen = f.Fails != f.Largest+1 && f.Line.PerSample > 0 && f.Line.At(f.Largest+1) > float64(f.Available)
-	most := f.Largest
-	for use := (1 - headroom) * float64(f.Available); most > 1 && f.Line.PerSample > 0 && f.Line.At(most) > use; {
-		most = max(1, min(most-1, int((use-f.Line.Base)/f.Line.PerSample)))
-	}
+	most := f.leaving(f.Largest, headroom, f.Available)
 	f.Recommended = recovery.Plan{Effective: f.Effective, World: 1, Micro: recommendedRows(f.Effective, most, tried)}
 	f.Reason = fmt.Sprintf("%v: ", f.Recommended) + f.known()
 	if most < f.Largest {
 		f.Reason += fmt.Sprintf("; up to %d leave at least %.3g %% of the memory unused", most, 100*headroom)
 	}
 	return f
+}
+
+// leaving returns how many of the given number of rows leave a share of the memory unused, by the line; all of them if not even
+// one does.
+func (f *FoundRows) leaving(rows int, share float64, available memory.Bytes) int {
+	use := (1 - share) * float64(available)
+	if f.Line.PerSample <= 0 || f.Line.At(1) > use {
+		return rows
+	}
+	return f.within(rows, use)
+}
+
+// within returns how many of the given number of rows a step can be run on in so many bytes, by the line; at least 1.
+func (f *FoundRows) within(rows int, bytes float64) int {
+	for rows > 1 && f.Line.PerSample > 0 && f.Line.At(rows) > bytes {
+		rows = max(1, min(rows-1, int((bytes-f.Line.Base)/f.Line.PerSample)))
+	}
+	return rows
 }
 
 // lineOf returns the line through the peaks of the two largest sizes that fitted: with few rows the peak is that of

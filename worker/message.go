@@ -67,6 +67,7 @@ type message struct {
 	Weights   memory.Bytes `json:"weights"`
 	Gradients memory.Bytes `json:"gradients"`
 	States    memory.Bytes `json:"states"`
+	Beside    memory.Bytes `json:"beside"` // may be negative
 
 	// check
 	Found []Checked `json:"found"`
@@ -157,6 +158,9 @@ func parse(line []byte) (message, error) {
 			*n = 0
 		}
 	}
+	if m.Beside < -bytesMost || m.Beside > bytesMost {
+		m.Beside = 0
+	}
 	maps.DeleteFunc(m.Kinds, func(_ memory.Kind, n memory.Bytes) bool { return n <= 0 || n > bytesMost })
 	if !possible(m.Fragments) {
 		m.Fragments = nil
@@ -239,5 +243,7 @@ type answer struct {
 	Mode  Mode  `json:"mode,omitempty"`
 	Limit int   `json:"limit,omitempty"` // rows to run at once, as an earlier attempt has reported; 0 means all of them
 	ID    int64 `json:"id,omitempty"`
-	Rows  int   `json:"rows,omitempty"` // of the trial to make
+
+	Rows int          `json:"rows,omitempty"` // of the trial to make
+	Most memory.Bytes `json:"most,omitempty"` // memory that the process may hold meanwhile; 0 means as much as there is
 }

@@ -23,6 +23,9 @@ type Trials struct {
 	Weights   memory.Bytes
 	Gradients memory.Bytes // of all trained weights
 	States    memory.Bytes // of the optimizers
+	// Beside is the memory that goes off a device's before the process can hold it: its context and libraries on a GPU.
+	// On the host it is negative: what headroom takes there comes on top.
+	Beside memory.Bytes
 
 	talk     *talk
 	outcomes chan message // closed when the process is gone
@@ -36,6 +39,8 @@ type Trial struct {
 	Update   memory.Bytes `json:"update"`   // the peak of the optimizer's step
 	Capacity memory.Bytes `json:"capacity"` // memory that the process could hold afterwards
 	Seconds  float64      `json:"seconds"`  // that a micro-batch of these rows takes
+	// Within is the memory that the process was allowed to hold, if that was less than there is.
+	Within memory.Bytes `json:"within,omitempty"`
 
 	failure memory.OutOfMemoryError
 }
@@ -46,9 +51,9 @@ func (t Trial) Failure() *memory.OutOfMemoryError { return &t.failure }
 // ErrGone means that the process ended during a trial.
 var ErrGone = errors.New("the process ended during a trial")
 
-// Try has the process make its step on so many rows.
-func (t *Trials) Try(ctx context.Context, rows int) (Trial, error) {
-	t.talk.say(answer{Type: "try", Rows: rows})
+// Try has the process make its step on so many rows. most is the memory that it may hold meanwhile; 0 is as much as there is.
+func (t *Trials) Try(ctx context.Context, rows int, most memory.Bytes) (Trial, error) {
+	t.talk.say(answer{Type: "try", Rows: rows, Most: most})
 	select {
 	case m, open := <-t.outcomes:
 		switch {
@@ -57,7 +62,9 @@ func (t *Trials) Try(ctx context.Context, rows int) (Trial, error) {
 		case m.Type == "cannot":
 			return Trial{}, fmt.Errorf("%d rows: %s", rows, m.Why)
 		}
-		return m.trial(), nil
+		trial := m.trial()
+		trial.Within = most
+		return trial, nil
 	case <-ctx.Done():
 		return Trial{}, ctx.Err()
 	}
@@ -75,7 +82,14 @@ func (m message) trial() Trial {
 // ready keeps the trials of a process that has made its first step. Only the first process's are kept.
 func (t *talk) ready(m message) {
 	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Uncut: m.Why, Device: m.Device, Capacity: m.Capacity, Held: m.Allocated,
-		Weights: m.Weights, Gradients: m.Gradients, States: m.States, talk: t, outcomes: make(chan message, 1)}
+		Weights: m.Weights, Gradients: m.Gradients, States: m.States, Beside: m.Beside, talk: t, outcomes: make(chan message, 1)}
+	if look := t.attempt.o.Look; look != nil && m.UUID != "" {
+		if seen := look(m.UUID, t.pid, m.Reserved); seen != nil {
+			for _, other := range seen.Others {
+				t.trials.Beside = max(0, t.trials.Beside-max(0, other.Bytes))
+			}
+		}
+	}
 	select {
 	case t.attempt.trials <- t.trials:
 	default:

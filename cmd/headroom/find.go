@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -17,6 +18,7 @@ import (
 	"headroom/memory"
 	"headroom/nvml"
 	"headroom/recovery"
+	"headroom/spelling"
 	"headroom/wrap"
 	"headroom/wrap/command"
 	"headroom/wrap/profile"
@@ -116,10 +118,61 @@ const trialHeadroom = 0.08
 func trialFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with no step limit, end once memory has been flat for `TIME`"},
-		&cli.StringFlag{Name: "memory", Usage: "find what fits on a GPU with `SIZE` of memory, such as 24GiB"},
+		&cli.StringFlag{Name: "memory", Usage: "find what fits into `SIZE` of memory, such as 24GiB"},
+		&cli.StringFlag{Name: "for", Usage: "`LIST`: what fits on several GPUs, as in a100-40,4090,48GiB"},
 		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
 		boolFlag("starts", "start COMMAND once for each size"),
 	}
+}
+
+// memoriesAsked returns the memories that --memory and --for name. The error names everything that is wrong with them.
+func memoriesAsked(c *cli.Context) ([]memory.Card, error) {
+	one, several := c.String("memory"), c.String("for")
+	switch {
+	case isSet(c, "memory") && isSet(c, "for"):
+		return nil, ui.Usagef("put the size into the list: --for "+several+","+one, "--memory and --for exclude each other")
+	case isSet(c, "memory"):
+		size, err := memory.Parse(one)
+		if err != nil || size <= 0 {
+			return nil, notASize("memory", one, err)
+		}
+		return []memory.Card{{Name: one, Memory: size}}, nil
+	case !isSet(c, "for"):
+		return nil, nil
+	}
+	var all []memory.Card
+	var unknown []string
+	for name := range strings.SplitSeq(several, ",") {
+		name = strings.TrimSpace(name)
+		card, known := memory.FindCard(name)
+		if !known {
+			size, err := memory.Parse(name)
+			if err != nil || size <= 0 {
+				unknown = append(unknown, name)
+			}
+			card = memory.Card{Name: name, Memory: size}
+		}
+		all = append(all, card)
+	}
+	if len(unknown) > 0 {
+		return nil, notCards(unknown)
+	}
+	return all, nil
+}
+
+// notCards returns the usage error for names in --for that are neither cards nor sizes.
+func notCards(names []string) error {
+	hint, first := "for example --for a100-40,4090,48GiB", strings.ToLower(names[0])
+	near := slices.DeleteFunc(memory.CardNames(), func(n string) bool { return first == "" || !strings.HasPrefix(n, first+"-") })
+	if n := spelling.Nearest(first, memory.CardNames()); n != "" && len(near) == 0 {
+		near = []string{n}
+	}
+	if _, err := strconv.ParseFloat(first, 64); err == nil {
+		hint = "write a size with its unit: " + first + "GiB"
+	} else if len(near) > 0 {
+		hint = "did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return ui.Usagef(hint, "--for %s: not known; allowed, with commas between them: sizes such as 48GiB, and %s", strings.Join(names, ","), strings.Join(memory.CardNames(), ", "))
 }
 
 // foundMicro is what find answers for a command.
@@ -140,9 +193,13 @@ func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
 	if err := notForCommands(c, "a configuration", configFlags()); err != nil {
 		return err
 	}
+	within, wrong := memoriesAsked(c)
+	if wrong != nil {
+		return wrong
+	}
 	w, err := recognised(r)
-	if err == nil && triedInside(c, r, w) {
-		done, err := findRows(u, c, w)
+	if err == nil {
+		done, err := inOneStart(u, c, r, w, within)
 		if done || err != nil {
 			return err
 		}
@@ -178,6 +235,17 @@ func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
 		return u.AnswerJSON(f)
 	}
 	return u.Answer(f.String())
+}
+
+// inOneStart finds the largest micro-batch in one process of the command, if it can be tried there.
+func inOneStart(u *ui.UI, c *cli.Context, r request, w *wrapped, within []memory.Card) (done bool, err error) {
+	switch {
+	case triedInside(c, r, w):
+		return findRows(u, c, w, within)
+	case isSet(c, "for"):
+		return true, ui.Usagef("use --memory for one size, or leave out what asks for several starts", "--for is answered from one start of a PyTorch command of one rank, and this command is not tried in one start")
+	}
+	return false, nil
 }
 
 // unnamedKnobs returns the error for a command that is not recognised, and whose sizes the user has
@@ -225,12 +293,12 @@ func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.Fin
 	if t.FlatFor <= 0 {
 		return t, o, wrongValue("flat-for", t.FlatFor, outOfRange)
 	}
-	if text := c.String("memory"); isSet(c, "memory") {
-		most, err := memory.Parse(text)
-		if err != nil || most <= 0 {
-			return t, o, notASize("memory", text, err)
+	if isSet(c, "memory") {
+		within, err := memoriesAsked(c)
+		if err != nil {
+			return t, o, err
 		}
-		t.Memory = most
+		t.Memory = within[0].Memory
 	}
 	all, err := nvml.GPUs()
 	gpus := w.Line.GPUs(all)

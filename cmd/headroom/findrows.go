@@ -23,7 +23,7 @@ import (
 // triedInside reports whether find first looks for the largest number of rows in one process of the command: of
 // a Python program of one rank, unless the user has asked for one start for each size, or has named what only that needs.
 func triedInside(c *cli.Context, r request, w *wrapped) bool {
-	if len(r.Knobs) > 0 || r.Profile != "" || slices.ContainsFunc([]string{"starts", "memory", "flat-for", "writes-nothing", "world"}, func(name string) bool { return isSet(c, name) }) {
+	if len(r.Knobs) > 0 || r.Profile != "" || slices.ContainsFunc([]string{"starts", "flat-for", "writes-nothing", "world"}, func(name string) bool { return isSet(c, name) }) {
 		return false
 	}
 	if launch, err := command.Peel(w.Line); err != nil || launch.Ranks > 1 {
@@ -41,11 +41,13 @@ type foundRows struct {
 	Command []string `json:"command,omitempty"` // the command with the recommended plan, if it is recognised
 	Diff    string   `json:"diff,omitempty"`    // from the command to Command
 	Prove   []string `json:"prove,omitempty"`   // what must hold for Command to train the same, but is not known to hold
+
+	table bool // several memories were asked for
 }
 
 // findRows looks for the largest number of rows in one process of the command, and prints the answer. done is false
 // if that is not possible, but the command can be tried in another way.
-func findRows(u *ui.UI, c *cli.Context, w *wrapped) (done bool, err error) {
+func findRows(u *ui.UI, c *cli.Context, w *wrapped, within []memory.Card) (done bool, err error) {
 	if err := w.Line.Startable(); err != nil {
 		return true, notStarted(w.Line, err)
 	}
@@ -57,20 +59,23 @@ func findRows(u *ui.UI, c *cli.Context, w *wrapped) (done bool, err error) {
 		return true, err
 	}
 	u.LooksInside()
-	found, why, exit, err := job.FindRows(ctx, u, line, trialHeadroom, readBuild().Version, func(t worker.Trial) { u.TriedRows(t.Rows, t.Fits, t.Peak, t.Seconds) })
+	found, why, exit, err := job.FindRows(ctx, u, line, job.FindRowsOptions{Headroom: trialHeadroom, Version: readBuild().Version, Within: within,
+		OnTried: func(t worker.Trial) { u.TriedRows(t.Rows, t.Within, t.Fits, t.Peak, t.Seconds) }})
 	switch {
 	case errors.As(err, new(*command.StartError)):
 		return true, notStarted(w.Line, err)
+	case errors.Is(err, job.ErrOnHost):
+		return true, &ui.ChildError{Code: 1, Err: fmt.Errorf("--for: %w", err), Hint: "give sizes instead, such as --for 8GiB,16GiB, to ask about the memory of a machine"}
 	case err != nil:
 		return true, err
-	case found == nil && w.Match != nil && exit.Code == 0 && rewrite.Triable(w.Match, false, false) == nil:
+	case found == nil && w.Match != nil && exit.Code == 0 && !isSet(c, "for") && rewrite.Triable(w.Match, false, false) == nil:
 		u.Say("the step cannot be tried on other numbers of rows: %s", why)
 		return false, nil
 	case found == nil:
 		err := fmt.Errorf("the step cannot be tried on other numbers of rows: %s", why)
 		return true, &ui.ChildError{Code: max(1, exit.Code), Err: err, Hint: "name what sets the size, with --knob micro=FLAG, to start the command once for each size"}
 	}
-	f := foundRows{FoundRows: *found, Asked: w.Line.Masked()}
+	f := foundRows{FoundRows: *found, Asked: w.Line.Masked(), table: isSet(c, "for")}
 	f.rewritten(w)
 	if c.Bool("json") {
 		return true, u.AnswerJSON(f)
@@ -145,6 +150,7 @@ func (f foundRows) String() string {
 		fmt.Fprintf(&b, "Of %v, %v do not depend on the rows (weights %v, gradients %v, optimizer %v), and each row takes %v.\n",
 			f.Available, memory.Bytes(f.Line.Base), f.Weights, f.Gradients, f.States, memory.Bytes(f.Line.PerSample))
 	}
+	f.writeElsewhere(&b)
 	switch {
 	case f.Diff != "":
 		fmt.Fprintf(&b, "To train with %v:\n%s", f.Recommended, f.Diff)
@@ -156,6 +162,32 @@ func (f foundRows) String() string {
 	}
 	b.WriteString("The command was ended before its second step.")
 	return b.String()
+}
+
+// writeElsewhere writes what fits into other memories, unless that is the answer itself.
+func (f foundRows) writeElsewhere(b *strings.Builder) {
+	if len(f.Elsewhere) == 0 || !f.table && f.Elsewhere[0].Available == f.Available {
+		return
+	}
+	estimated, width := false, len("for")
+	for _, e := range f.Elsewhere {
+		estimated, width = estimated || e.Estimated && e.Why == "", max(width, len(e.Name))
+	}
+	fmt.Fprintf(b, "%*s  %10s  %8s  %8s\n", width, "for", "memory", "largest", "use")
+	for _, e := range f.Elsewhere {
+		fmt.Fprintf(b, "%*s  %10v  ", width, e.Name, e.Memory)
+		switch {
+		case e.Why != "":
+			b.WriteString(e.Why + "\n")
+		case e.Estimated:
+			fmt.Fprintf(b, "%8d  %8d  estimated\n", e.Largest, e.Recommended.Micro)
+		default:
+			fmt.Fprintf(b, "%8d  %8d\n", e.Largest, e.Recommended.Micro)
+		}
+	}
+	if estimated {
+		fmt.Fprintf(b, "Estimated from the line of what was measured here, in %v. What is not estimated was run, within that much memory of this device.\n", f.Available)
+	}
 }
 
 // imported matches a module that a line of Python imports.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"headroom/job"
+	"headroom/memory"
 	"headroom/recovery"
 )
 
@@ -67,6 +68,80 @@ func TestFindsRows(t *testing.T) {
 				t.Errorf("%d was found, and is not between %d and what fits\n%s", f.Largest, more, out)
 			}
 		})
+	}
+}
+
+// TestFindsRowsElsewhere compares what is found for less memory and for more with what a fresh process can train on there.
+func TestFindsRowsElsewhere(t *testing.T) {
+	python := pythonWithTorch(t)
+	script, err := filepath.Abs(filepath.Join("testdata", "find", "train.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	c := exactly(1_400_000, "headroom", "find", "--json", "-q", "--for", "1GiB,2GiB,1MiB", "--", python, script, "function", "6", "1000")
+	var said strings.Builder
+	c.Stderr = &said
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	var f foundRows
+	if err := json.Unmarshal(out, &f); err != nil || len(f.Elsewhere) != 3 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if none := f.Elsewhere[2]; none.Largest != 0 || none.Why == "" {
+		t.Errorf("%+v", none)
+	}
+	for i, kib := range []int{1 << 20, 2 << 20} {
+		found := f.Elsewhere[i]
+		if found.Estimated != (i == 1) || found.Memory != memory.Bytes(kib)<<10 || found.Recommended.Micro != 6 {
+			t.Errorf("%+v", found)
+		}
+		for _, rows := range []int{found.Largest, found.Largest + found.Largest*6/100 + 1} {
+			said, err := exactly(kib, python, script, "function", strconv.Itoa(rows), "3").CombinedOutput()
+			if err != nil && !strings.Contains(string(said), "allocate memory") {
+				t.Fatalf("%d rows: %v\n%s", rows, err, said)
+			}
+			if (err == nil) != (rows == found.Largest) {
+				t.Errorf("%d were found for %s, but of %d it is %t that they fit", found.Largest, found.Name, rows, err == nil)
+			}
+		}
+	}
+}
+
+// TestCardsAreInTheDocs checks that docs/find.md has the name of every card.
+func TestCardsAreInTheDocs(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "find.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range memory.CardNames() {
+		if !strings.Contains(string(text), "`"+name+"`") {
+			t.Errorf("%s is not there", name)
+		}
+	}
+}
+
+// TestWritesRowsElsewhere checks the table of other memories, and that it is left out where it would repeat the answer.
+func TestWritesRowsElsewhere(t *testing.T) {
+	plan := recovery.Plan{Effective: 64, World: 1, Micro: 16}
+	f := foundRows{FoundRows: job.FoundRows{Rows: 64, Effective: 64, Recommended: plan, Available: memory.GiB, Elsewhere: []job.RowsElsewhere{
+		{Name: "1GiB", Memory: memory.GiB, Available: memory.GiB, Largest: 20, Recommended: plan}}}}
+	if said := f.String(); strings.Contains(said, "largest") {
+		t.Error(said)
+	}
+	f.table = true
+	f.Elsewhere = append(f.Elsewhere, job.RowsElsewhere{Name: "a100-40", Memory: 40 * memory.GiB, Largest: 800, Recommended: plan, Estimated: true},
+		job.RowsElsewhere{Name: "t4", Memory: 14 * memory.GiB, Why: "it is not known"})
+	const want = "" +
+		"    for      memory   largest       use\n" +
+		"   1GiB       1 GiB        20        16\n" +
+		"a100-40      40 GiB       800        16  estimated\n" +
+		"     t4      14 GiB  it is not known\n" +
+		"Estimated from the line of what was measured here, in 1 GiB. What is not estimated was run, within that much memory of this device.\n"
+	if said := f.String(); !strings.Contains(said, want) {
+		t.Error(said)
 	}
 }
 

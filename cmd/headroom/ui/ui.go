@@ -423,11 +423,15 @@ func (u *UI) LooksInside() {
 	u.Say("the command makes its first step; then that step is tried on other numbers of rows, and the command is ended")
 }
 
-// TriedRows reports the outcome of a step on so many rows.
-func (u *UI) TriedRows(rows int, fits bool, peak memory.Bytes, seconds float64) {
+// TriedRows reports the outcome of a step on so many rows, within so much memory; 0 is as much as there is.
+func (u *UI) TriedRows(rows int, within memory.Bytes, fits bool, peak memory.Bytes, seconds float64) {
+	into := ""
+	if within > 0 {
+		into = fmt.Sprintf(" into %v", within)
+	}
 	if fits {
-		u.Say("  %d rows fit: %v (%.1f s)", rows, peak, seconds)
+		u.Say("  %d rows fit%s: %v (%.1f s)", rows, into, peak, seconds)
 	} else {
-		u.Say("  %d rows do not fit", rows)
+		u.Say("  %d rows do not fit%s", rows, into)
 	}
 }

@@ -4,6 +4,7 @@ states of all random generators, also where a trial does not fit. Run without he
 import hashlib
 import os
 import random
+import resource
 
 os.environ["HEADROOM_WORKER"] = "find"
 
@@ -15,6 +16,7 @@ from torch import nn
 import headroom_train
 from headroom_train.find import find
 from headroom_train.find.copies import Copies, storages
+from headroom_train.find.meter import data
 from headroom_train.tape.tape import random_state
 
 headroom_train.attach()
@@ -72,6 +74,8 @@ def answer(self, step):
         return real(*args)
 
     step._pass = passed
+    confined(step)
+    assert digest() == before, "a trial that was confined has changed something"
     for gpu in (False, True):
         if gpu:
             for copies in (step._before, step._states):
@@ -84,6 +88,24 @@ def answer(self, step):
             # On a GPU they get it where a new process would: after the first pass.
             assert there == [not gpu, True][: len(there)] and len(there) == 1 + tried.fits, (gpu, rows, there)
     raise Done
+
+
+def confined(step):
+    """A trial that may hold only so much fails beyond that, and the next one may hold as much as ever."""
+    limits, large = resource.getrlimit(resource.RLIMIT_DATA), 256 << 20
+    taken = []
+
+    def takes(*_):
+        taken.append(None)
+        torch.empty(large, dtype=torch.uint8)
+
+    hook = net[0].register_forward_pre_hook(takes)
+    most = data() + large // 2
+    narrow, wide = step.tried(8, most), step.tried(8, most + large)
+    assert (narrow.fits, wide.fits, len(taken) > 1) == (False, True, True), (narrow, wide)
+    assert narrow.capacity <= most < wide.capacity <= most + large
+    assert step.tried(8).fits and resource.getrlimit(resource.RLIMIT_DATA) == limits
+    hook.remove()
 
 
 find.Find.answer = answer

@@ -164,11 +164,11 @@ class Find:
         whole = not any(told.get("way") != "step" for told in self._report.told)
         asked = wire.trial("ready", rows=step.rows, times=step.times, whole=whole, why=self._uncut, **step.held())
         while asked is not None:
-            rows = asked.get("rows")
-            if not isinstance(rows, int) or rows < 1:
+            rows, most = asked.get("rows"), asked.get("most", 0)
+            if not isinstance(rows, int) or rows < 1 or not isinstance(most, int):
                 return
             with torch._C.DisableTorchFunctionSubclass():
-                asked = wire.trial("tried", **_told(step.tried(rows)))
+                asked = wire.trial("tried", **_told(step.tried(rows, most)))
 
 
 def _told(tried: Tried) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import torch
@@ -27,9 +28,30 @@ class Reading(NamedTuple):
 
 
 class Gpu:
-    """Measures the memory of the current GPU."""
+    """Measures the memory of the current GPU. ``beside`` is what of it is in use and not PyTorch's: this process's
+    context and libraries, and other processes."""
 
     device = "gpu"
+
+    def __init__(self) -> None:
+        free, self._total = torch.cuda.mem_get_info()
+        self._allowed = unreserved()[1]
+        self.reserved = torch.cuda.memory_reserved()
+        self.beside = max(0, self._total - free - self.reserved)
+        device = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self.uuid = str(getattr(device, "uuid", ""))  # as its driver has it, but for a beginning such as "GPU-"
+
+    @contextmanager
+    def within(self, most: int) -> Iterator[None]:
+        """PyTorch may hold only so many bytes of the GPU; 0 is as many as before."""
+        if most <= 0:
+            yield
+            return
+        torch.cuda.set_per_process_memory_fraction(min(most, self._allowed) / self._total)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(self._allowed / self._total)
 
     def start(self) -> None:
         torch.cuda.synchronize()
@@ -49,12 +71,13 @@ class Gpu:
 
 
 class Host:
-    """Measures what this process holds of the host's memory. ``own`` is how much of it is headroom's. The peak is that
-    of the pages in memory, which the kernel keeps."""
+    """Measures what this process holds of the host's memory. ``own`` is how much of it is headroom's, which ``beside``
+    takes off. The peak is that of the pages in memory, which the kernel keeps."""
 
-    device = "cpu"
+    device, uuid, reserved = "cpu", "", 0
 
     def __init__(self, own: int) -> None:
+        self.beside = -own
         try:
             self.start()
             self._limit(own)
@@ -79,6 +102,21 @@ class Host:
         ceiling = hard if hard == resource.RLIM_INFINITY else max(most, hard)
         with suppress(ValueError, OSError):  # only root may raise the hard limit
             resource.setrlimit(resource.RLIMIT_DATA, (most, ceiling))
+
+    @contextmanager
+    def within(self, most: int) -> Iterator[None]:
+        """This process may hold only so many bytes of data; 0 is as many as before."""
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if most <= 0 or soft != resource.RLIM_INFINITY and most >= soft:
+            yield
+            return
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
     def start(self) -> None:
         settled()

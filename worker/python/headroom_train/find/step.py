@@ -96,8 +96,9 @@ class Step:
         gradients = sum(p.numel() * p.element_size() for p in self._params if p.requires_grad)
         states = sum(t.numel() * t.element_size() for t in self._state())
         amounts = {"weights": weights, "gradients": gradients, "states": states}
-        now = self.meter.read()
-        return {"device": self.meter.device, "capacity": now.capacity, "allocated": now.held, **amounts}
+        meter, now = self.meter, self.meter.read()
+        device = {"device": meter.device, "uuid": meter.uuid, "beside": meter.beside, "reserved": meter.reserved}
+        return {**device, "capacity": now.capacity, "allocated": now.held, **amounts}
 
     def _state(self) -> list[torch.Tensor]:
         """The tensors of the optimizers' states."""
@@ -114,9 +115,9 @@ class Step:
                 release(t)
         return Kept(frozenset(there), always)
 
-    def tried(self, rows: int) -> Tried:
-        """Makes the step on so many rows, twice if it is fast. Everything is as before afterwards, whether the step
-        fits or not.
+    def tried(self, rows: int, most: int = 0) -> Tried:
+        """Makes the step on so many rows, twice if it is fast. ``most`` is how many bytes may be held meanwhile; 0 is
+        as many as there are. Everything is as before afterwards, whether the step fits or not.
 
         On a GPU everything gets its memory in the order of a new process: the weights, then what forward and backward
         need, and the states of the optimizers once these are done. Other orders leave other gaps, where less fits.
@@ -126,16 +127,18 @@ class Step:
         released = self._states.release()
         self.meter.start()
         self._before.put_back()
-        try:
-            result = self._made(rows, released)
-        except Exception as e:
-            if not is_out_of_memory(e):
-                raise
-            failed = e
-        clean(failed)
+        with self.meter.within(most):
+            try:
+                result = self._made(rows, released)
+            except Exception as e:
+                if not is_out_of_memory(e):
+                    raise
+                failed = e
+            clean(failed)
+            capacity = self.meter.read().capacity
         self._put_back()
         if failed is not None:
-            return Tried(rows, False, capacity=self.meter.read().capacity, failure=failed)
+            return Tried(rows, False, capacity=capacity, failure=failed)
         return result
 
     def _made(self, rows: int, released: bool) -> Tried:
