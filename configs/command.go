@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -40,7 +41,9 @@ type Command struct {
 	NoWorker       bool // nothing is put inside the command's processes
 	// Spill is how much of the host's memory a process of the command may use for what does
 	// not fit on its GPU; 0 is none, and nil means half of what the host has free.
-	Spill    *memory.Bytes
+	Spill *memory.Bytes
+	// Micro is how many rows the worker runs at once at most: a number, "auto" to find it first, or "" for as many as fit.
+	Micro    string
 	Snapshot bool     // PyTorch's snapshot of its memory is written into the run's folder at the first failure
 	Allow    []string // names of the profile's fallbacks that are allowed although the training is then not bit-for-bit the same
 	// Trackers are those whose open run the next attempt continues, separated by a comma; "off" for none, "" for the default.
@@ -49,6 +52,35 @@ type Command struct {
 
 	origins map[string]string
 }
+
+// Auto is the value of [Command.Micro] for a number that is to be found.
+const Auto = "auto"
+
+// IsMicro reports whether text is a value of [Command.Micro].
+func IsMicro(text string) bool {
+	n, err := strconv.Atoi(text)
+	return text == Auto || err == nil && n >= 1 && n <= 1<<30 && strconv.Itoa(n) == text
+}
+
+// MicroAllowed says what the values of [Command.Micro] are.
+const MicroAllowed = "auto, or a whole number, at least 1"
+
+// rowsAtOnce is a value of [Command.Micro].
+type rowsAtOnce struct{ p *string }
+
+func (v rowsAtOnce) set(n *yaml.Node) error {
+	if err := scalar(n, "a number"); err != nil {
+		return err
+	}
+	if !IsMicro(n.Value) {
+		return errors.New("not one of them")
+	}
+	*v.p = n.Value
+	return nil
+}
+
+func (v rowsAtOnce) node() *yaml.Node { return plain(*v.p) }
+func (v rowsAtOnce) allowed() string  { return MicroAllowed }
 
 // Trackers are the values of [Command.Trackers].
 var Trackers = []string{"wandb", "mlflow", "wandb,mlflow", "off"}
@@ -95,6 +127,8 @@ var commandKeys = []commandKey{
 		func(c *Command) value { return boolean{&c.NoWorker} }},
 	{"spill", "How much of the host's memory a PyTorch process may use for what does not fit on its GPU,\nor \"off\". If not given, half of what the host has free.", "64GiB",
 		func(c *Command) value { return limit{&c.Spill} }},
+	{"micro", "How many rows of a batch are run at once at most: a number, or \"auto\" to find the largest that\nfits before the command is started.", "auto",
+		func(c *Command) value { return rowsAtOnce{&c.Micro} }},
 	{"snapshot", "Whether to write PyTorch's own snapshot of a GPU's memory into the run's folder when memory\nfirst runs out: snapshot.pickle, for pytorch.org/memory_viz.", "false",
 		func(c *Command) value { return boolean{&c.Snapshot} }},
 	{"allow", "Fallbacks of the profile to allow even though training is then not bit-for-bit the same,\nsuch as recompute.", "[recompute, no-workers]",
@@ -188,17 +222,23 @@ func (l *loader) command(c *Command, root *yaml.Node) {
 	if c.RestartHung && c.Hang == 0 {
 		l.add(l.at("restart_hung"), "restart_hung", "true", "has no effect with hang: never; leave out one of them")
 	}
-	if c.NoWorker && c.Snapshot {
-		l.add(l.at("snapshot"), "snapshot", "true", "has no effect with no_worker: true; leave out one of them")
-	}
-	if c.NoWorker && c.RestartLeaking {
-		l.add(l.at("restart_leaking"), "restart_leaking", "true", "has no effect with no_worker: true; leave out one of them")
-	}
-	if c.NoWorker && c.Observe {
-		l.add(l.at("observe"), "observe", "true", "has no effect with no_worker: true; leave out one of them")
+	if c.NoWorker {
+		l.withoutWorker(c)
 	}
 	if _, given := lines["command"]; !given {
 		l.add(l.where, "command", "", "missing; write the words of the training command, as in [python, train.py]")
+	}
+}
+
+// withoutWorker adds a problem for each key that has no effect without a worker.
+func (l *loader) withoutWorker(c *Command) {
+	for _, k := range []struct {
+		name, value string
+		given       bool
+	}{{"snapshot", "true", c.Snapshot}, {"micro", c.Micro, c.Micro != ""}, {"restart_leaking", "true", c.RestartLeaking}, {"observe", "true", c.Observe}} {
+		if k.given {
+			l.add(l.at(k.name), k.name, k.value, "has no effect with no_worker: true; leave out one of them")
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -26,6 +27,8 @@ type SessionOptions struct {
 	Precision string
 
 	Version string // version of headroom, for the journal
+
+	Found *runs.Found // what a trial before the run has found; nil if there was none in this process
 
 	Scrub func(string) string // removes secrets from a text that is about to be recorded; nil if there are none
 
@@ -91,6 +94,7 @@ type Session struct {
 	seen    Evidence
 	kept    recovery.Learned // what learned.json tells a later process
 	pieces  int              // rows that a worker may run at once; also kept for a later process
+	found   *runs.Found      // likewise kept
 	made    int              // most optimizer steps that a process has made in this attempt, as a worker saw it
 	result  Result
 	planned bool // whether history has been started
@@ -274,10 +278,14 @@ func (s *Session) beginHistory(from *runs.Checkpoint) {
 	case from != nil:
 		s.history = s.history.Resume(from.Learned, s.o.Precision)
 	}
+	s.found = s.o.Found
 	if learned != nil {
-		s.pieces = learned.Pieces
+		s.pieces, s.found = learned.Pieces, cmp.Or(s.found, learned.Found)
 	}
 	s.kept = s.history.Learned(s.o.Plan, s.o.Precision)
+	if s.o.Found != nil {
+		s.writeLearned()
+	}
 }
 
 // Told takes over the settings of the next attempt, and its number, from whoever decides for several
@@ -554,7 +562,7 @@ func (s *Session) keepLearned() {
 }
 
 func (s *Session) writeLearned() {
-	if err := s.f.SetLearned(runs.Learned{Attempt: s.attempt, Step: s.step, Learned: s.kept, Pieces: s.pieces}); err != nil {
+	if err := s.f.SetLearned(runs.Learned{Attempt: s.attempt, Step: s.step, Learned: s.kept, Pieces: s.pieces, Found: s.found}); err != nil {
 		s.log.Warn("what was learned about memory will not be saved until the next checkpoint", zap.Error(err))
 	}
 }

@@ -31,7 +31,7 @@ func Check(ctx context.Context, to wrap.Reporter, line command.Line, version str
 	}
 	within := line
 	within.Env = append(attempt.Env(line.Env), "HEADROOM_TRIAL=1")
-	exit, err := begunAndEnded(ctx, to, within, attempt.Checked())
+	exit, err := begunAndEnded(ctx, to, within, os.Stderr, attempt.Checked())
 	seen, ended := attempt.End()
 	if ended != nil {
 		to.Warn("the worker's folder is left behind: %v", ended)
@@ -55,14 +55,14 @@ func Check(ctx context.Context, to wrap.Reporter, line command.Line, version str
 }
 
 // begunAndEnded starts a command, and asks it to stop when enough is closed or ctx is cancelled.
-// It returns how the command ended. The command's output goes to stderr.
-func begunAndEnded(ctx context.Context, to wrap.Reporter, line command.Line, enough <-chan struct{}) (exit command.Exit, err error) {
+// It returns how the command ended. What the command prints goes to out.
+func begunAndEnded(ctx context.Context, to wrap.Reporter, line command.Line, out *os.File, enough <-chan struct{}) (exit command.Exit, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return exit, err
 	}
 	defer func() { err = errors.Join(err, null.Close()) }()
-	child, err := child.Start(line, child.Options{Stdin: null, Stdout: os.Stderr, Stderr: os.Stderr, Bare: true, Patience: lastWords,
+	child, err := child.Start(line, child.Options{Stdin: null, Stdout: out, Stderr: out, Bare: true, Patience: lastWords,
 		Trouble: func(err error) { to.Warn("%v", err) }})
 	if err != nil {
 		return exit, err

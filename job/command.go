@@ -26,6 +26,8 @@ type Command struct {
 	// memory first runs out.
 	Snapshot bool
 	Version  string // of headroom, for the journal
+	// Found is what a trial before this run has found; nil if there was none.
+	Found *runs.Found
 }
 
 // Run starts the command, and starts it again for as long as headroom has a remedy for its
@@ -51,7 +53,7 @@ func (c *Command) Run(ctx context.Context) (_ harness.Result, _ int, err error) 
 	if c.Match == nil {
 		plan = recovery.Plan{Effective: 1, World: 1, Micro: 1}
 	}
-	o := harness.SessionOptions{Plan: plan, Policy: c.Policy, Version: c.Version, OnEntry: c.Reporter.Entry}
+	o := harness.SessionOptions{Plan: plan, Policy: c.Policy, Version: c.Version, Found: c.Found, OnEntry: c.Reporter.Entry}
 	if _, secrets := runs.Masked(c.Line.Args); len(secrets) > 0 {
 		o.Scrub = runs.Scrub(secrets)
 	}
@@ -60,7 +62,7 @@ func (c *Command) Run(ctx context.Context) (_ harness.Result, _ int, err error) 
 		return harness.Result{}, 1, err
 	}
 	if c.Worker != nil {
-		i := &inside{Options: *c.Worker, to: c.Reporter}
+		i := &inside{Options: *c.Worker, to: c.Reporter, found: c.Found}
 		i.Journal, i.Look, i.Joined = session, look, joined(c.Line, c.Worker.Version)
 		if c.Snapshot {
 			if i.Snapshot, err = filepath.Abs(filepath.Join(c.Folder.Dir(), "snapshot.pickle")); err != nil {

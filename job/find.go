@@ -1,10 +1,12 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 
 	"headroom/harness"
@@ -41,8 +43,9 @@ type FoundRows struct {
 	Available memory.Bytes   `json:"available"`          // memory that the process can hold
 	Weights   memory.Bytes   `json:"weights"`
 	Gradients memory.Bytes   `json:"gradients"`
-	States    memory.Bytes   `json:"states"` // of the optimizers
-	Tried     []worker.Trial `json:"tried"`  // in the order in which the sizes were tried
+	States    memory.Bytes   `json:"states"`   // of the optimizers
+	Together  memory.Bytes   `json:"together"` // of the batch and of those of its results that the script holds, in however many pieces the step is made
+	Tried     []worker.Trial `json:"tried"`    // in the order in which the sizes were tried
 
 	Recommended recovery.Plan `json:"recommended"`
 	Reason      string        `json:"reason"`
@@ -57,6 +60,7 @@ type FindRowsOptions struct {
 	// Within are memories for which the answer is wanted too. If the device has more than the largest of them, that one takes its place.
 	Within  []memory.Card
 	OnTried func(worker.Trial) // may be nil
+	Output  *os.File           // where what the command prints goes; nil is stderr
 }
 
 // FindRows starts a command, lets it make its first optimizer step, and finds in its process how many rows the step
@@ -70,6 +74,9 @@ func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, o FindRo
 	}
 	within := line
 	within.Env = append(attempt.Env(line.Env), "HEADROOM_TRIAL=1")
+	if _, set := line.Getenv("WANDB_MODE"); !set {
+		within.Env = append(within.Env, "WANDB_MODE=disabled") // a trial is no experiment
+	}
 	enough := make(chan struct{})
 	trying, stop := context.WithCancel(ctx)
 	sought := make(chan error, 1)
@@ -85,7 +92,7 @@ func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, o FindRo
 		case <-trying.Done():
 		}
 	}()
-	exit, err = begunAndEnded(ctx, to, within, enough)
+	exit, err = begunAndEnded(ctx, to, within, cmp.Or(o.Output, os.Stderr), enough)
 	stop()
 	<-enough
 	seen, ended := attempt.End()
@@ -230,7 +237,7 @@ func (s *rowSeeker) largest(headroom float64) (*FoundRows, error) {
 // concluded returns the answer of a search in so much memory. It decides nothing but what to recommend.
 func concluded(trials *worker.Trials, tried []worker.Trial, available memory.Bytes, r search.Result, headroom float64) *FoundRows {
 	f := &FoundRows{Rows: trials.Rows, Effective: trials.Rows * trials.Times, Uncut: trials.Uncut, Device: trials.Device, Largest: r.Fits, Line: lineOf(tried),
-		Available: available, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Tried: tried}
+		Available: available, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Together: trials.Together, Tried: tried}
 	for _, t := range tried {
 		if !t.Fits && t.Rows > f.Largest && (f.Fails == 0 || t.Rows < f.Fails) {
 			f.Fails = t.Rows

@@ -20,6 +20,7 @@ import (
 type inside struct {
 	worker.Options // of every attempt
 	to             wrap.Reporter
+	found          *runs.Found // what a trial has found before; nil if there was none, or once it has been recorded
 
 	line    command.Line        // the command of the newest attempt
 	attempt *worker.Attempt     // nil between two attempts, and if the worker could not be set up
@@ -31,6 +32,10 @@ type inside struct {
 // Begin implements [wrap.Inside]. If the worker cannot be set up, the command runs without it.
 func (i *inside) Begin(c command.Line) command.Line {
 	i.line, i.blind = c, true
+	if i.found != nil {
+		i.Journal.Note(runs.Entry{Kind: runs.KindWorker, Text: "--micro auto: " + i.found.String()})
+		i.found = nil
+	}
 	if i.attempt, i.failed = worker.Begin(i.Options); i.failed == nil {
 		c.Env = continued(i.attempt.Env(c.Env), i.tracked)
 		i.Journal.Answers(i.attempt.Socket())

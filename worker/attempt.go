@@ -36,6 +36,7 @@ type Options struct {
 	Mode    Mode
 	Journal harness.Journal
 	Version string // the version that the package reports; "" for its own
+	Micro   int    // rows that a process runs at once at most; 0 is as many as fit
 	// Spill is how much of the host's memory a process may use for what does not fit on its
 	// GPU; 0 is none, and nil leaves it to the process.
 	Spill *memory.Bytes

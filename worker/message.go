@@ -68,6 +68,7 @@ type message struct {
 	Gradients memory.Bytes `json:"gradients"`
 	States    memory.Bytes `json:"states"`
 	Beside    memory.Bytes `json:"beside"` // may be negative
+	Together  memory.Bytes `json:"together"`
 
 	// check
 	Found []Checked `json:"found"`
@@ -153,7 +154,7 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Spilled, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base, &m.Update, &m.Weights, &m.Gradients, &m.States} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Spilled, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base, &m.Update, &m.Weights, &m.Gradients, &m.States, &m.Together} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}
@@ -242,6 +243,7 @@ type answer struct {
 	V     int   `json:"v,omitempty"`
 	Mode  Mode  `json:"mode,omitempty"`
 	Limit int   `json:"limit,omitempty"` // rows to run at once, as an earlier attempt has reported; 0 means all of them
+	Micro int   `json:"micro,omitempty"` // rows to run at once at most, as the user has asked; 0 means any number
 	ID    int64 `json:"id,omitempty"`
 
 	Rows int          `json:"rows,omitempty"` // of the trial to make

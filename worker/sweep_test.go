@@ -116,6 +116,7 @@ func TestProofs(t *testing.T) {
 		{"idle.py"},
 		{"host.py"},
 		{"finding.py"},
+		{"asked.py"},
 		{"twopass.py"},
 		{"holders.py"},
 		{"account.py"},

@@ -157,6 +157,7 @@ var values = map[string]struct{ allowed, hint string }{
 	"world":     {"a whole number, at least 1", "for example --world 8, or leave it out"},
 	"free":      {"a size of more than 0 with its unit, such as 60GiB", "for example --free 60GiB, or leave it out"},
 	"memory":    {"a size of more than 0 with its unit, such as 24GiB", "for example --memory 24GiB, or leave it out"},
+	"micro":     {configs.MicroAllowed, "for example --micro auto, or leave it out"},
 	"spill":     {"off, or a size of more than 0 with its unit, such as 64GiB", "for example --spill 64GiB, or leave it out"},
 	"trackers":  {"wandb, mlflow, wandb,mlflow or off", "for example --trackers off, or leave it out"},
 	"metrics":   {"an address of this machine with a port that is free", "for example --metrics 127.0.0.1:9408"},

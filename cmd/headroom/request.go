@@ -57,6 +57,7 @@ func tendFlags() []cli.Flag {
 		boolFlag("restart-hung", "if COMMAND hangs, restart it from its newest checkpoint"),
 		boolFlag("restart-leaking", "if COMMAND leaks memory, restart it from a new checkpoint"),
 		&cli.StringFlag{Name: "spill", Usage: "`SIZE|off`: memory of the host for what does not fit on a GPU"},
+		&cli.StringFlag{Name: "micro", Usage: "`N|auto`: rows to run at once at most; auto finds the number"},
 		boolFlag("snapshot", "write PyTorch's memory snapshot at the first failure"),
 		&cli.StringFlag{Name: "trackers", Usage: "`wandb|mlflow|off`: whose open run a restart continues"},
 		&cli.StringSliceFlag{Name: "allow", Usage: "allow the profile's fallback `NAME`, such as recompute"},
@@ -154,6 +155,7 @@ func (r *request) override(c *cli.Context) error {
 	given(c, "restart-leaking", &r.RestartLeaking, c.Bool)
 	given(c, "trackers", &r.Trackers, c.String)
 	given(c, "snapshot", &r.Snapshot, c.Bool)
+	given(c, "micro", &r.Micro, c.String)
 	var err error
 	if r.Notify, err = told(c, r.Notify); err != nil {
 		return err
@@ -166,6 +168,8 @@ func (r *request) override(c *cli.Context) error {
 		return wrongValue("world", r.World, outOfRange)
 	case r.Trackers != "" && !slices.Contains(configs.Trackers, r.Trackers):
 		return wrongValue("trackers", r.Trackers, "not known")
+	case r.Micro != "" && !configs.IsMicro(r.Micro):
+		return wrongValue("micro", r.Micro, "not one of them")
 	case r.gone < leastGone:
 		return wrongValue("node-gone", r.gone, outOfRange)
 	case r.Hang < 0:
@@ -220,6 +224,17 @@ func (r *request) contradiction() error {
 		return ui.Usagef("leave out one of them", "--spill has no effect with --no-worker, --observe or --watch-only")
 	case r.RestartHung && r.Hang == 0:
 		return ui.Usagef("leave out one of them", "--restart-hung has no effect with --hang 0")
+	}
+	return r.microContradiction()
+}
+
+// microContradiction returns a usage error if another setting does not fit together with --micro.
+func (r *request) microContradiction() error {
+	switch {
+	case r.Micro != "" && (r.NoWorker || r.Observe || r.WatchOnly):
+		return ui.Usagef("leave out one of them", "--micro has no effect with --no-worker, --observe or --watch-only")
+	case r.Micro == configs.Auto && r.Free > 0:
+		return ui.Usagef("give a number: --micro 8, or find it with headroom find when the memory is free", "--micro auto does not wait for the memory of --free")
 	}
 	return nil
 }

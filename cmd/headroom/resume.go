@@ -69,9 +69,7 @@ func resumeAction(u *ui.UI, c *cli.Context) error {
 	}
 	defer live.close()
 	w.said.verbose = c.Bool("verbose")
-	if given, err := told(c, w.request.Notify); err != nil {
-		return err
-	} else if w.to, err = receivers(given); err != nil {
+	if err := w.prepare(u, c, dir); err != nil {
 		return err
 	}
 	if w.Folder, err = runs.Open(dir); err != nil {
@@ -86,6 +84,18 @@ func resumeAction(u *ui.UI, c *cli.Context) error {
 	}
 	live.serve(u, dir)
 	return w.lead(c.Context, u)
+}
+
+// prepare does what has to be done before the folder of a run that goes on is opened.
+func (w *wrapped) prepare(u *ui.UI, c *cli.Context, dir string) error {
+	given, err := told(c, w.request.Notify)
+	if err != nil {
+		return err
+	}
+	if w.to, err = receivers(given); err != nil {
+		return err
+	}
+	return w.beforehand(u, c, dir)
 }
 
 // alone returns a usage error if the command of the run in dir is still running although its

@@ -56,6 +56,9 @@ func wrapAction(u *ui.UI, c *cli.Context, r request) error {
 	if err := w.Line.Startable(); err != nil { // checked first, so that no folder is made for a mistyped command
 		return notStarted(w.Line, err)
 	}
+	if err := w.beforehand(u, c, ""); err != nil {
+		return err
+	}
 	if w.place.Of > 0 {
 		if done, err := w.gather(u); done || err != nil {
 			return err

@@ -418,6 +418,21 @@ func (u *UI) LooksAmong(o wrap.FindOptions) {
 // Tried reports the outcome of a trial.
 func (u *UI) Tried(t wrap.Tried) { u.Say("  %s (%.0f s)", t.Text, t.Seconds) }
 
+// FindsMicro announces a search before a run.
+func (u *UI) FindsMicro() {
+	u.Say("--micro auto: finding how many rows fit at once: the command is started once more, makes its first step, and is ended")
+}
+
+// FoundMicro says what a search before a run has found, with so many trials and in so much time, or that the run in the folder from
+// had found it.
+func (u *UI) FoundMicro(found runs.Found, from string, tried int, took time.Duration) {
+	if from != "" {
+		u.Say("--micro auto: %v (found by %s)", found, from)
+	} else {
+		u.Say("--micro auto: %v (%s, %.0f s)", found, Plural(tried, "trial"), took.Seconds())
+	}
+}
+
 // LooksInside announces a search in one process of the command.
 func (u *UI) LooksInside() {
 	u.Say("the command makes its first step; then that step is tried on other numbers of rows, and the command is ended")

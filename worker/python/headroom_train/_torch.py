@@ -80,7 +80,7 @@ def install() -> None:
     recorder = _recorder = Recorder(report)
     recorder.check = check or find
     recorder.sizes.tell = report.failed
-    recorder.sizes.learned = report.limit
+    recorder.sizes.learned, recorder.sizes.asked = report.limit, report.asked
     report.sizes, report.last = recorder.sizes, recorder.spill.ends
     finder = _finder = Finder(recorder)
     report.trained = recorder.trained = finder.trained

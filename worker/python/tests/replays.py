@@ -1145,6 +1145,7 @@ def seen_to_depend() -> str:
         step=quiet,
         note=quiet,
         limit=0,
+        asked=0,
         made=None,
         asked_to_look=False,
         asked_for_memory=False,

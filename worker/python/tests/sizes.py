@@ -24,6 +24,7 @@ from headroom_train.replay.sizes import GROWS, Sizes
 class Module:
     limit: Optional[int] = None
     hosted: Optional[int] = None
+    exempt: bool = False
 
 
 class Machine:
@@ -158,6 +159,34 @@ def begins_where_an_earlier_attempt_was(draw: random.Random) -> str:
     return "" if late.sizes.ran() == (0, 1) and late.sizes.learned is None else "cut although nothing had been learned"
 
 
+def as_many_as_asked(draw: random.Random) -> str:
+    """Where a number of rows at once was asked for, no piece has more from the first batch on, however much fits, and
+    a longer batch is cut finer. What cannot be cut is made whole from then on."""
+    rows, asked, length = draw.randint(2, 200), draw.randint(1, 100), draw.randint(1, 9)
+    m = Machine(10**9)
+    m.sizes.asked = lambda: asked
+    fewest = -(-rows // asked)
+    for i in range(30 * GROWS):
+        if not m.batch(rows, length) or m.pieces != fewest:
+            return f"batch {i} of {rows} rows in {m.pieces} pieces, with at most {asked} at once"
+    m.batch(rows, 2 * length)
+    if m.pieces < -(-2 * rows // (2 * asked)) or rows >= asked >= 2 and m.pieces < -(-rows // (asked // 2)):
+        return f"a batch twice as long in {m.pieces} pieces, one of {rows} rows in {fewest} before"
+    small = Machine(max(1, asked // 3))
+    small.sizes.asked = lambda: asked
+    if not small.batch(rows) or not small.batch(rows):
+        return "a batch of pieces that are too large was given up"
+    if m.failures:
+        return f"{m.failures} failures where everything fits"
+    uncut = Machine(10**9)
+    uncut.sizes.asked = lambda: 1
+    given = (torch.empty(rows, 1, device="meta"),)
+    first = uncut.sizes.too_large(uncut.module, given, {})
+    uncut.sizes._last = lambda: uncut.module
+    uncut.sizes.refused()
+    return "" if first and not uncut.sizes.too_large(uncut.module, given, {}) else "what cannot be cut is cut once more"
+
+
 def the_limit_is_what_fits(draw: random.Random) -> str:
     """The limit for the next attempt is a number of rows that nearly fits, and is at least half of the largest that
     does. It is not known before something has failed, and is lifted when a whole batch fits again."""
@@ -222,7 +251,7 @@ def what_can_be_given_back_is(draw: random.Random) -> str:
 
 RULES = [
     what_can_be_given_back_is,
-    begins_where_an_earlier_attempt_was, the_host_is_left_again, the_limit_is_what_fits, settles, one_row_is_too_large, chance_costs_nothing,
+    as_many_as_asked, begins_where_an_earlier_attempt_was, the_host_is_left_again, the_limit_is_what_fits, settles, one_row_is_too_large, chance_costs_nothing,
     grows_back, longer_is_cut_finer,
 ]  # fmt: skip
 

@@ -47,6 +47,7 @@ class Find:
         self._counted: weakref.WeakSet[Tape] = weakref.WeakSet()
         self._updates: list[tuple[torch.optim.Optimizer, Callable]] = []
         self._inside = False  # an optimizer's step is under way
+        self._over = False  # the first step is, and trials are made
         self._why = ""  # why the step cannot be repeated
         self._uncut = ""  # why the step cannot be made in pieces
         self._asked: set[tuple] = set()  # kinds of tapes of which it is known whether they can
@@ -74,7 +75,7 @@ class Find:
         self._why = "the step is a function that is decorated with headroom_train.step, and what it calls is not known"
 
     def _closes(self, tape: Tape) -> None:
-        if self._inside or not _has_loss(tape):
+        if self._over or not _has_loss(tape):
             return
         targets = self._losses.pop(id(tape), [])
         kind = kind_of(tape)
@@ -137,7 +138,7 @@ class Find:
                 raise Refused(why)
             if recorder.observe is not None:
                 raise Refused(recorder.observe)
-            self._inside = True
+            self._over = True
             recorder.guarded(lambda: self.answer(self._step(recorder)))
         except Refused as refused:
             wire = self._report.wire()

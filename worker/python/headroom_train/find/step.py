@@ -14,7 +14,7 @@ from ..failure import clean, is_out_of_memory
 from ..hooks.genuine import backward
 from ..proof.rows import arguments, perform
 from ..tape.snapshot import buffers, parameters
-from ..tape.tape import Tape, random_state, set_random_state
+from ..tape.tape import Tape, place_of, random_state, set_random_state
 from ..tape.trees import flatten
 from .copies import Copies
 from .meter import Gpu, Host, settled
@@ -77,6 +77,7 @@ class Step:
         self._parts = [(s, part) for s, part in zip(stretches, parts) if s.targets]
         self._holds = [self._held(part, survives) for _, part in self._parts]
         self._last = [_last_uses(s.tape) for s, _ in self._parts]
+        self._together = max((_together(s, part) for s, part in self._parts), default=0)
         self._random = random_state()
         self._before, self._states = Copies([*self._params, *self._buffers]), Copies(self._state())
         self.rows = max((s.batch for s, _ in self._parts), default=0)
@@ -95,7 +96,7 @@ class Step:
         weights = sum(p.numel() * p.element_size() for p in self._params)
         gradients = sum(p.numel() * p.element_size() for p in self._params if p.requires_grad)
         states = sum(t.numel() * t.element_size() for t in self._state())
-        amounts = {"weights": weights, "gradients": gradients, "states": states}
+        amounts = {"weights": weights, "gradients": gradients, "states": states, "together": self._together}
         meter, now = self.meter, self.meter.read()
         device = {"device": meter.device, "uuid": meter.uuid, "beside": meter.beside, "reserved": meter.reserved}
         return {**device, "capacity": now.capacity, "allocated": now.held, **amounts}
@@ -110,9 +111,13 @@ class Step:
         always = frozenset(slot for slot, t in there.items() if survives(t))
         others = (*self._params, *self._buffers, *part.tape.outside)
         known = {t.untyped_storage().data_ptr() for t in others if t.layout == torch.strided}
-        for t in there.values():
-            if t.layout == torch.strided and t.untyped_storage().data_ptr() not in known:
-                release(t)
+        with torch._C.DisableTorchFunctionSubclass():  # what has no values after a failure would get them
+            for t in there.values():
+                place = place_of(t)
+                if place is not None and place.deferred and place.tape.deferred is not None:
+                    place.tape.deferred.free()
+                if t.layout == torch.strided and t.untyped_storage().data_ptr() not in known:
+                    release(t)
         return Kept(frozenset(there), always)
 
     def tried(self, rows: int, most: int = 0) -> Tried:
@@ -203,6 +208,14 @@ class Step:
         self._before.put_back()
         self._states.put_back()
         set_random_state(self._random)
+
+
+def _together(stretch: Stretch, part: Part) -> int:
+    """The bytes of a batch and of those of its results that the script holds: all of them are there, in however many
+    pieces the step is made."""
+    held = [t for t in (ref() for ref, _ in part.held) if t is not None]
+    with torch._C.DisableTorchFunctionSubclass():
+        return sum(t.numel() * t.element_size() for t in [*(part.tape.outside[i] for i in stretch.stretched()), *held])
 
 
 def _last_uses(tape: Tape) -> dict[int, list[int]]:

@@ -185,7 +185,10 @@ class FailedCall:
             recovery.sizes.refused()
             if way == "host":
                 record.hosted = recovery.sizes.cost()
-            recovery.report.survived(self._failure, Survival(way, why))
+            if self._tape.step.preemptive:
+                recovery.sizes.whole(recovery.report, why)
+            else:
+                recovery.report.survived(self._failure, Survival(way, why))
             self._entry.nth, self._entry.snapshot = record.calls, record.after()
             return self._goes_on(result, begin)
         self._tape.spans.append((begin, sequence()))

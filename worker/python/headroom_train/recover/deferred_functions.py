@@ -66,6 +66,9 @@ def filled(recovery: Recovery, tape: Tape, func: Callable, begun: torch.Tensor, 
     return True
 
 
+TWICE = "gradients of gradients are computed"
+
+
 class DeferredFunction:
     """One call of a function on recorded tensors of which some have no values. Some functions are recorded, and what
     they return has no values either; for others, values are computed."""
@@ -114,6 +117,8 @@ class DeferredFunction:
             twice = tape.step.preemptive and bool(known) and all(known)
             if twice and not self._real_already() and not self._asks_for_a_number():
                 raise Refused("results had to be computed twice in an earlier step")
+            if tape.step.preemptive and self._differentiates_twice():
+                raise Refused(TWICE)
             recovery.guarded(self._unite)
             self._replace(self._real)
             if self._is_derived():
@@ -336,7 +341,9 @@ class DeferredFunction:
                 result = self._with_values()
                 for record in records_of(tape) if count and way == "two-pass" else ():
                     record.twice = True
-                if count and not tape.step.preemptive:
+                if count and tape.step.preemptive and way not in ("two-pass", "each"):
+                    recovery.sizes.whole(recovery.report, reason)
+                elif count and not tape.step.preemptive:
                     said = "two-pass" if way == "each" else way
                     recovery.report.survived(failure, Survival(said, reason, deferred.plan.batch, count))
                 return result
@@ -344,7 +351,12 @@ class DeferredFunction:
             return go
 
         on_gpu = ["host", "spill"] if any(known.device.type == "cuda" for known in deferred.plan.slots.values()) else []
-        return recovery.recover(failure, [by(way) for way in ("two-pass", "each", "batch", *on_gpu)], why=why)
+        ways = ("batch", *on_gpu) if str(why) == TWICE else ("two-pass", "each", "batch", *on_gpu)
+        return recovery.recover(failure, [by(way) for way in ways], why=why)
+
+    def _differentiates_twice(self) -> bool:
+        """Whether gradients are computed that will be differentiated: results of pieces have no such graph."""
+        return self._name == "grad" and bool(self._kwargs.get("create_graph") or len(self._args) > 4 and self._args[4])
 
     def _asks_for_a_number(self) -> bool:
         """Whether an argument without values is a number that a module has computed, such as a loss."""

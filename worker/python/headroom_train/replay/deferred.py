@@ -359,6 +359,11 @@ class Deferred:
         self._shared: dict[int, int] = {}  # checksums of values whose memory an array of the script's shares, by slot
         self.nodes: list[Any] = []  # the nodes of results without values that the script has got hold of (grad_fn)
 
+    def free(self) -> None:
+        """Lets go of all values. The script must not ask for them any more."""
+        for kept in (self._values, self._made, self._scalars, self.nodes):
+            kept.clear()
+
     def _graph(self, slot: int) -> set[int]:
         """The slots of the tensors in the graph of a slot's tensor, itself included; empty if it has no graph."""
         found: set[int] = set()
@@ -576,7 +581,7 @@ class Deferred:
             with torch.enable_grad():  # as where it failed, even if only a value is wanted now: this tells the phase
                 self.report.survived(self.tape.step.failure, survival)
         elif plan is None:
-            self.report.remark(f"this step is run whole, although those before it were run in pieces: {why}", "warning")
+            self.sizes.whole(self.report, why)
         self._values.update(again)
         for s in counts:
             known = self.plan.slots[s]

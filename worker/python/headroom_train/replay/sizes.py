@@ -30,6 +30,10 @@ class Sizes:
         self.spill: Optional[Spill] = None  # memory of the host; None if there can be none
         # Returns how many rows at once an earlier attempt settled on; 0 if none did.
         self.learned: Optional[Callable[[], int]] = None
+        # Returns how many rows at once the user has asked for at most, as long as those of the first batch; 0 for any
+        # number.
+        self.asked: Optional[Callable[[], int]] = None
+        self._cap: Optional[int] = None  # that many rows, as a cost
         # Is told of each failure, and of how many rows.
         self.tell: Callable[[int, BaseException], Any] = lambda rows, failure: None
         self._fits: Optional[int] = None  # cost of a piece that should fit
@@ -66,8 +70,16 @@ class Sizes:
     def too_large(self, record: Any, args: tuple, kwargs: dict) -> bool:
         """Whether a call is known to fail, and is therefore to be run in pieces straight away."""
         cost = self._see(record, args, kwargs)
+        if self.asked is not None:
+            self._capped(self.asked())
         if self.learned is not None:
             self._begin(record, cost, self.learned())
+        if self._cap is not None and cost > self._cap and not record.exempt:
+            self._failure = self._failure or OutOfMemoryError(
+                f"CUDA out of memory. {self._cap // self._per_row} rows at once were asked for."
+            )
+            self._fits = min(self._fits or self._cap, self._cap)
+            return True
         if record.limit is None or cost < record.limit:
             return False
         self._quiet += 1
@@ -76,6 +88,12 @@ class Sizes:
         self._quiet, self._patience = 0, min(2 * self._patience, 16 * PATIENCE)
         record.limit = None
         return False
+
+    def _capped(self, rows: int) -> None:
+        """Notes at the first call how many rows at once the user has asked for."""
+        self.asked = None
+        if rows > 0:
+            self._cap = rows * self._per_row
 
     def _begin(self, record: Any, cost: int, rows: int) -> None:
         """Treats the first call with more rows than an earlier attempt could run at once as a failed
@@ -194,6 +212,8 @@ class Sizes:
         if self._bad is None or self._bad > fewer:
             halfway = 2 * fits if self._bad is None else (fits + self._bad) // 2
             self._fits = max(fits, min(max(halfway, fewer), self.cost() - 1))
+            if self._cap is not None and self._fits > self._cap:
+                self._fits = max(fits, self._cap)
             self._calm = 0
         elif self._calm >= 4 * self._grows:  # a size that failed long ago may fit by now
             self._bad = None
@@ -204,7 +224,12 @@ class Sizes:
         self._pending = None
         record = self._last()
         if record is not None:
-            record.limit = None
+            record.limit, record.exempt = None, True
+
+    def whole(self, report: Any, why: Any) -> None:
+        """Warns that a step is run whole although nothing has failed in it, and pieces were meant to be used."""
+        meant = "those before it were run in pieces" if self._cap is None else "smaller pieces were asked for"
+        report.remark(f"this step is run whole, although {meant}: {why}", "warning")
 
     def scale(self, tape: Any) -> float:
         """The factor by which losses are multiplied before they are differentiated, so that gradients in

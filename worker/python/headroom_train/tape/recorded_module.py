@@ -34,6 +34,7 @@ class Limits:
 
     def __init__(self) -> None:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
+        self.exempt = False  # its calls are made as a whole, although the user has asked for fewer rows at once
         self.hosted: Optional[int] = None  # the smallest cost of a call that fits only with saved tensors on the host
         self.uncut = False  # a call that failed could not be run in pieces
         self.apart = False  # a call had to be computed twice, whatever else the step does

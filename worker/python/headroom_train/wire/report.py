@@ -104,6 +104,11 @@ class Report:
         wire = self.wire()
         return 0 if wire is None else wire.limit
 
+    def asked(self) -> int:
+        """How many rows to run at once at most, as the user has asked; 0 for any number."""
+        wire = self.wire()
+        return 0 if wire is None else wire.asked
+
     def survived(self, failure: BaseException, how: Survival) -> None:
         """Report that a failure was survived. Where a loss is computed from several scalars, each of them
         survives the failure; only the first one is reported, unless there was a new failure meanwhile."""

@@ -92,6 +92,12 @@ class Wire:
         limit = self._plan.get("limit")
         return limit if isinstance(limit, int) and limit > 0 else 0
 
+    @property
+    def asked(self) -> int:
+        """The number of rows to run at once at most, as the user has asked; 0 for any number."""
+        micro = self._plan.get("micro")
+        return micro if isinstance(micro, int) and micro > 0 else 0
+
     def hello(self, **f: Any) -> Message | None:
         """Introduce this process, and return headroom's plan; None if there is no answer. Called once per process."""
         fields = {
