@@ -268,7 +268,7 @@ class Heard:
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.asked_to_look = self.asked_for_memory = False
-        self.limit = 0
+        self.limit = self.asked = 0
         self.made = (0, 0.0)
 
     def __getattr__(self, kind: str) -> Any:

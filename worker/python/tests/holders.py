@@ -37,7 +37,6 @@ trial.attach()
 
 from headroom_train import _torch  # noqa: E402
 from headroom_train.account import trigger  # noqa: E402
-from headroom_train.account.look import frames  # noqa: E402
 from headroom_train.wire import report as reports  # noqa: E402
 
 if TYPE_CHECKING:
@@ -131,6 +130,8 @@ def of_tensors(work: Callable[[int], None], steps: int = 40, slope: int = 0) -> 
 def frames_that_run_are_not_kept() -> str:
     """What a function has in its variables dies with it, although it has looked at all frames that run: since Python
     3.12 the frame of a function that walks them had itself in its variables."""
+    from headroom_train.account.look import frames
+
     gc.disable()
 
     def looks() -> tuple[weakref.ref, bool]:

@@ -214,6 +214,7 @@ def steps_are_measured() -> str:
             "asked_to_look": False,
             "asked_for_memory": False,
             "limit": 0,
+            "asked": 0,
         },
     )()
     report.wire = lambda: wire

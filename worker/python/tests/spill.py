@@ -83,6 +83,13 @@ def linear() -> tuple[nn.Module, Step]:
     return net, wide(net, torch.optim.AdamW(net.parameters(), lr=1e-4))
 
 
+def deterministic() -> tuple[nn.Module, Step]:
+    """As linear, where PyTorch fills what it allocates: not all memory of the host that is set aside."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    return linear()
+
+
 def language() -> tuple[nn.Module, Step]:
     """The loss of a language model takes the most memory, outside the model."""
     net = Language().cuda()
@@ -182,7 +189,7 @@ def moved() -> tuple[nn.Module, Step]:
     return net, wide(net, torch.optim.SGD(net.parameters(), lr=1e-4))
 
 
-CASES = {c.__name__: c for c in (linear, language, normalised, contrastive, own_lines, kept, moved)}
+CASES = {c.__name__: c for c in (linear, deterministic, language, normalised, contrastive, own_lines, kept, moved)}
 
 
 def train(case: str) -> None:

@@ -81,16 +81,18 @@ class Pool:
         """Makes the pool's blocks, by allocating all of it once."""
         try:
             with torch.cuda.use_mem_pool(self._pool, self._device):
-                few = [self._tensor(SMALL) for _ in range(2 * SMALLS)]
-                large = self._tensor(self.bytes - SMALLS * STEP)
+                few = [self._block(SMALL) for _ in range(2 * SMALLS)]
+                large = self._block(self.bytes - SMALLS * STEP)
                 del few, large
         except Exception as e:
             if not is_out_of_memory(e):
                 raise
             raise Unavailable("the process may not use more memory (set_per_process_memory_fraction)") from None
 
-    def _tensor(self, bytes: int) -> torch.Tensor:
-        return torch.empty(bytes, dtype=torch.uint8, device=self._device)
+    def _block(self, bytes: int) -> torch.UntypedStorage:
+        """Memory that nothing is written to: a new tensor is filled where the script uses deterministic algorithms,
+        which would take all of the host's memory, and minutes."""
+        return torch.UntypedStorage(bytes, device=torch.device("cuda", self._device))
 
     def _leaves(self, bytes: int) -> bool:
         """Makes PyTorch leave so much of the GPU free. Returns whether it can be made to."""
@@ -146,7 +148,7 @@ class Pool:
             return None
         try:
             with torch.cuda.use_mem_pool(self._pool, self._device), unseen():
-                return self._tensor(free)
+                return self._block(free)
         except Exception as e:
             if not is_out_of_memory(e):
                 raise
