@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import pickle
 import selectors
@@ -154,11 +155,12 @@ class Pair:
                     continue
                 data[rank] += part
                 while data[rank]:
+                    stream = io.BytesIO(data[rank])
                     try:
-                        _, n, told = pickle.loads(data[rank])
+                        _, n, told = pickle.load(stream)
                     except (pickle.UnpicklingError, EOFError):
                         break
-                    data[rank] = data[rank][len(pickle.dumps((rank, n, told))) :]
+                    data[rank] = data[rank][stream.tell() :]
                     found.setdefault(n, {})[rank] = told
                     until = time.monotonic() + (GRACE if told.error else SECONDS)
             while len(found.get(next_, ())) == 2:
