@@ -17,7 +17,7 @@ from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
 from ..tape.recorded_module import number_of, record_of
 from ..tape.snapshot import submodules
-from ..tape.tape import Entry, Ref, Tape
+from ..tape.tape import Entry, Outside, Ref, Tape
 from .groups import NUMBER, TF32, Groups, Inputs, Sketch, added, residual
 from .plan import Plan
 from .rerun import SEVERAL, SOME, full_precision, modules_of, needed, parted, precisely, rehearsed
@@ -323,7 +323,7 @@ class Proof:
             record = record_of(entry.module) if entry.module is not None else None
             if record is not None and record.divides:
                 return f"{entry.call_name()} divides by a number that depends on the rows"
-            if entry.module is None and _by_weights(entry):
+            if entry.module is None and _by_weights(self.tape, entry):
                 return "the loss is divided by the sum of its targets' class weights"
             if entry.module is None and entry.call_name() in DIVISIONS and len(entry.args) > 1:
                 by = entry.args[1]
@@ -337,12 +337,15 @@ class Proof:
         return [number for number in given if isinstance(number, int)]
 
 
-def _by_weights(entry: Entry) -> bool:
-    """Whether a function of PyTorch's returns a mean with class weights."""
+def _by_weights(tape: Tape, entry: Entry) -> bool:
+    """Whether a function of PyTorch's returns a mean with class weights that are not all the same."""
     if entry.call_name() not in ("cross_entropy", "nll_loss") or not isinstance(entry.kwargs, dict):
         return False
     weights = entry.kwargs.get("weight", entry.args[2] if len(entry.args) > 2 else None)
-    return weights is not None and entry.kwargs.get("reduction", "mean") == "mean"
+    if weights is None or entry.kwargs.get("reduction", "mean") != "mean":
+        return False
+    known = tape.outside[weights.index] if type(weights) is Outside else None
+    return known is None or not bool((known == known[0]).all())
 
 
 def hooks_backward(module: torch.nn.Module) -> bool:
