@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import headroom_train
-from headroom_train.find import find
+from headroom_train.find import find, meter
 from headroom_train.find.copies import Copies, storages
 from headroom_train.find.meter import data
 from headroom_train.tape.tape import random_state
@@ -142,4 +142,11 @@ for t in tensors:
 assert copies.release() and [t.untyped_storage().nbytes() for t in tensors] == [0, 0, 32, 0, 0]
 copies.put_back()
 assert all(map(torch.equal, tensors, want)) and part[4:].tolist() == [4, 5, 6, 7]
+# Memory that grows while it is read is not taken for room.
+held = iter(range(100, 1000))
+meter._status = lambda: {"VmData": next(held), "VmHWM": 0}
+meter.left = lambda: 500 - next(held)
+host = object.__new__(meter.Host)
+host._held = host._pages = 0
+assert host.read().capacity <= 500
 print("finding: ok")

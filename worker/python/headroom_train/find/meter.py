@@ -123,7 +123,8 @@ class Host:
         self.kept()
 
     def read(self) -> Reading:
-        room, now = left(), _status()
+        now = _status()
+        room = left()  # read last: what Python takes to read must not count as room, and as held
         if room is None:
             raise Refused("the system does not say how much memory is left")
         return Reading(now["VmData"], self._held + max(0, now["VmHWM"] - self._pages), now["VmData"] + room)
