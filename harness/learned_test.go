@@ -158,3 +158,35 @@ func TestSessionOfAnotherBody(t *testing.T) {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
+
+// TestFoundIsKept checks that what a trial has found before a run is in the run's folder before its first step, and is still there
+// when the run goes on without a trial.
+func TestFoundIsKept(t *testing.T) {
+	folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := folder.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	want := runs.Found{Key: "key", Rows: 8, Largest: 4, Micro: 4}
+	options := SessionOptions{Plan: recovery.Plan{Effective: 8, World: 1, Micro: 8}, Found: &want}
+	for pieces, found := range []*runs.Found{&want, nil} {
+		options.Found = found
+		s, err := Begin(folder, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Attempt(nil); err != nil {
+			t.Fatal(err)
+		}
+		if pieces > 0 {
+			s.KeepPieces(pieces)
+		}
+		if l, err := folder.Learned(); err != nil || l == nil || l.Found == nil || *l.Found != want {
+			t.Errorf("%+v, %v", l, err)
+		}
+	}
+}

@@ -159,6 +159,37 @@ func TestCurvesAreFollowed(t *testing.T) {
 	}
 }
 
+// TestTrialsElsewhere checks which sizes are tried where the line is wrong: in a memory in which half of what it says fits, in one
+// that what is held already exceeds, and where a size does not fit again for an estimate.
+func TestTrialsElsewhere(t *testing.T) {
+	s := machineOf(8, 1, true, 1000, 100, 10000, 0)
+	again, tried := s.try, map[memory.Bytes]int{}
+	s.try = func(ctx context.Context, n int, most memory.Bytes) (worker.Trial, error) {
+		tried[most]++
+		if most == 5000 && n > 22 || most == 0 && n == 67 {
+			return worker.Trial{Rows: n, Capacity: 10000}, nil
+		}
+		return again(ctx, n, most)
+	}
+	s.trials.Held = 1000
+	for _, size := range []memory.Bytes{5000, 1000, 40000} {
+		s.within = append(s.within, memory.Card{Name: size.String(), Memory: size})
+	}
+	f, err := s.seek(0.08)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if half := f.Elsewhere[0]; half.Largest != 20 {
+		t.Errorf("%+v, want half of 40 rows", half)
+	}
+	if none := f.Elsewhere[1]; none.Largest != 0 || tried[1000] != 0 {
+		t.Errorf("%+v, after %d trials", none, tried[1000])
+	}
+	if unsure := f.Elsewhere[2]; unsure.Largest != 0 || unsure.Why != "the same number of rows does not always fit" {
+		t.Errorf("%+v", unsure)
+	}
+}
+
 // TestNoCardOnTheHost checks that what a step needs on the CPU is not given as what it needs on a GPU.
 func TestNoCardOnTheHost(t *testing.T) {
 	s := machineOf(8, 1, true, 1000, 10, 10000, 0)

@@ -60,18 +60,18 @@ func TestMicroKey(t *testing.T) {
 		}
 	}
 	write("import torch\n")
-	line := command.Line{Args: []string{"python", "train.py", "--batch", "64"}, Dir: dir, Env: []string{"HOME=/home/a", "CUDA_VISIBLE_DEVICES=0"}}
+	line := command.Line{Args: []string{"python", "train.py", "--batch", "64"}, Dir: dir, Env: []string{"HOME=/home/a", "PYTORCH_ALLOC_CONF=a", "CUDA_VISIBLE_DEVICES=0"}}
 	gpus := []nvml.GPU{{Name: "A", Total: 40 * memory.GiB, Free: memory.GiB}}
 	first := microKey(line, gpus, "2.11", "1")
 	same := line
-	same.Env = []string{"CUDA_VISIBLE_DEVICES=0", "HOME=/home/b"}
+	same.Env = []string{"CUDA_VISIBLE_DEVICES=0", "PYTORCH_ALLOC_CONF=a", "HOME=/home/b"}
 	busy := []nvml.GPU{{Name: "A", Total: 40 * memory.GiB, Free: 2 * memory.GiB}}
 	if microKey(line, gpus, "2.11", "1") != first || microKey(same, busy, "2.11", "1") != first {
 		t.Error("the key differs where nothing has changed")
 	}
 	args, env, moved := line, line, line
 	args.Args = append(slices.Clone(line.Args[:3]), "32")
-	env.Env = []string{"CUDA_VISIBLE_DEVICES=1"}
+	env.Env = []string{"PYTORCH_ALLOC_CONF=a", "CUDA_VISIBLE_DEVICES=1"}
 	moved.Dir = t.TempDir()
 	keys := []string{first, microKey(args, gpus, "2.11", "1"), microKey(env, gpus, "2.11", "1"), microKey(moved, gpus, "2.11", "1"), microKey(line, nil, "2.11", "1"),
 		microKey(line, []nvml.GPU{{Name: "B", Total: 40 * memory.GiB}}, "2.11", "1"), microKey(line, gpus, "2.12", "1"), microKey(line, gpus, "2.11", "2")}

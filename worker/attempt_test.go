@@ -485,6 +485,29 @@ func TestNumbersThatAreNone(t *testing.T) {
 	}
 }
 
+// TestMemoryBesideATrial checks that what other processes hold of a GPU does not count as being beside a trial's memory, as it need
+// not be there on another GPU; and that a number which cannot be true is left out.
+func TestMemoryBesideATrial(t *testing.T) {
+	for text, want := range map[string]memory.Bytes{"5000": 3000, "1000": 0, "9223372036854775807": 0} {
+		l := begun(t, &books{}, Find)
+		l.o.Look = func(uuid string, pid int, reserved memory.Bytes) *memory.Seen {
+			if uuid != "a" || pid != os.Getpid() || reserved != 7 {
+				t.Errorf("asked for %s, %d, %d", uuid, pid, reserved)
+			}
+			return &memory.Seen{Others: []memory.Share{{Bytes: 1500}, {Bytes: 500}, {Bytes: -1}}}
+		}
+		c := dial(t, l)
+		c.send(helloLine(0, 1))
+		c.hears()
+		c.send(`{"type":"ready","rows":8,"device":"gpu","uuid":"a","reserved":7,"beside":` + text + `}`)
+		if trials := <-l.Trials(); trials.Beside != want {
+			t.Errorf("%s: %d is beside, want %d", text, trials.Beside, want)
+		}
+		c.send(`{"type":"bye"}`)
+		ended(t, l)
+	}
+}
+
 // TestEndAfterAFailure checks that End returns a failure, with its numbers, if the process
 // did not recover from it, and that it returns no other failure.
 func TestEndAfterAFailure(t *testing.T) {

@@ -214,7 +214,7 @@ func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
 		return ui.AsUsage(w.Why)
 	}
 	f := foundMicro{Profile: w.Match.Profile.Name, Asked: w.Asked}
-	trials, o, err := prepared(c, w, &f)
+	trials, o, err := prepared(c, w, within, &f)
 	if err != nil {
 		return ui.AsUsage(err)
 	}
@@ -287,17 +287,13 @@ func unrecognised(w *wrapped, err error) bool {
 
 // prepared returns how to try the command w, or an error that says why it cannot be tried. It
 // also fills in f.Device.
-func prepared(c *cli.Context, w *wrapped, f *foundMicro) (*wrap.Trials, wrap.FindOptions, error) {
+func prepared(c *cli.Context, w *wrapped, within []memory.Card, f *foundMicro) (*wrap.Trials, wrap.FindOptions, error) {
 	o := wrap.FindOptions{Asked: w.Asked, Headroom: trialHeadroom}
 	t := &wrap.Trials{Match: w.Match, FlatFor: c.Duration("flat-for")}
 	if t.FlatFor <= 0 {
 		return t, o, wrongValue("flat-for", t.FlatFor, outOfRange)
 	}
-	if isSet(c, "memory") {
-		within, err := memoriesAsked(c)
-		if err != nil {
-			return t, o, err
-		}
+	if len(within) > 0 {
 		t.Memory = within[0].Memory
 	}
 	all, err := nvml.GPUs()

@@ -75,8 +75,14 @@ WANT = {
 alone = {kind: trained(kind)[0] for kind in WANT}
 headroom_train.attach()
 _torch._recorder.sizes.asked = lambda: ASKED
+remarks = []
+_torch._recorder.report.remark = lambda text, *_: remarks.append(text)
 for kind, want in WANT.items():
+    remarks.clear()
     weights, pieces = trained(kind)
     assert torch.allclose(weights, alone[kind], atol=1e-9, rtol=0), (kind, (weights - alone[kind]).abs().max())
     assert want is None or pieces == want, (kind, pieces)
+    assert not _torch._recorder.report.told, (kind, _torch._recorder.report.told)  # nothing has failed
+    whole = [r for r in remarks if r.startswith("this step is run whole, although smaller pieces were asked for: ")]
+    assert bool(whole) == (1 in pieces), (kind, pieces, remarks)
 print("asked: ok")

@@ -116,6 +116,7 @@ def main() -> None:
         x, y = torch.randn(8, 8), torch.randint(0, 4, (8,))
         out = net(x)
         loss = F.cross_entropy(out, y) + F.mse_loss(out, x[:, :4])  # a target that is a view of the input
+        loss = loss * x[0, 0]  # and a number that is one
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -175,6 +175,100 @@ def the_host_grows_by_more_than_is_kept() -> str:
     return "" if said == [["collected"], [], []] else f"{said}"
 
 
+def all_parts_are_counted() -> str:
+    """Of a dict with a list of each epoch everything counts, not only what is in the newest lists."""
+    kept: dict[int, list[Tensor]] = {}
+
+    def work(step: int) -> None:
+        kept.setdefault(step // 9, []).append(torch.ones(1000) + step)
+
+    found = of_tensors(work)
+    number = sum(map(len, kept.values()))
+    return "" if [h.tensors for h in found] == [number] else f"{number} tensors, {found}"
+
+
+def what_a_graph_saves_and_a_list_has_counts_once() -> str:
+    """The result of exp is what its graph has saved, and so it is for all that is computed from it."""
+    kept: list[Tensor] = []
+    weight = torch.ones(100_000, requires_grad=True)
+
+    def work(step: int) -> None:
+        base = (weight * step).exp()
+        kept.extend((base, base.sin(), base.cos()))
+
+    found = of_tensors(work)
+    share = found[0].bytes / sum(t.numel() * t.element_size() for t in kept) if found else 0
+    return "" if 0.9 < share < 1.1 else f"{share} of what there is"
+
+
+def what_several_graphs_share_counts_once() -> str:
+    kept: list[Tensor] = []
+    weight = torch.ones(100_000, requires_grad=True)
+
+    def work(step: int) -> None:
+        base = (weight * step).exp()
+        kept.extend((base.sin(), base.cos()))
+
+    found = of_tensors(work)
+    share = found[0].bytes / sum(1.5 * t.numel() * t.element_size() for t in kept) if found else 0
+    return "" if 0.9 < share < 1.1 else f"{share} of what there is"
+
+
+def an_evaluation_ends_with_the_next_step() -> str:
+    """Its account forgets what it has seen, and ends a search."""
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    net = nn.Linear(256, 256)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.randn(8, 256)).sum().backward()
+    opt.step()
+    net.eval()
+    kept, modes = [], torch._C._len_torch_function_stack()
+    while report.evaluation._search is None and len(kept) < 200:
+        kept.append(net(torch.randn(4096, 256)))
+    begun = report.evaluation._search is not None
+    kept.clear()
+    opt.step()
+    trigger = report.evaluation._trigger
+    left = trigger is None or trigger.host.held or torch._C._len_torch_function_stack() != modes
+    left = left or report.evaluation._search is not None
+    return "" if begun and not left else f"a search begun: {begun}, left: {left}"
+
+
+def only_what_evaluates_is_called_an_evaluation() -> str:
+    """Calls in evaluation mode whose graphs are kept may be a rollout: backward comes later."""
+    from headroom_train.account.search import QUICK, Search
+
+    said = []
+    for name in ("evaluate", "play"):
+        file = Path(tempfile.mkdtemp()) / "train.py"
+        file.write_text(
+            f"def {name}(kept, weight, looks):\n"
+            "    for step in range(1, 40):\n"
+            "        kept.append((weight * step).sin())\n"
+            "        found = looks(step)\n"
+            "        if found is not None:\n"
+            "            return found\n"
+        )
+        os.utime(file, (0, 0))
+        own: dict[str, Any] = {"__name__": "__main__", "__file__": str(file)}
+        exec(compile(file.read_text(), str(file), "exec"), own)
+        search = Search(0, lambda other, file=file: other != str(file), QUICK, True)
+        said.append([h.kind for h in own[name]([], torch.ones(1000, requires_grad=True), search.step)])
+        search.ends()
+    return "" if said == [["evaluation"], []] else f"{said}"
+
+
+def an_evaluation_is_judged_early() -> str:
+    """An evaluation begins with the memory that it goes on with: six figures from its first call on show that it rises,
+    however much is held."""
+    mib = 1 << 20
+    held = iter([(1000 + 20 * i) * mib for i in range(40)])
+    trigger.resident = lambda *_: next(held)  # type: ignore[assignment]
+    early = trigger.Trigger(evaluating=True)
+    at = next((step for step in range(1, 40) if early.step(step)), 0)
+    return "" if at == 7 else f"after {at} calls"
+
+
 def one_in_many_is_found() -> str:
     """A graph may hold many tensors for each one that the script keeps, all of one sort, at equal distances."""
     said = []
@@ -589,6 +683,12 @@ CHECKS = (
     frames_that_run_are_not_kept,
     nothing_is_held_after_a_search,
     the_host_grows_by_more_than_is_kept,
+    all_parts_are_counted,
+    what_a_graph_saves_and_a_list_has_counts_once,
+    what_several_graphs_share_counts_once,
+    an_evaluation_ends_with_the_next_step,
+    only_what_evaluates_is_called_an_evaluation,
+    an_evaluation_is_judged_early,
     one_in_many_is_found,
     what_takes_the_place_of_something_is_not_more,
     the_collector_is_left_alone,

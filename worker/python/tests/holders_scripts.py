@@ -746,6 +746,32 @@ LEAKS = {
         evaluate()
     """,
     ),
+    "a list in an object, in an evaluation": Leak(
+        "evaluation",
+        "self.outs",
+        "`with torch.no_grad():`",
+        """
+        class Results:
+            def __init__(self):
+                self.outs = []
+            def add(self, out):
+                self.outs.append(out) #kept
+        class Evaluator:
+            def __call__(self, model):
+                model.eval()
+                results = Results()
+                for i in range(60):
+                    results.add(predict(model))
+                model.train()
+                return torch.cat(results.outs)
+        def predict(model):
+            return model(batch()) #made
+        evaluator = Evaluator()
+        for epoch in range(2):
+            train(batch())
+            evaluator(net)
+    """,
+    ),
     "a sum in an object, in an evaluation": Leak(
         "evaluation",
         "self.sum",
@@ -2106,6 +2132,39 @@ CLEAN = {
         for step in range(3):
             train(batch())
             evaluate()
+    """,
+    "a rollout with fixed statistics that gradients flow through": """
+        class Rollout:
+            def __init__(self):
+                self.values = []
+            def add(self, value):
+                self.values.append(value)
+        def play(rollout, parts):
+            for part in range(parts):
+                rollout.add(net(batch()).square().mean())
+        net.train(False)
+        for step in range(4):
+            opt.zero_grad()
+            rollout = Rollout()
+            play(rollout, 60 * (step + 1))
+            sum(rollout.values).backward()
+            opt.step()
+    """,
+    "a last evaluation that keeps values": """
+        class Results:
+            def __init__(self):
+                self.outs = []
+            def add(self, out):
+                self.outs.append(out.detach().repeat(1, 64))
+        def evaluate():
+            net.eval()
+            results = Results()
+            for i in range(60):
+                results.add(net(batch()))
+            return torch.cat(results.outs).mean().item()
+        for step in range(3):
+            train(batch())
+        evaluate()
     """,
     "gradients of inputs in an evaluation": """
         def saliency():

@@ -149,8 +149,8 @@ class Step:
     def _made(self, rows: int, released: bool) -> Tried:
         before: list[dict[int, torch.Tensor]] = [{} for _ in self._parts]
         peak = update = 0
-        seconds, waiting = 0.0, released
-        for _ in range(2):
+        seconds = 0.0
+        for again in (False, True):
             began = time.perf_counter()
             for p in self._params:
                 if not self._kept:
@@ -160,9 +160,8 @@ class Step:
                     before[index] = self._pass(index, rows, before[index])
             peak = max(peak, self.meter.read().peak)
             self.meter.kept()
-            if waiting:
+            if released and not again:
                 self._states.put_back()
-                waiting = False
             for optimizer, step in self._updates:
                 step(optimizer)
             update = max(update, self.meter.read().peak)

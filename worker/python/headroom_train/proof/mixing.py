@@ -16,11 +16,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..sandbox.sandbox import Watcher
-from ..tape.functions import ALONG
+from ..tape.functions import ALONG, DIVISORS
 
 COUNTED = -1
 MEAN = 1  # how PyTorch's operations call the reduction "mean"
-DIVIDING = {"div": 1, "div_": 1, "true_divide": 1, "reciprocal": 0}  # where operations are given what they divide by
 
 
 class Operation(NamedTuple):
@@ -79,7 +78,7 @@ def counts(made: Sequence[Operation]) -> bool:
 
 
 def _divisor(name: str, args: Sequence[Any]) -> Optional[float]:
-    at = DIVIDING.get(name)
+    at = DIVISORS.get(name)
     by = args[at] if at is not None and at < len(args) else None
     return float(by) if isinstance(by, torch.Tensor) and by.dim() == 0 and not (by.is_complex() or by.is_meta) else None
 

@@ -17,20 +17,19 @@ from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
 from ..tape.recorded_module import number_of, record_of
 from ..tape.snapshot import submodules
-from ..tape.tape import Entry, Outside, Ref, Tape
+from ..tape.tape import Entry, Outside, Tape
 from .groups import NUMBER, TF32, Groups, Inputs, Sketch, added, residual
 from .plan import Plan
 from .rerun import SEVERAL, SOME, full_precision, modules_of, needed, parted, precisely, rehearsed
 from .rows import Axis, Rows, said
 from .rules import Weighing
-from .weights import Named, Rule, candidates, crossing, distinct, halves, same_rule, settled, spread
+from .weights import Named, Rule, candidates, counts_rows, crossing, distinct, halves, settled, spread
 
 SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at most this many elements
 ELEMENT = 64  # bytes of free memory required for each element of an output on which rules are tried
 MOST = 256  # the most rows on which rules are tried
 FEW = 4  # the most rows on which everything else is tried for large outputs, where each row takes time; else SOME
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
-DIVISIONS = {"div", "div_", "true_divide", "divide", "__truediv__", "__itruediv__"}
 SPENT = "backward through the graph a second time"  # what autograd says of a graph that it has used up
 
 
@@ -94,8 +93,8 @@ class Proof:
         scalar, or if a mean over the rows is left that may be a mean over something else."""
         if not slots:
             return {}
-        found, rows = self._left(slots, pieces), [1.0] * self.plan.batch
-        if any(same_rule(rule, rows) for left in found.values() for rule in left) and (why := self._divided(slots)):
+        found, why = self._left(slots, pieces), self._divided(slots)
+        if why and any(counts_rows(left, self.plan.batch) for left in found.values()):
             raise self.plan.mixed(why)
         return found
 
@@ -325,10 +324,6 @@ class Proof:
                 return f"{entry.call_name()} divides by a number that depends on the rows"
             if entry.module is None and _by_weights(self.tape, entry):
                 return "the loss is divided by the sum of its targets' class weights"
-            if entry.module is None and entry.call_name() in DIVISIONS and len(entry.args) > 1:
-                by = entry.args[1]
-                if type(by) is Ref and self.plan.slots[by.slot].whole:
-                    return "the loss is divided by a number that depends on the rows"
         return ""
 
     def _ignored(self) -> list[int]:
@@ -341,7 +336,7 @@ def _by_weights(tape: Tape, entry: Entry) -> bool:
     """Whether a function of PyTorch's returns a mean with class weights that are not all the same."""
     if entry.call_name() not in ("cross_entropy", "nll_loss") or not isinstance(entry.kwargs, dict):
         return False
-    weights = entry.kwargs.get("weight", entry.args[2] if len(entry.args) > 2 else None)
+    weights = entry.kwargs.get("weight")
     if weights is None or entry.kwargs.get("reduction", "mean") != "mean":
         return False
     known = tape.outside[weights.index] if type(weights) is Outside else None

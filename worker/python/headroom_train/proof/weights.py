@@ -103,6 +103,11 @@ def same_rule(one: Rule, other: Rule) -> bool:
     return max(abs(x / a - y / b) for x, y in zip(one, other)) < 1e-9
 
 
+def counts_rows(rules: Sequence[Rule], batch: int) -> bool:
+    """Whether one of the rules is that of a mean over the rows."""
+    return any(same_rule(rule, [1.0] * batch) for rule in rules)
+
+
 def distinct(rules: Sequence[Rule]) -> list[Rule]:
     """The rules without duplicates; of several that are the same, the first is kept."""
     kept: list[Rule] = []

@@ -26,7 +26,7 @@ from ..proof.mixing import Operation, Operations, counts, divides
 from ..proof.rerun import SOME, rehearsed
 from ..proof.rows import Axis, Rows
 from ..proof.rules import ROUNDS
-from ..proof.weights import Rule, candidates, distinct, halves, others, same_rule, settled, spread, typed, weight
+from ..proof.weights import Rule, candidates, counts_rows, distinct, halves, others, settled, spread, typed, weight
 from ..replay.pieces import by_pieces, in_two, pieces_of
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
@@ -53,6 +53,7 @@ class Run(NamedTuple):
     sketches: list[tuple[float, float]]  # of each parameter's gradient
     leaves: list  # of the function's result
     tree: Any
+    made: list[Operation]
 
 
 class Explicit:
@@ -247,7 +248,6 @@ class Trial:
     def __init__(self, explicit: Explicit, args: tuple, kwargs: dict, batch: int) -> None:
         self._explicit, self._args, self._kwargs, self._batch = explicit, args, kwargs, batch
         self._seen: dict[tuple, Run] = {}
-        self._made: list[list[Operation]] = []  # the operations of each run
         self._trial = NoRandomness()
         self.backwards = 0
 
@@ -284,10 +284,10 @@ class Trial:
             if not rules:
                 raise Mixed("the gradients of a batch are not a weighted sum of the gradients of its rows")
             if settled(rules, pieces) and again > 0:
-                rows = [1.0] * self._batch
-                if any(same_rule(r, rows) for r in rules) and any(map(divides, self._made, self._made[1:])):
+                made = [run.made for run in self._seen.values()]
+                if counts_rows(rules, self._batch) and any(map(divides, made, made[1:])):
                     raise Mixed("the function divides by a number that depends on the rows")
-                if any(counts(made) for made in self._made):
+                if any(map(counts, made)):
                     raise Mixed("the gradient of an operation depends on what else is in the batch")
                 # The gradients' rule, if that is right for a leaf, too.
                 own = [_shared(rules, left) or left for left in numbers]
@@ -305,8 +305,7 @@ class Trial:
                 grads, leaves = self._explicit.run(
                     self._args, self._kwargs, self._batch, Rows(self._batch, 0, self._batch, list(rows))
                 )
-            self._made.append(operations.made)
-            self._seen[key] = Run(sketched(grads), leaves, self._explicit.tree)
+            self._seen[key] = Run(sketched(grads), leaves, self._explicit.tree, operations.made)
         return self._seen[key]
 
     def _splits(self, chosen: list[int], seed: int) -> list[tuple[list[int], list[int]]]:

@@ -75,6 +75,8 @@ ALONG = {
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax",
     "_log_softmax", "softmax", "log_softmax",
 }  # fmt: skip
+# Operations that divide, and which of their arguments they divide by.
+DIVISORS = {"div": 1, "div_": 1, "true_divide": 1, "reciprocal": 0}
 # Operations that only arrange memory: which of them run may depend on strides.
 LAYOUT = {
     "clone", "contiguous", "view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "expand", "copy_",

@@ -293,16 +293,15 @@ def _slots(kind: type) -> tuple[str, ...]:
 def _contents(value: Any, seen: set[int]) -> Optional[Contents]:
     """The contents of a container or of an object of the script's own classes, or the state of a random generator; None
     for anything else, and for what is in ``seen`` already, by its id."""
-    if _states(type(value)) is not None:  # type: ignore[arg-type]
-        known = id(value) in seen
-        seen.add(id(value))
-        return None if known else Drawn(value)
+    draws = _states(type(value)) is not None  # type: ignore[arg-type]
     inner = _inner(value)
     slots = _slots(type(value)) if inner is None else ()  # type: ignore[arg-type]
-    owner = value if slots else inner
+    owner = value if draws or slots else inner
     if owner is None or id(owner) in seen:
         return None
     seen.add(id(owner))
+    if draws:
+        return Drawn(value)
     return Names(value, slots) if slots else Contents(inner)
 
 

@@ -89,14 +89,16 @@ class Wire:
     def limit(self) -> int:
         """The number of rows to run at once from the start, as learned in an earlier attempt; 0 if nothing was
         learned."""
-        limit = self._plan.get("limit")
-        return limit if isinstance(limit, int) and limit > 0 else 0
+        return self._rows("limit")
 
     @property
     def asked(self) -> int:
         """The number of rows to run at once at most, as the user has asked; 0 for any number."""
-        micro = self._plan.get("micro")
-        return micro if isinstance(micro, int) and micro > 0 else 0
+        return self._rows("micro")
+
+    def _rows(self, name: str) -> int:
+        rows = self._plan.get(name)
+        return rows if isinstance(rows, int) and rows > 0 else 0
 
     def hello(self, **f: Any) -> Message | None:
         """Introduce this process, and return headroom's plan; None if there is no answer. Called once per process."""
