@@ -3199,6 +3199,8 @@ class Divided(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         out = self.net(x)
+        if self.how == "weights of pictures inside":
+            return F.cross_entropy(out[:, :, None, None], y[:, None, None], self.weights)
         if self.how == "weights inside":
             return F.cross_entropy(out, y, self.weights)
         if self.how == "a mean inside":
@@ -3216,16 +3218,19 @@ def means_of_weights_that_come_later() -> str:
     """A mean over weights that have been the same for all rows looks like a mean over the rows. Where pieces would be
     wrong as soon as other weights come, the step is made in another way, or left to the script."""
     proof.PAUSE = math.inf  # what a trial has shown is believed until the fourth step
-    criterion, inside = (
-        nn.CrossEntropyLoss(weight=HEAVY),
-        {"weights inside", "a quotient inside", "a reciprocal inside"},
-    )
+    criterion = nn.CrossEntropyLoss(weight=HEAVY)
+    inside = {"weights inside", "weights of pictures inside", "a quotient inside", "a reciprocal inside"}
 
     def summed(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (F.cross_entropy(out, y, reduction="none") * HEAVY[y]).sum() / HEAVY[y].sum()
 
+    def quotient(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        each = F.cross_entropy(out, y, reduction="none")
+        return (each * HEAVY[y]).sum() / (torch.ones_like(each) * HEAVY[y]).sum()
+
     outside: dict[str, Callable] = {
         "a mean": F.cross_entropy,
+        "a quotient": quotient,
         "weights": criterion,
         "weights by position": lambda out, y: F.cross_entropy(out, y, HEAVY),
         "a sum of weights": summed,
@@ -3269,21 +3274,31 @@ def means_of_weights_that_come_later() -> str:
 
 
 class OwnGenerators(nn.Module):
-    """Draws from generators of its own."""
+    """Draws from generators of its own: a number, or one for each row."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: bool = False) -> None:
         super().__init__()
+        self.rows = rows
         self.net, self.norm = nn.Linear(6, 5), nn.BatchNorm1d(5)
         self.drawn = random.Random(0), np.random.default_rng(0), np.random.RandomState(0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         one, two, three = self.drawn
+        if self.rows:
+            return self.net(x).tanh() * torch.from_numpy(two.uniform(size=(len(x), 1))).float()
         number = one.random() + two.uniform() + three.uniform()
         return self.norm(self.net(x)).tanh() * number
 
 
 def generators_of_a_module_are_put_back() -> str:
-    """A call that is made again draws the numbers of the call that failed, from a module's own generators, too."""
+    """A call that is made again draws the numbers of the call that failed, from a module's own generators, too. That
+    is no attribute which pieces may be given anew."""
+    net = OwnGenerators()
+    snapshot = Snapshot([net], deep=True)
+    net(torch.randn(8, 6))
+    drawn = [change for change in snapshot.changed() if change.name == "drawn"]
+    if len(drawn) != 3 or any(map(snapshot.plain, drawn)):
+        return f"changes: {drawn}"
     found = []
     for fails in (False, True):
         torch.manual_seed(0)
@@ -3298,6 +3313,106 @@ def generators_of_a_module_are_put_back() -> str:
             printed.append(loss.detach())
         found.append(printed)
     return "" if all(map(close, *found)) else f"other losses: {found}"
+
+
+def a_generator_that_draws_for_each_row_keeps_the_batch_whole() -> str:
+    """Pieces would each begin with the numbers of the first rows."""
+    net, raised = OwnGenerators(rows=True), 0
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        try:
+            with Whole("aten.tanh.default", 8) if step else nullcontext():
+                net(torch.randn(8, 6)).square().mean().backward()
+        except torch.OutOfMemoryError:
+            raised += 1
+        optimizer.step()
+    return "" if raised == 3 else f"{raised} of 3 failures were left to the script"
+
+
+def a_loss_of_other_rows() -> str:
+    """A loss that depends on none of the rows that are cut is refused for that reason."""
+    net, said = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)), []
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    try:
+        with Whole("aten.tanh.default", 8):
+            out, other = net(torch.randn(8, 6)), net(torch.randn(5, 6))
+            out.square().mean().backward()
+            other.square().mean().backward()
+    except torch.OutOfMemoryError:
+        said.append(_torch._recorder.report.told[-1]["why"])
+    return "" if said == ["the loss depends on none of the rows that the step's first call was given"] else f"{said}"
+
+
+class Scheduled(nn.Module):
+    """Reads attributes that the script, or the call itself, sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.0), nn.Tanh(), nn.Linear(6, 2))
+        self.epoch, self.config, self.steps, self.own = 0, {"scale": 1.0}, [1.0, 1.0], -1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.own == 0:
+            self.epoch += 1
+        self.own -= self.own >= 0
+        out = self.net(x) * self.config["scale"] + self.epoch * self.steps[0]
+        return out + torch.tanh(out) * len(self.config)
+
+
+BETWEEN: dict[str, Callable[[Scheduled, int], Any]] = {
+    "a number": lambda net, step: setattr(net, "epoch", step),
+    "in a dict": lambda net, step: net.config.update(scale=0.9**step),
+    "a new key": lambda net, step: net.config.update({str(step): 1}),
+    "in a list": lambda net, step: net.steps.insert(0, 0.1 * step),
+    "another dict": lambda net, step: setattr(net, "config", {"scale": 0.9**step}),
+    "a new attribute": lambda net, step: setattr(net, f"of_{step}", step),
+    "a layer's attribute": lambda net, step: setattr(net.net[1], "inplace", step % 2 == 1),
+    "by the call itself": lambda net, step: setattr(net, "own", 0 if step == 3 else -1),
+}
+
+
+def attributes_that_the_script_sets() -> str:
+    """What the script has set since the newest call is not what a failed call has changed; what the call itself has
+    changed is."""
+    wrong = []
+    for name, change in BETWEEN.items():
+        found = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net, printed = Scheduled(), []
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(5):
+                change(net, step)
+                optimizer.zero_grad()
+                try:
+                    with Whole("aten.tanh.default", 8) if fails and step > 2 else nullcontext():
+                        loss = net(torch.randn(8, 6)).square().mean()
+                        loss.backward()
+                        printed.append(loss.detach())
+                except torch.OutOfMemoryError:
+                    pass
+                optimizer.step()
+            found.append(printed)
+        survived = all(map(close, *found)) and len(found[1]) == 5
+        if survived == (name == "by the call itself"):
+            wrong.append(f"{name}: {found}")
+    return "; ".join(wrong)
+
+
+def what_is_followed() -> str:
+    """A snapshot that follows sees only what has changed since."""
+    net = Scheduled()
+    snapshot, wrong = Snapshot(net.modules()), []
+    for name, change in [*BETWEEN.items()][:-1]:
+        for step in (1, 2):
+            change(net, step)
+            if step == 2 and not [*snapshot.changed()]:
+                wrong.append(f"{name}: not seen")
+            snapshot.follow()
+            if changes := [*snapshot.changed()]:
+                wrong.append(f"{name}: {changes}")
+    return "; ".join(wrong)
 
 
 def what_shows_a_write() -> str:
@@ -3334,7 +3449,8 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    generators_of_a_module_are_put_back,
+    a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
+    generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,

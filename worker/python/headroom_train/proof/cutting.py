@@ -64,7 +64,7 @@ class _Module:
         free = [*module.buffers(), *(env[r] for env in trials.env for r in refs)]  # type: ignore[union-attr]
         leaves = trials.tape.leaves(module) if entry.grad else None
         self._sealed = [Sealed(f"a call to {entry.call_name()}", free, known=leaves)]
-        results = trials.both(entry, self._cut, sealed=self._sealed)
+        results = self._both()
         left: list[Change] = []
         kept: list[Change] = []
         for change in trials.before.changed():
@@ -79,6 +79,15 @@ class _Module:
             results = trials.both(entry, self._cut, sealed=self._sealed)
         self._refuse_branching()
         return Tried(self._cut, results, left, keeps)
+
+    def _both(self) -> list:
+        """The results for the two small numbers of rows. A call that is given none of the rows is made as a whole."""
+        try:
+            return self._trials.both(self._entry, self._cut, sealed=self._sealed)
+        except Exception as e:
+            if self._cut.outside or self._entry.references()[0] or not is_out_of_memory(e):
+                raise
+        raise Refused(f"a call to {self._entry.call_name()} is given other rows than the step's first call")
 
     def _reads(self, kept: Sequence[Change], why: Refused) -> bool:
         """Whether the call reads attributes that it also changes; if so, a repeated call must find the values that

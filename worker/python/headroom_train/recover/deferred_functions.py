@@ -10,7 +10,7 @@ import torch
 from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_memory
 from ..hooks.genuine import in_place, numel
 from ..proof.groups import NUMBER
-from ..proof.rerun import records_of
+from ..proof.rerun import needed, records_of
 from ..proof.rows import Slot
 from ..replay.deferred import LEFT, Deferred, emptied, foreign, make, postpone, strays, uniform
 from ..sandbox.sandbox import NEVER
@@ -23,6 +23,7 @@ from .backward import trained
 from .recovery import TOGETHER, Recovery, Way
 
 _SAME_FOR_OTHER_ROWS = "the loss is the same for other rows, so it is not known how it depends on them"
+_OTHER_ROWS = "the loss depends on none of the rows that the step's first call was given"
 
 
 def changes_deferred(name: str, args: tuple) -> bool:
@@ -367,8 +368,11 @@ class DeferredFunction:
         """Records the function on results without values, or computes the values where it cannot be recorded."""
         tape, deferred, args = self._tape, self._deferred, self._args
         if self._name == "backward":
-            fixed = deferred.plan.slots[place_of(args[0]).slot].fixed  # type: ignore[union-attr]
-            raise Refused(_SAME_FOR_OTHER_ROWS if fixed else "backward is called on a result that is not a scalar")
+            slot, plan = place_of(args[0]).slot, deferred.plan  # type: ignore[union-attr]
+            if not plan.slots[slot].fixed:
+                raise Refused("backward is called on a result that is not a scalar")
+            cut = any(plan.cuts[i].outside for i in needed(tape, [slot]))
+            raise Refused(_SAME_FOR_OTHER_ROWS if cut else _OTHER_ROWS)
         if self._name == "__setitem__" and not self._changes and torch.is_grad_enabled() and tape.may_begin(args[0]):
             begun = uniform(args[0])
             if begun is not None and filled(self._recovery, tape, self._func, begun, args, self._kwargs):

@@ -191,6 +191,7 @@ class RecordedModule(Limits):
             self.now = Snapshot(every, deep=True)
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
         else:
+            self.still.follow()  # what the script has changed since is not the call's doing
             moving = self.moving
             self.now = Snapshot(moving, self.deep) if moving else None
         if len(self.frozen) != frozen:
