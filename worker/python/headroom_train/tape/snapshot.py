@@ -11,10 +11,10 @@ import sys
 import sysconfig
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from itertools import chain, islice
+from itertools import islice
 from operator import is_
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Callable, NamedTuple, NoReturn, Optional
@@ -454,8 +454,7 @@ class Snapshot:
     def __init__(self, modules: Iterable[torch.nn.Module], deep: bool = False) -> None:
         self._own: list[tuple[weakref.ref[torch.nn.Module], dict]] = []
         self._reached: list[Reached] = []
-        self._views: list[Collection] = []  # what follow compares, and what it held
-        self._held: list = []
+        self._same: Optional[list] = None  # what follow compares
         seen: set[int] = set()
         for m in modules:
             own, ref = dict(attributes(m)), weakref.ref(m)
@@ -486,19 +485,28 @@ class Snapshot:
 
     def follow(self) -> None:
         """Takes what the modules hold now for what they held. As long as nothing has changed, which is seen by the
-        identity of what they hold, this takes a small part of the time of another snapshot. For snapshots that are not
+        identity of what they hold, this takes a third of the time that comparing takes. For snapshots that are not
         deep."""
-        views, held = self._views, self._held
-        if held and len(held) == sum(map(len, views)) and all(map(is_, held, chain.from_iterable(views))):
+        now = self._present()
+        if self._same is not None and len(now) == len(self._same) and all(map(is_, now, self._same)):
             return
         changed = {id(c.module) for c in self.changed()}
-        now = Snapshot(m for m in (ref() for ref, _ in self._own if id(ref) in changed) if m is not None)
-        self._own = [o for o in self._own if id(o[0]) not in changed] + now._own
-        self._reached = [r for r in self._reached if id(r.module) not in changed] + now._reached
-        every = [vars(m) for m in (ref() for ref, _ in self._own) if m is not None]
-        every += [r.contents.container for r in self._reached if not isinstance(r.contents.before, int)]
-        self._views = [c.values() if isinstance(c, dict) else c for c in every]
-        self._held = [*chain.from_iterable(self._views)]
+        newer = Snapshot(m for m in (ref() for ref, _ in self._own if id(ref) in changed) if m is not None)
+        self._own = [o for o in self._own if id(o[0]) not in changed] + newer._own
+        self._reached = [r for r in self._reached if id(r.module) not in changed] + newer._reached
+        self._same = self._present()
+
+    def _present(self) -> list:
+        """What the modules' attributes are now, and what is in the containers among these. Not the worker's own: it
+        would hold itself."""
+        now: list = []
+        for own in map(_attributes_of, (ref for ref, _ in self._own)):
+            now += own.values() if "_compiled_call_impl" not in own else (v for n, v in own.items() if n not in USUAL)
+        for reached in self._reached:
+            if not isinstance(reached.contents.before, int):
+                container = reached.contents.container
+                now += container.values() if isinstance(container, dict) else container
+        return now
 
     def plain(self, change: Change) -> bool:
         """Whether the changed values were, and are, nothing but numbers, strings and other plain values."""
