@@ -3372,6 +3372,68 @@ BETWEEN: dict[str, Callable[[Scheduled, int], Any]] = {
 }
 
 
+def numbers(first: float) -> Iterator[float]:
+    while True:
+        yield first
+        first += 0.5
+
+
+NUMBERS: dict[str, Callable[[], Iterator[float]]] = {
+    "a generator": lambda: numbers(1.0),
+    "a count": lambda: itertools.count(1),
+    "a list's": lambda: iter([*range(1, 100)]),
+    "a cycle": lambda: itertools.cycle([1.0, 2.0, 3.0]),
+    "a map": lambda: map(float, [*range(1, 100)]),
+    "numbers": lambda: (n for n, _ in enumerate(numbers(1.0), 1)),
+    "not used": lambda: filter(None, []),
+}
+
+
+class Takes(nn.Module):
+    """Takes a number from an iterator in each call, as long as that has any: before it fails, or afterwards."""
+
+    def __init__(self, given: Iterator[float], early: bool) -> None:
+        super().__init__()
+        self.net, self.norm, self.early = nn.Linear(6, 5), nn.BatchNorm1d(5), early
+        self.given = [given]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.early:
+            return next(self.given[0], 1.0) * self.norm(self.net(x)).tanh()
+        return self.norm(self.net(x)).tanh() * next(self.given[0], 1.0)
+
+
+def iterators_of_a_module() -> str:
+    """What a call has taken from an iterator cannot be put back: it is taken once, or the step is left to the script."""
+    wrong = []
+    for (name, given), early, first in itertools.product(NUMBERS.items(), (True, False), (0, 2)):
+        found, raised = [], 0
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net, losses = Takes(given(), early), []
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(4):
+                optimizer.zero_grad()
+                x = torch.randn(8, 6)
+                try:
+                    with Failing("aten.tanh.default", 1) if fails and step == first else nullcontext():
+                        loss = net(x).square().mean()
+                        loss.backward()
+                except torch.OutOfMemoryError:
+                    raised += 1
+                    if not early:
+                        next(net.given[0], None)
+                    loss = net.norm(net.net(x)).tanh().square().mean()  # what a script may do then
+                optimizer.step()
+                losses.append(loss.detach() if raised == 0 else torch.zeros(()))
+            found.append([*losses, torch.tensor(float(next(net.given[0], 0)))])
+        if found[0][-1] != found[1][-1] or not raised and not all(map(close, *found)):
+            wrong.append(f"{name}, {early}, {first}: {found}, {raised} left to the script")
+        if raised and (first or name == "not used"):
+            wrong.append(f"{name}, {early}, {first}: left to the script")
+    return "; ".join(wrong)
+
+
 def attributes_that_the_script_sets() -> str:
     """What the script has set since the newest call is not what a failed call has changed; what the call itself has
     changed is."""
@@ -3449,7 +3511,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
+    iterators_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -155,6 +155,14 @@ class _Between(NamedTuple):
         new, size = min(inside.new, inside.tensors * grown), min(inside.new_bytes, inside.bytes * grown)
         return inside._replace(new=int(new + 0.5), new_bytes=int(size))
 
+    def refills(self, container: Any, inside: Content) -> bool:
+        """Whether a dict of tensors, such as the newest of each class, gets a quarter as many in the place of others as
+        it gets under new keys: then it has a good part of all that it will ever have."""
+        first = self.first.lengths.get(id(container))
+        if first is None or not is_a(container, dict) or not all(is_a(v, torch.Tensor) for v in container.values()):
+            return False
+        return 4 * inside.new >= 5 * (len(container) - first)
+
     def stays(self, o: Any) -> bool:
         """Whether something is a container that came after the first look and is as it was at the second: what grows is
         around it, such as a dict with a list of each epoch."""
@@ -288,6 +296,8 @@ def _holder(
     kept = place(names, near, holder=holder)
     inside = content(holder, b.first.storages, kinds.MODELS in through, {id(f) for f in frames()})
     if inside.new < 2 or id(holder) in b.first.lengths and not b.longer(holder):
+        return None
+    if b.refills(holder, inside):
         return None
     inside = b.net(holder, inside)
     roots = inside.roots[:ROOTS]

@@ -183,6 +183,8 @@ class Recorder(Recovery):
                 with apart():
                     entry.between = (begin, sequence())
                     entry.snapshot = record.after()
+                    if record.why_not:
+                        tape.refuse(record.why_not)
                     self.heard(tape, record, spoken)
                     tape.add(entry, result)
                     record.known.add(shapes_of(args, kwargs))
@@ -196,9 +198,8 @@ class Recorder(Recovery):
         given: Optional[tuple[tuple, dict]] = (args, kwargs)
         if not record.put_back():
             given = None
-            tape.refuse(
-                f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed"
-            )
+            had = f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed"
+            tape.refuse(record.why_not or had)
         if self.heard(tape, record, spoken):
             given = None
         changed = tape.altered(entry)

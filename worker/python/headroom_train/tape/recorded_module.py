@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import count
 from types import FunctionType, MethodType
 from typing import Any, Callable, Optional
@@ -14,7 +15,7 @@ import torch
 from ..failure import is_out_of_memory, unframed
 from ..hooks.genuine import apart, clone, detach, is_inference, set_aside
 from .idle import Known
-from .snapshot import Snapshot, attributes, buffers, parameters, plain_reached, submodules, tensors
+from .snapshot import Snapshot, Taken, attributes, buffers, parameters, plain_reached, submodules, tensors
 
 # Where code draws random numbers: nowhere, in functions called from Python, or in any operation.
 NEVER, CALLED, ANYWHERE = range(3)
@@ -267,16 +268,28 @@ class RecordedModule(Limits):
             with set_aside():
                 b.data.copy_(k)  # an earlier call's graph may have saved this buffer, so its version must stay the same
         if self.now is not None:
+            if self.still is None:
+                self._takes(self.now.iterators())
             self.now.put_back()
+            if self.why_not or next(self.now.changed(), None) is not None:
+                return False
         if self.still is None or next(self.still.changed(), None) is None:
             return True
         self._settle(self.still)
         return False
 
+    def _takes(self, iterators: Sequence[str]) -> None:
+        """Notes that calls may take something from iterators: trials and other calls would take more of it. The modules
+        inside are recorded instead."""
+        if iterators:
+            module = type(self.module()).__name__
+            self.why_not = f"a call to {module} may take the next item of {iterators[0]}, which cannot be put back"
+
     def _settle(self, snapshot: Snapshot) -> None:
         """Sorts the modules by whether their attributes are still the same as in ``snapshot``: those
         that have changed are added to ``moving``, and ``still`` covers the rest."""
         changes = list(snapshot.changed())
+        self._takes([c.name for c in changes if isinstance(c.inside, Taken)])
         self.deep = self.deep or any(c.inside is not None for c in changes)
         # Inspecting these before every call would take too long.
         self.writes = self.writes or self.deep and snapshot.size() > MANY

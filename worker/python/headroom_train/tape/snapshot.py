@@ -5,6 +5,7 @@ reach: class attributes, globals and closures."""
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 import sys
@@ -14,9 +15,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from itertools import islice
-from operator import is_
-from types import CodeType, FunctionType, MethodType
+from itertools import count, cycle, islice
+from operator import is_, length_hint
+from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
@@ -203,6 +204,65 @@ class Drawn(Contents):
             self.put(key, self.before[key])
 
 
+class Taken(Contents):
+    """How far an iterator of Python's own has come. That cannot be put back, and it is never plain."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self.before = self.container
+
+    @property
+    def container(self) -> dict:
+        return {"next": _progress(self._iterator)}
+
+    def keys(self) -> list:
+        return [] if self.before == self.container else ["next"]
+
+    def over(self) -> bool:
+        """Whether nothing more can be taken, as far as is known."""
+        return _over(self._iterator)
+
+    def plain(self, keys: Iterable) -> bool:
+        return False
+
+    def put(self, key: Any, value: Any) -> None:
+        pass
+
+    def put_back(self) -> None:
+        pass
+
+
+def _iterates(value: Any) -> bool:
+    """Whether a value is an iterator of Python's own: one of a class has attributes, which are looked at."""
+    return hasattr(type(value), "__next__") and type(value).__module__ in ("builtins", "itertools", "_collections")
+
+
+def _progress(iterator: Any) -> Any:
+    """Something that is equal as long as nothing has been taken from an iterator, if that can be known."""
+    if isinstance(iterator, GeneratorType):
+        frame = iterator.gi_frame
+        return frame and (frame.f_lasti, [id(v) for v in frame.f_locals.values()])
+    if type(iterator) is cycle:
+        return object()
+    inner = [*map(_progress, _inside(iterator))]
+    return repr(iterator) if type(iterator) is count else "", length_hint(iterator, -1), inner
+
+
+def _inside(iterator: Any) -> list:
+    """The iterators from which another one takes."""
+    held = gc.get_referents(iterator)
+    held += [r for t in held if type(t) is tuple for r in t]  # as a map has several
+    return [r for r in held if _iterates(r)]
+
+
+def _over(iterator: Any) -> bool:
+    if isinstance(iterator, GeneratorType):
+        return iterator.gi_frame is None
+    if type(iterator) in (map, filter, zip, enumerate):
+        return any(map(_over, _inside(iterator)))
+    return length_hint(iterator, 1) == 0
+
+
 def _set_numpy(generator: Any, state: Any) -> None:
     generator.bit_generator.state = state
 
@@ -292,17 +352,17 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _contents(value: Any, seen: set[int]) -> Optional[Contents]:
-    """The contents of a container or of an object of the script's own classes, or the state of a random generator; None
-    for anything else, and for what is in ``seen`` already, by its id."""
-    draws = _states(type(value)) is not None  # type: ignore[arg-type]
+    """The contents of a container or of an object of the script's own classes, the state of a random generator, or how
+    far an iterator has come; None for anything else, and for what is in ``seen`` already, by its id."""
+    draws, takes = _states(type(value)) is not None, _iterates(value)  # type: ignore[arg-type]
     inner = _inner(value)
     slots = _slots(type(value)) if inner is None else ()  # type: ignore[arg-type]
-    owner = value if draws or slots else inner
+    owner = value if draws or takes or slots else inner
     if owner is None or id(owner) in seen:
         return None
     seen.add(id(owner))
-    if draws:
-        return Drawn(value)
+    if draws or takes:
+        return Drawn(value) if draws else Taken(value)
     return Names(value, slots) if slots else Contents(inner)
 
 
@@ -469,6 +529,10 @@ class Snapshot:
             for name, value in _reached(m) if deep else ():
                 found = (value,) if isinstance(value, Names) else _within(value, seen)
                 self._reached += [Reached(ref, name, c, False) for c in found]
+
+    def iterators(self) -> list[str]:
+        """By what names the modules reach iterators from which something may still be taken."""
+        return [r.name for r in self._reached if isinstance(r.contents, Taken) and not r.contents.over()]
 
     def size(self) -> int:
         """The number of containers that are compared."""
