@@ -312,15 +312,15 @@ def a_log_is_tried_once() -> str:
 
 
 class Counting(nn.Module):
-    """Counts its calls, in an iterator that nothing inspects."""
+    """Counts its calls, in something that nothing inspects."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 40))
-        self.calls = itertools.count()
+        self.calls = SimpleNamespace(number=itertools.count())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        next(self.calls)
+        next(self.calls.number)
         return self.body(x)
 
 
@@ -395,12 +395,12 @@ def one_replay() -> str:
                     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
                     calls = []
                     for step in range(1, 7):
-                        x, begun = torch.randn(8, 6), next(net.calls)
+                        x, begun = torch.randn(8, 6), next(net.calls.number)
                         with Whole(f"aten.{at}.default", 8) if failing else nullcontext():
                             out = net(x)
                             loss = how([(out[:, k] - x[:, k % 6]).square().mean() for k in range(count)], step)
                             loss.backward()
-                        calls.append(next(net.calls) - begun - 1)
+                        calls.append(next(net.calls.number) - begun - 1)
                         optimizer.step()
                         optimizer.zero_grad()
                     made.append([*(p.detach().clone() for p in net.parameters()), loss.detach()])
@@ -540,11 +540,11 @@ class Crowded(nn.Module):
             keeps,
             torch.zeros(0),
         )
-        self.fails = iter([True] * fails + [False] * 99)  # an iterator, so that nothing inspects its contents
+        self.fails = SimpleNamespace(left=iter([True] * fails + [False] * 99))  # so that nothing inspects its contents
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += 1
-        if len(x) == 8 and next(self.fails):
+        if len(x) == 8 and next(self.fails.left):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
         if self.keeps:
             self.kept = x.detach().mean(0)
@@ -3344,6 +3344,52 @@ def a_loss_of_other_rows() -> str:
     return "" if said == ["the loss depends on none of the rows that the step's first call was given"] else f"{said}"
 
 
+RELATING: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "indices of a sort": lambda h, y: (torch.sort(h, descending=True)[0] * y[torch.sort(h, descending=True)[1]]).mean(),
+    "of what is detached": lambda h, y: (h * y[h.detach().sort().indices]).mean(),
+    "of whole numbers": lambda h, y: (h * y[(h * 100).long().sort()[1]]).mean(),
+    "numpy's": lambda h, y: (h * torch.from_numpy(h.detach().msort().numpy())).mean(),
+    "a softmax's sum": lambda h, y: h.mean() * h.detach().softmax(0).sum().item(),
+    "a softmax's largest": lambda h, y: h.mean() * h.detach().softmax(0).max().item(),
+    "a mask by a softmax": lambda h, y: (h * (h.detach().softmax(0) > 1 / len(h))).mean(),
+    "in another order": lambda h, y: (h * (h.detach().flip(0) > 0)).mean(),
+    "rolled": lambda h, y: h.mean() * (h.detach().roll(1) * h.detach()).sum().item(),
+    "normalized": lambda h, y: h.mean() * (F.layer_norm(h.detach(), h.shape) > 0.5).sum().item(),
+    "smoothed": lambda h, y: h.mean() * F.avg_pool1d(h.detach()[None, None], 3, 1, 1).square().sum().item(),
+    "attention": lambda h, y: h.mean() * attention_of(h.detach()[:, None].expand(-1, 4)).sum().item(),
+    "a spectrum": lambda h, y: h.mean() * torch.fft.fft(h.detach()).abs().max().item(),
+    "in one row": lambda h, y: (h * h.detach()[:, None].expand(-1, 3).softmax(1).sum(1)).mean(),
+}
+
+
+def attention_of(rows: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(rows[None], rows[None] * 3, rows[None].square())[0]
+
+
+def functions_that_relate_rows() -> str:
+    """What the script computes of the results' values relates rows to each other: it is computed of all rows, whether
+    the step has failed or is expected to, or a user wants pieces."""
+    wrong = []
+    for name, loss in RELATING.items():
+        found = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net, printed = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1)).double(), []
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(3):
+                x = torch.randn(11, 6).double()
+                optimizer.zero_grad()
+                with Whole("aten.tanh.default", 11) if fails else nullcontext():
+                    value = loss(net(x)[:, 0], x[:, 0])
+                    value.backward()
+                optimizer.step()
+                printed += [value.detach(), net[0].weight.grad.clone()]
+            found.append(printed)
+        if not all(map(close, *found)):
+            wrong.append(f"{name}: {found[0][::2]} {found[1][::2]}")
+    return "; ".join(wrong)
+
+
 class Scheduled(nn.Module):
     """Reads attributes that the script, or the call itself, sets."""
 
@@ -3511,7 +3557,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    iterators_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
+    functions_that_relate_rows, iterators_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -34,24 +34,36 @@ class Operation(NamedTuple):
 
 
 class Operations(Watcher):
-    """Keeps the operations that it sees, in order."""
+    """Keeps the operations that it sees, in order. If ``lengths`` is true, a one-dimensional tensor of whole numbers
+    that is sorted or accumulated has one length for each row: that serves to pack rows, and does not mix them."""
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: bool = True) -> None:
         self.made: list[Operation] = []
+        self._lengths = lengths
 
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
         name, at = _named(func)
-        along = _along(at, args, kwargs) if at >= 0 else COUNTED if _counts(func, args, kwargs) else 0
+        along = self._along(at, args, kwargs) if at >= 0 else COUNTED if _counts(func, args, kwargs) else 0
         shapes = [_shape(t) for t in leaves if isinstance(t, torch.Tensor)]
         self.made.append(Operation(name, shapes, along, _divisor(name, args)))
 
+    def _along(self, at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+        """The size of the dimension given by the argument at position ``at`` or named ``dim``."""
+        tensor, dim = args[0], args[at] if at < len(args) else kwargs.get("dim", -1)
+        if self._lengths and tensor.dim() == 1 and not tensor.is_floating_point():
+            return 0
+        return _shape(tensor)[dim] if _shape(tensor) else 0
 
-def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
+
+def mixing(
+    few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int, counted: bool = True
+) -> Optional[str]:
     """Compares two calls, one of ``rows`` rows and one of ``others``. Returns the name of the first
     operation that relates rows to each other, or None if there is none. An operation does so if its
-    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, or if its gradient depends
-    on what else is in the batch. The comparison ends where the calls begin to run different operations."""
+    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, or, if ``counted``, if its
+    gradient depends on what else is in the batch. The comparison ends where the calls begin to run different
+    operations."""
 
     def grows(a: int, b: int) -> bool:
         return a != b and a * others == b * rows
@@ -60,7 +72,7 @@ def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, other
         if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
             return None
         twice = any(sum(map(grows, a, b)) > 1 for a, b in zip(one.shapes, other.shapes))
-        if twice or grows(one.along, other.along) or one.along == COUNTED:
+        if twice or grows(one.along, other.along) or counted and one.along == COUNTED:
             return one.name
     return None
 
@@ -95,16 +107,6 @@ def _counts(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
     return () if tensor.is_nested else tuple(tensor.shape)
-
-
-def _along(at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
-    """The size of the dimension given by the argument at position ``at`` or named ``dim``. Returns 0 for a
-    one-dimensional tensor of whole numbers, such as one length for each row: sorting or accumulating such a
-    tensor serves to pack rows, and does not mix them."""
-    tensor, dim = args[0], args[at] if at < len(args) else kwargs.get("dim", -1)
-    if tensor.dim() == 1 and not tensor.is_floating_point():
-        return 0
-    return _shape(tensor)[dim] if _shape(tensor) else 0
 
 
 @cache

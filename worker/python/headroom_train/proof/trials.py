@@ -14,7 +14,7 @@ import torch
 
 from ..failure import Mixed, Refused, Writes, is_out_of_memory
 from ..ranks.collectives import Silent
-from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watcher
+from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watched, Watcher
 from ..tape.functions import INDEXING, SHAPING
 from ..tape.graph import signature
 from ..tape.recorded_module import record_of
@@ -95,6 +95,7 @@ class Trials:
         self.env: tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]] = {}, {}  # values by slot: few rows, more
         self._made_up: set[int] = set()  # slots whose values are made up, or computed from such values
         self.given = Given({}, 0, [], False)  # what the newest call with more rows has returned
+        self.operations = Operations(), Operations()  # of the newest function, for few rows and for more
         self.before: Any = None  # a snapshot of the module, from before its newest call with more rows
 
     def _few(self) -> tuple[Rows, Rows]:
@@ -147,6 +148,7 @@ class Trials:
         module's call relates rows to each other. If ``rehearse`` is true, a function that writes to its arguments gets
         copies."""
         if entry.module is None:
+            self.operations = Operations(lengths=False), Operations(lengths=False)
             return [self._function(entry, cut, which, rehearse) for which in (0, 1)]
         results, made = [], (Operations(), Operations())
         for which in (0, 1):
@@ -178,7 +180,17 @@ class Trials:
             with torch.no_grad():
                 entry.call(*args, **kwargs)
         args, kwargs = arguments(self.tape, entry, cut, env, rows)
-        return mapped(cut_off, perform(entry, args, kwargs, trial=True))
+        with Watched([self.operations[which]]):
+            return mapped(cut_off, perform(entry, args, kwargs, trial=True))
+
+    def relates(self, entry: Entry, cut: Cut, results: Sequence) -> bool:
+        """Whether a function relates rows of the batch to each other, judging by the operations in :meth:`both`, or is
+        seen to. ``results`` are those of :meth:`both`."""
+        few, more = self.rows
+        if mixing(self.operations[0].made, self.operations[1].made, few.count, more.count, counted=False) is not None:
+            return True
+        small, large = results
+        return not (entry.inplace or entry.fresh) and self.depends(entry, cut, small, large, places=True)
 
     def one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = ()) -> Any:
         """What a module's call returns for few rows, if ``which`` is 0, or for more, if it is 1, without a graph. In
@@ -206,16 +218,17 @@ class Trials:
             self.given = Given({i: sample(v) for i, v in tensors.items()}, graph, trial.draws, trial.half)
         return mapped(cut_off, result)  # free its activations before the next call
 
-    def depends(self, entry: Entry, cut: Cut, small: Any, large: Any) -> bool:
-        """Whether a call is seen to return something else for a row beside another row. ``small`` and ``large`` are
-        results for the two numbers of rows, which show where the rows are."""
+    def depends(self, entry: Entry, cut: Cut, small: Any, large: Any, places: bool = False) -> bool:
+        """Whether a call is seen to return something else for a row beside another row; or, if ``places``, in another
+        place. ``small`` and ``large`` are results for the two numbers of rows, which show where the rows are."""
         along = []
         for s, t in zip(tensors_in(small), tensors_in(large)):
             along.append(next((d for d, (a, b) in enumerate(zip(s.shape, t.shape)) if a != b), None))
         last = self.rows[1].count - 1
         # Once more beside the same row: it may draw numbers.
-        one, again, other = (
-            self._beside(entry, cut, along, index) for index in ([0, 1], [0, 1], [0, last] if last > 1 else [0, 0])
+        one, again, other, turned = (
+            self._beside(entry, cut, along, index)
+            for index in ([0, 1], [0, 1], [0, last] if last > 1 else [0, 0], [1, 0])
         )
 
         def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
@@ -223,13 +236,16 @@ class Trials:
                 a.shape == b.shape and alike(a, b, MEANT) for a, b in zip(some, others)
             )
 
-        return same(one, again) and not same(one, other) and all(bool(t.isfinite().all()) for t in (*one, *other))
+        if not same(one, again) or not all(bool(t.isfinite().all()) for t in (*one, *other, *turned)):
+            return False
+        return not same(one, other) or places and not same(one, turned)
 
     def _beside(
         self, entry: Entry, cut: Cut, along: Sequence[Optional[int]], index: Sequence[int]
     ) -> list[torch.Tensor]:
-        """What a call returns for the first of two rows, in the results that grow. ``index`` has the two rows, counted
-        from the first of more rows, and ``along`` the dimension in which each result grows."""
+        """What a call returns for the first of the trial's rows, in the results that grow, where it is given two rows.
+        ``index`` has these, counted from the first of more rows, and ``along`` the dimension in which each result
+        grows."""
         env = {r: self.slots[r].pick(self.env[1][r], index) for r in entry.references()[0]}
         rows = Rows.chosen(self.batch, [self.rows[1].start + i for i in index])
         args, kwargs = arguments(self.tape, entry, cut, env, rows)
@@ -241,8 +257,8 @@ class Trials:
         for dim, tensor in zip(along, made):
             if dim is None:
                 continue
-            each, rest = divmod(tensor.shape[dim], 2)
-            first = tensor.narrow(dim, 0, each) if rest else self._along(dim, each).some(tensor, 0, 1)
+            (each, rest), at = divmod(tensor.shape[dim], 2), index.index(0)
+            first = tensor.narrow(dim, at * each, each) if rest else self._along(dim, each).some(tensor, at, 1)
             found.append(as_real(first).cpu().double())
         return found
 
