@@ -22,7 +22,7 @@ from .ranks import ddp
 from .ranks.collectives import watch_groups
 from .recover.recorder import Recorder
 from .tape.owner import Thread
-from .tape.recorded_module import CALLS, RecordedModule, record_of
+from .tape.recorded_module import CALLS, RecordedModule, is_frozen, record_of
 from .tape.snapshot import parameters
 from .tape.tape import Recorded, as_plain_copy
 from .wire.report import Report
@@ -227,7 +227,7 @@ _SHARED = {"DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
 class Finder:
     """Finds the modules to record, the outermost ones that have trained parameters, and those that are only called
-    without gradients: a teacher, a reference model, an average of the weights."""
+    without gradients, or have none: a teacher, a reference model, an average of the weights."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -322,9 +322,11 @@ class Finder:
             self._in_vain()
             if not gradients:
                 return None
-        if torch.compiler.is_compiling() or thread.within or gradients and not module.training:
+        if torch.compiler.is_compiling() or thread.within:
             return None
-        if thread.busy or not recorder.here():
+        if gradients and self.trained and is_frozen(module):
+            gradients = False
+        if gradients and not module.training or thread.busy or not recorder.here():
             return None
         if alone(module) or ddp.around() is not None and ddp.is_redirected(module):
             return None

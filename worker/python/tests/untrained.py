@@ -93,6 +93,104 @@ def it_is_not_recorded_with_gradients() -> str:
     return "survived"
 
 
+def a_frozen_one_needs_no_no_grad() -> str:
+    """DINO's teacher, and the network of a perceptual loss when it is given the pictures themselves: gradients are
+    enabled, but nothing asks for one."""
+    optimizer = torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    for training in (True, False):
+        teacher, x = mlp(10, 12, 5).train(training).requires_grad_(False), torch.randn(ROWS, 10)
+        for _ in range(2):
+            want = copy.deepcopy(teacher)(x)
+            try:
+                got = failing(lambda: teacher(x))
+            except torch.OutOfMemoryError:
+                return f"not survived: {told()}"
+            if not close(want, got) or type(got) is not Tensor or got.requires_grad:
+                return "other results"
+            step(STUDENT, optimizer)
+        out = teacher(x.requires_grad_())
+        if type(out) is not Tensor or not out.requires_grad:
+            return "no gradients for what it is given"
+    return ""
+
+
+class Score(nn.Module):
+    """The gradient of an energy in the places that it is given: all inside one call, with frozen weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp(10, 12, 1).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.net(x).sum(), x)[0]
+
+
+class Placed(Score):
+    """Returns something with a gradient that it has made itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x.detach().requires_grad_())
+
+
+def a_frozen_one_may_use_gradients_inside() -> str:
+    torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    x = torch.randn(ROWS, 10)
+    score = Score()
+    want = copy.deepcopy(score)(x)
+    score(x)
+    try:
+        got = failing(lambda: score(x))
+    except torch.OutOfMemoryError:
+        got = want
+    if not close(want, got):
+        return "other results"
+    placed = Placed()
+    try:
+        out = failing(lambda: placed(x))
+    except torch.OutOfMemoryError:
+        return ""
+    return "" if out.requires_grad else "a gradient is lost"
+
+
+class Adapter(nn.Module):
+    """As sd-scripts' LoRA: it puts its own forward in the place of a frozen layer's, which is not one of its
+    submodules."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.down = nn.Linear(layer.in_features, 2, bias=False)
+        self.up = nn.Linear(2, layer.out_features, bias=False)
+        self.whole, layer.forward = layer.forward, self.forward  # type: ignore[method-assign]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.whole(x) + self.up(self.down(x))
+
+
+def what_is_trained_from_outside_is_recorded() -> str:
+    """A frozen model whose layers add what is trained: through another ``forward``, or through a hook."""
+    for hooked in (False, True):
+        torch.manual_seed(0)
+        net, x, y = mlp(10, 12, 5).requires_grad_(False), torch.randn(ROWS, 10), torch.randint(0, 5, (ROWS,))
+        layer = next(m for m in net.modules() if isinstance(m, nn.Linear))
+        if hooked:
+            adapter: nn.Module = nn.Linear(layer.in_features, layer.out_features)
+            layer.register_forward_hook(lambda m, given, out, adapter=adapter: out + adapter(given[0]))
+        else:
+            adapter = Adapter(layer)
+        optimizer = torch.optim.SGD(adapter.parameters(), lr=0.1)
+        want = torch.autograd.grad(F.cross_entropy(net(x), y), [*adapter.parameters()])
+        optimizer.zero_grad()
+        with Whole("aten.tanh.default", ROWS) as whole:
+            F.cross_entropy(net(x), y).backward()
+        if not whole.raised:
+            raise AssertionError("nothing failed")
+        if not all(close(w, p.grad) for w, p in zip(want, adapter.parameters())):
+            return f"other gradients, hooked: {hooked}"
+        optimizer.step()
+    return "" if record_of(net) is None else "the frozen model counts as one without gradients"
+
+
 def it_may_be_trained_later() -> str:
     """A validation before the training, with the optimizer of another module already made."""
     net, x = mlp(10, 12, 5), torch.randn(ROWS, 10)
@@ -272,7 +370,9 @@ def failing_once(work: Callable) -> Callable:
 
 
 CHECKS = [
-    a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, it_may_be_trained_later, one_under_no_grad_stays_untrained,
+    a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, a_frozen_one_needs_no_no_grad, a_frozen_one_may_use_gradients_inside,
+    what_is_trained_from_outside_is_recorded,
+    it_may_be_trained_later, one_under_no_grad_stays_untrained,
     an_average_is_found_when_it_is_evaluated, searches_become_rare, it_is_freed_at_once, a_part_that_is_found_is_no_change,
     attributes_that_the_script_sets_are_no_changes, a_loss_that_nobody_uses_is_in_nobodys_way,
     what_does_not_fit_in_pieces_any_more_is_recovered_as_any_other_call,

@@ -16,6 +16,7 @@ from ..failure import is_out_of_memory, unframed
 from ..hooks.genuine import apart, clone, detach, is_inference, set_aside
 from .idle import Known
 from .snapshot import Snapshot, Taken, attributes, buffers, parameters, plain_reached, submodules, tensors
+from .trees import tensors_in
 
 # Where code draws random numbers: nowhere, in functions called from Python, or in any operation.
 NEVER, CALLED, ANYWHERE = range(3)
@@ -27,6 +28,24 @@ _NORMS = torch.nn.modules.batchnorm._NormBase
 
 # The functions that call a module's entry.
 CALLS = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.nn.Module._wrapped_call_impl)}
+
+
+def is_frozen(module: torch.nn.Module) -> bool:
+    """Whether a module has parameters, none of them is to get gradients, and no hook, nor another ``forward``, may add
+    something to it that is trained."""
+    params = [*parameters([module])]
+    if not params or any(p.requires_grad for p in params):
+        return False
+    return not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in module.modules())
+
+
+def _with_gradients(tree: Any) -> bool:
+    """Whether a tensor in a tree has a gradient, or is to get one; or the tree cannot be read."""
+    try:
+        with apart():
+            return any(t.requires_grad for t in tensors_in(tree))
+    except Exception:
+        return True
 
 
 class Limits:
@@ -65,8 +84,10 @@ class RecordedModule(Limits):
 
     def __init__(self, recorder: Any, module: torch.nn.Module, trained: bool = True) -> None:
         super().__init__()
-        self.trained = trained  # if not, calls with gradients are the script's own business
+        self.trained = trained  # if not, calls that compute gradients are the script's own business
         self.evaluation = Evaluation()
+        # Whether calls that are given nothing with a gradient compute none, even where gradients are enabled.
+        self.closed: Optional[bool] = None
         self.recorder, self.module = recorder, weakref.ref(module)
         self.known = Known()  # shapes of arguments with which calls have succeeded
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
@@ -151,7 +172,7 @@ class RecordedModule(Limits):
             return call(*args, **kwargs)
         if self.why_not:
             return recorder.unrecorded(self.why_not, call, args, kwargs)
-        gradients = torch.is_grad_enabled()
+        gradients = torch.is_grad_enabled() and not (not self.trained and self._lacks_gradients(args, kwargs))
         if gradients and not (self.trained and module.training):  # type: ignore[union-attr]
             if self.trained:
                 recorder.report.evaluates()
@@ -159,12 +180,26 @@ class RecordedModule(Limits):
         if not recorder.claims(self, trains=gradients):
             return self._within(lambda: call(*args, **kwargs))
         if not gradients:
-            return self._within(recorder.evaluate, self, module, call, args, kwargs)
+            return self._evaluated(call, args, kwargs)
         if thread.tape is None and self._rests(args, kwargs):
             result = self._within(recorder.unwatched, call, args, kwargs)
         else:
             result = recorder.call(self, module, call, args, kwargs)
         recorder.report.phases.forward_ends()
+        return result
+
+    def _lacks_gradients(self, args: tuple, kwargs: dict) -> bool:
+        """Whether a call, although gradients are enabled, computes none: a frozen teacher that is called without
+        ``no_grad``."""
+        module = self.module()
+        if self.closed is None:
+            self.closed = is_frozen(module)  # type: ignore[arg-type]
+        return self.closed and not _with_gradients((self.params, args, kwargs))
+
+    def _evaluated(self, call: Callable, args: tuple, kwargs: dict) -> Any:
+        result = self._within(self.recorder.evaluate, self, self.module(), call, args, kwargs)
+        if torch.is_grad_enabled() and self.closed and _with_gradients(result):
+            self.closed = False  # it has used something that is trained elsewhere
         return result
 
     def _rests(self, args: tuple, kwargs: dict) -> bool:
