@@ -36,7 +36,16 @@ def is_frozen(module: torch.nn.Module) -> bool:
     params = [*parameters([module])]
     if not params or any(p.requires_grad for p in params):
         return False
-    return not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in module.modules())
+    return not any("forward" in vars(m) or any(map(_foreign, _hooks(m))) for m in module.modules())
+
+
+def _hooks(module: torch.nn.Module) -> list[Any]:
+    return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+
+
+def _foreign(hook: Any) -> bool:
+    """Whether a hook is none of PyTorch's own, such as that of ``weight_norm``."""
+    return not type(hook).__module__.startswith("torch.nn.utils.")
 
 
 def _with_gradients(tree: Any) -> bool:
