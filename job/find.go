@@ -46,6 +46,7 @@ type FoundRows struct {
 	States    memory.Bytes   `json:"states"`   // of the optimizers
 	Together  memory.Bytes   `json:"together"` // of the batch and of those of its results that the script holds, in however many pieces the step is made
 	Tried     []worker.Trial `json:"tried"`    // in the order in which the sizes were tried
+	Batches   worker.Batches `json:"batches"`  // which rows are those that were tried
 
 	Recommended recovery.Plan `json:"recommended"`
 	Reason      string        `json:"reason"`
@@ -56,6 +57,7 @@ type FoundRows struct {
 // FindRowsOptions are the options of [FindRows].
 type FindRowsOptions struct {
 	Headroom float64 // share of the memory that the recommended number of rows leaves unused
+	Look     int     // how many batches of a loader are looked at, of which the largest is tried on; 0 takes them as they come
 	Version  string  // headroom's
 	// Within are memories for which the answer is wanted too. If the device has more than the largest of them, that one takes its place.
 	Within  []memory.Card
@@ -74,6 +76,9 @@ func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, o FindRo
 	}
 	within := line
 	within.Env = append(attempt.Env(line.Env), "HEADROOM_TRIAL=1")
+	if o.Look > 0 {
+		within.Env = append(within.Env, fmt.Sprintf("HEADROOM_LOOK=%d", o.Look))
+	}
 	if _, set := line.Getenv("WANDB_MODE"); !set {
 		within.Env = append(within.Env, "WANDB_MODE=disabled") // a trial is no experiment
 	}
@@ -237,7 +242,7 @@ func (s *rowSeeker) largest(headroom float64) (*FoundRows, error) {
 // concluded returns the answer of a search in so much memory. It decides nothing but what to recommend.
 func concluded(trials *worker.Trials, tried []worker.Trial, available memory.Bytes, r search.Result, headroom float64) *FoundRows {
 	f := &FoundRows{Rows: trials.Rows, Effective: trials.Rows * trials.Times, Uncut: trials.Uncut, Device: trials.Device, Largest: r.Fits, Line: lineOf(tried),
-		Available: available, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Together: trials.Together, Tried: tried}
+		Available: available, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Together: trials.Together, Batches: trials.Batches, Tried: tried}
 	for _, t := range tried {
 		if !t.Fits && t.Rows > f.Largest && (f.Fails == 0 || t.Rows < f.Fails) {
 			f.Fails = t.Rows

@@ -834,3 +834,16 @@ func TestWhoGoesOnTraining(t *testing.T) {
 		}
 	}
 }
+
+// TestBatchesThatCannotBe checks that what a process tells of its loaders is cut to what can be.
+func TestBatchesThatCannotBe(t *testing.T) {
+	one := `{"tensor":"` + strings.Repeat("x", 2*nameMost) + `","dim":-1,"least":3,"most":1e9,"first":5000000000,"used":7,"each":-8}`
+	m, err := parse([]byte(`{"type":"ready","batches":{"look":-2,"read":8,"tensors":true,"lengths":[` + strings.Repeat(one+",", 8) + one + `]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Length{Tensor: strings.Repeat("x", nameMost), Least: 3, Most: 1e9, Used: 7}
+	if b := m.Batches; b.Look != 0 || b.Read != 8 || !b.Tensors || len(b.Lengths) != lengthsMost || b.Lengths[3] != want {
+		t.Errorf("%+v", b)
+	}
+}

@@ -69,6 +69,7 @@ type message struct {
 	States    memory.Bytes `json:"states"`
 	Beside    memory.Bytes `json:"beside"` // may be negative
 	Together  memory.Bytes `json:"together"`
+	Batches   Batches      `json:"batches"`
 
 	// check
 	Found []Checked `json:"found"`
@@ -175,6 +176,7 @@ func parse(line []byte) (message, error) {
 	for _, text := range []*string{&m.Python, &m.Torch, &m.Headroom, &m.Mode, &m.Where, &m.Text, &m.Level, &m.Why, &m.Hint, &m.Code, &m.Kind, &m.Name, &m.Kept, &m.Made, &m.Cure, &m.Device, &m.UUID, &m.Training, (*string)(&m.Way), (*string)(&m.Phase)} {
 		*text = (*text)[:min(len(*text), textMost)]
 	}
+	m.Batches = m.Batches.possible()
 	m.Found = m.Found[:min(len(m.Found), foundMost)]
 	for i := range m.Found {
 		f := &m.Found[i]

@@ -117,6 +117,7 @@ func TestProofs(t *testing.T) {
 		{"idle.py"},
 		{"host.py"},
 		{"finding.py"},
+		{"looking.py"},
 		{"asked.py"},
 		{"twopass.py"},
 		{"holders.py"},

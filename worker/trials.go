@@ -28,6 +28,7 @@ type Trials struct {
 	Beside memory.Bytes
 	// Together is what the batch takes, and those of its results that the script holds: in however many pieces the step is made.
 	Together memory.Bytes
+	Batches  Batches // that its loaders have given
 
 	talk     *talk
 	outcomes chan message // closed when the process is gone
@@ -84,7 +85,7 @@ func (m message) trial() Trial {
 // ready keeps the trials of a process that has made its first step. Only the first process's are kept.
 func (t *talk) ready(m message) {
 	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Uncut: m.Why, Device: m.Device, Capacity: m.Capacity, Held: m.Allocated,
-		Weights: m.Weights, Gradients: m.Gradients, States: m.States, Beside: m.Beside, Together: m.Together, talk: t, outcomes: make(chan message, 1)}
+		Weights: m.Weights, Gradients: m.Gradients, States: m.States, Beside: m.Beside, Together: m.Together, Batches: m.Batches, talk: t, outcomes: make(chan message, 1)}
 	if look := t.attempt.o.Look; look != nil && m.UUID != "" {
 		if seen := look(m.UUID, t.pid, m.Reserved); seen != nil {
 			for _, other := range seen.Others {

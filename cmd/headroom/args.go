@@ -155,6 +155,7 @@ var values = map[string]struct{ allowed, hint string }{
 	"flat-for":  {"a time of more than 0 with its unit, such as 90s or 2m", "for example --flat-for 90s, or leave it out"},
 	"node-gone": {"a time of at least a second with its unit, such as 2m", "for example --node-gone 5m, or leave it out"},
 	"world":     {"a whole number, at least 1", "for example --world 8, or leave it out"},
+	"look":      {"a whole number, at least 1", "for example --look 200, or leave it out"},
 	"free":      {"a size of more than 0 with its unit, such as 60GiB", "for example --free 60GiB, or leave it out"},
 	"memory":    {"a size of more than 0 with its unit, such as 24GiB", "for example --memory 24GiB, or leave it out"},
 	"micro":     {configs.MicroAllowed, "for example --micro auto, or leave it out"},

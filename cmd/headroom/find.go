@@ -120,6 +120,7 @@ func trialFlags() []cli.Flag {
 		&cli.DurationFlag{Name: "flat-for", Value: wrap.DefaultFlatFor, Usage: "with no step limit, end once memory has been flat for `TIME`"},
 		&cli.StringFlag{Name: "memory", Usage: "find what fits into `SIZE` of memory, such as 24GiB"},
 		&cli.StringFlag{Name: "for", Usage: "`LIST`: what fits on several GPUs, as in a100-40,4090,48GiB"},
+		&cli.IntFlag{Name: "look", Usage: "try the largest of a loader's first `N` batches"},
 		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
 		boolFlag("starts", "start COMMAND once for each size"),
 	}
@@ -197,6 +198,9 @@ func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
 	if wrong != nil {
 		return wrong
 	}
+	if look := c.Int("look"); isSet(c, "look") && look < 1 {
+		return wrongValue("look", look, outOfRange)
+	}
 	w, err := recognised(r)
 	if err == nil {
 		done, err := inOneStart(u, c, r, w, within)
@@ -243,9 +247,16 @@ func inOneStart(u *ui.UI, c *cli.Context, r request, w *wrapped, within []memory
 	case triedInside(c, r, w):
 		return findRows(u, c, w, within)
 	case isSet(c, "for"):
-		return true, ui.Usagef("use --memory for one size, or leave out what asks for several starts", "--for is answered from one start of a PyTorch command of one rank, and this command is not tried in one start")
+		return true, notInside("for", "use --memory for one size, or leave out what asks for several starts")
+	case isSet(c, "look"):
+		return true, notInside("look", "leave it out, or what asks for several starts")
 	}
 	return false, nil
+}
+
+// notInside returns the usage error for a flag that needs a command to be tried in one start.
+func notInside(flag, hint string) error {
+	return ui.Usagef(hint, "--%s is answered from one start of a PyTorch command of one rank, and this command is not tried in one start", flag)
 }
 
 // unnamedKnobs returns the error for a command that is not recognised, and whose sizes the user has

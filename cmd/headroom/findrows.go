@@ -59,7 +59,7 @@ func findRows(u *ui.UI, c *cli.Context, w *wrapped, within []memory.Card) (done 
 		return true, err
 	}
 	u.LooksInside()
-	found, why, exit, err := job.FindRows(ctx, u, line, job.FindRowsOptions{Headroom: trialHeadroom, Version: readBuild().Version, Within: within,
+	found, why, exit, err := job.FindRows(ctx, u, line, job.FindRowsOptions{Headroom: trialHeadroom, Look: c.Int("look"), Version: readBuild().Version, Within: within,
 		OnTried: func(t worker.Trial) { u.TriedRows(t.Rows, t.Within, t.Fits, t.Peak, t.Seconds) }})
 	switch {
 	case errors.As(err, new(*command.StartError)):
@@ -68,7 +68,7 @@ func findRows(u *ui.UI, c *cli.Context, w *wrapped, within []memory.Card) (done 
 		return true, &ui.ChildError{Code: 1, Err: fmt.Errorf("--for: %w", err), Hint: "give sizes instead, such as --for 8GiB,16GiB, to ask about the memory of a machine"}
 	case err != nil:
 		return true, err
-	case found == nil && w.Match != nil && exit.Code == 0 && !isSet(c, "for") && rewrite.Triable(w.Match, false, false) == nil:
+	case found == nil && w.Match != nil && exit.Code == 0 && !isSet(c, "for") && !isSet(c, "look") && rewrite.Triable(w.Match, false, false) == nil:
 		u.Say("the step cannot be tried on other numbers of rows: %s", why)
 		return false, nil
 	case found == nil:
@@ -150,6 +150,7 @@ func (f foundRows) String() string {
 		fmt.Fprintf(&b, "Of %v, %v do not depend on the rows (weights %v, gradients %v, optimizer %v), and each row takes %v.\n",
 			f.Available, memory.Bytes(f.Line.Base), f.Weights, f.Gradients, f.States, memory.Bytes(f.Line.PerSample))
 	}
+	f.writeBatches(&b)
 	f.writeElsewhere(&b)
 	switch {
 	case f.Diff != "":
@@ -162,6 +163,50 @@ func (f foundRows) String() string {
 	}
 	b.WriteString("The command was ended before its second step.")
 	return b.String()
+}
+
+// writeBatches writes which rows the answer holds for, if it was asked for the largest of several batches, or the batches that were
+// read differ.
+func (f foundRows) writeBatches(b *strings.Builder) {
+	seen, looked := f.Batches, fmt.Sprintf("Looked at %s of the loader", batches(f.Batches.Read))
+	switch {
+	case seen.Look > 0 && seen.Read == 0:
+		b.WriteString("No batch of a DataLoader was looked at: the script reads none before its first step. The rows are those of the first step.\n")
+	case seen.Look > 0 && !seen.Tensors:
+		b.WriteString(looked + ": they have no tensors, so that none is known to be the largest. The rows are those of the first step.\n")
+	case seen.Look > 0 && len(seen.Lengths) == 0 && !seen.Differ:
+		b.WriteString(looked + ": all rows have the same shape.\n")
+	case seen.Look > 0:
+		b.WriteString(looked + ": the rows are those of the largest.\n")
+	case len(seen.Lengths) > 0:
+		b.WriteString("The rows are those of the first step, and later ones may be larger. --look 200 tries the largest of 200 batches.\n")
+	}
+	for _, l := range seen.Lengths {
+		b.WriteString("  " + f.length(l) + "\n")
+	}
+	if seen.Look > 0 && seen.Differ {
+		b.WriteString("  Batches differ in which tensors they have.\n")
+	}
+}
+
+// length says how large a dimension was in several batches, and in the one that was tried.
+func (f foundRows) length(l worker.Length) string {
+	text := fmt.Sprintf("%s: %d to %d in dimension %d, %d in the first batch", l.Tensor, l.Least, l.Most, l.Dim, l.First)
+	if l.Used > 0 {
+		text += fmt.Sprintf("; tried on %d", l.Used)
+	}
+	if l.Each > 0 {
+		text += fmt.Sprintf(", so that %s are %s elements", ui.Plural(f.Largest, "row"), number.Count(int64(f.Largest)*int64(l.Each)))
+	}
+	return text
+}
+
+// batches says how many batches there are.
+func batches(n int) string {
+	if n == 1 {
+		return "1 batch"
+	}
+	return number.Count(n) + " batches"
 }
 
 // writeElsewhere writes what fits into other memories, unless that is the answer itself.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"headroom/job"
 	"headroom/memory"
 	"headroom/recovery"
+	"headroom/worker"
 )
 
 // exactly is limited for a process whose limit must not move with what it has freed.
@@ -73,6 +75,69 @@ func TestFindsRows(t *testing.T) {
 				t.Errorf("%d was found, and is not between %d and what fits\n%s", f.Largest, more, out)
 			}
 		})
+	}
+}
+
+// TestFindsRowsOfTheLargestBatch compares what is found with --look for a script whose batches have different lengths with what a
+// fresh process can train on whose batches are all as long as the longest.
+func TestFindsRowsOfTheLargestBatch(t *testing.T) {
+	python := pythonWithTorch(t)
+	script, err := filepath.Abs(filepath.Join("testdata", "find", "train.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	const kib = 1_400_000
+	c := exactly(kib, "headroom", "find", "--json", "-q", "--look", "20", "--", python, script, "lengths", "6", "1000")
+	var said strings.Builder
+	c.Stderr = &said
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	var f foundRows
+	if err := json.Unmarshal(out, &f); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	want := worker.Length{Tensor: "tensor 1", Dim: 1, Least: 8, Most: 64, First: 8, Used: 64, Each: 64}
+	if f.Batches.Read != 20 || !slices.Equal(f.Batches.Lengths, []worker.Length{want}) {
+		t.Errorf("%+v", f.Batches)
+	}
+	for _, rows := range []int{f.Largest, f.Largest + f.Largest*5/100 + 1} {
+		said, err := exactly(kib, python, script, "longest", strconv.Itoa(rows), "3").CombinedOutput()
+		if err != nil && !strings.Contains(string(said), "allocate memory") {
+			t.Fatalf("%d rows: %v\n%s", rows, err, said)
+		}
+		if (err == nil) != (rows == f.Largest) {
+			t.Errorf("%d were found, but of %d it is %t that they fit", f.Largest, rows, err == nil)
+		}
+	}
+}
+
+// TestWritesBatches checks what is said of the rows that were tried.
+func TestWritesBatches(t *testing.T) {
+	length := worker.Length{Tensor: "input_ids", Dim: 1, Least: 96, Most: 512, First: 128}
+	longest, shorter := length, length
+	longest.Used, longest.Each, shorter.Used = 512, 512, 480
+	for name, c := range map[string]struct {
+		seen worker.Batches
+		want string
+	}{
+		"nothing was seen": {worker.Batches{}, ""},
+		"nothing differs":  {worker.Batches{Read: 2, Tensors: true}, ""},
+		"not looked":       {worker.Batches{Read: 2, Tensors: true, Lengths: []worker.Length{length}}, "The rows are those of the first step, and later ones may be larger. --look 200 tries the largest of 200 batches.\n  input_ids: 96 to 512 in dimension 1, 128 in the first batch\n"},
+		"the longest":      {worker.Batches{Look: 200, Read: 200, Tensors: true, Lengths: []worker.Length{longest}}, "Looked at 200 batches of the loader: the rows are those of the largest.\n  input_ids: 96 to 512 in dimension 1, 128 in the first batch; tried on 512, so that 32 rows are 16,384 elements\n"},
+		"not the longest":  {worker.Batches{Look: 200, Read: 1, Tensors: true, Lengths: []worker.Length{shorter}}, "Looked at 1 batch of the loader: the rows are those of the largest.\n  input_ids: 96 to 512 in dimension 1, 128 in the first batch; tried on 480\n"},
+		"all alike":        {worker.Batches{Look: 2000, Read: 2000, Tensors: true}, "Looked at 2,000 batches of the loader: all rows have the same shape.\n"},
+		"other tensors":    {worker.Batches{Look: 2, Read: 2, Tensors: true, Differ: true}, "Looked at 2 batches of the loader: the rows are those of the largest.\n  Batches differ in which tensors they have.\n"},
+		"texts":            {worker.Batches{Look: 2, Read: 2}, "Looked at 2 batches of the loader: they have no tensors, so that none is known to be the largest. The rows are those of the first step.\n"},
+		"no loader":        {worker.Batches{Look: 2}, "No batch of a DataLoader was looked at: the script reads none before its first step. The rows are those of the first step.\n"},
+	} {
+		var b strings.Builder
+		foundRows{FoundRows: job.FoundRows{Largest: 32, Batches: c.seen}}.writeBatches(&b)
+		if b.String() != c.want {
+			t.Errorf("%s: %s", name, b.String())
+		}
 	}
 }
 

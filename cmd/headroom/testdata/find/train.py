@@ -31,7 +31,7 @@ class Wide(nn.Module):
 
 if kind in ("function", "accumulated"):
     net = nn.Sequential(nn.Linear(64, 128), Wide(), nn.Dropout(), nn.Linear(128, 10))
-elif kind == "language":
+elif kind in ("language", "lengths", "longest"):
     net = Language()
 elif kind == "batchnorm":
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(784, 10))
@@ -40,7 +40,23 @@ elif kind in ("closure", "contrastive"):
 optimizer = (torch.optim.LBFGS if kind == "closure" else torch.optim.AdamW)(net.parameters())
 
 
+class Texts(torch.utils.data.Dataset):
+    """The longest is in the eighth of each ten batches."""
+
+    def __len__(self):
+        return 10 * rows * steps
+
+    def __getitem__(self, i):
+        return torch.randint(0, WORDS, (LENGTH if kind == "longest" or i // rows % 10 == 7 else LENGTH // 8,))
+
+
+if kind in ("lengths", "longest"):
+    loader = iter(torch.utils.data.DataLoader(Texts(), rows))
+
+
 def batch():
+    if kind in ("lengths", "longest"):
+        return (next(loader),) * 2
     if kind == "language":
         return (torch.randint(0, WORDS, (rows, LENGTH)),) * 2
     return torch.randn(rows, 3, 32, 32) if kind == "batchnorm" else torch.randn(rows, 64), torch.randint(0, 10, (rows,))
@@ -49,7 +65,7 @@ def batch():
 def loss_of(out, y):
     if kind == "contrastive":  # with vectors whose rows are in dimension 1
         return F.cross_entropy(out @ torch.randn(rows, 10).T, torch.arange(rows))
-    if kind == "language":
+    if kind in ("language", "lengths", "longest"):
         return F.cross_entropy(out[:, :-1].reshape(-1, WORDS), y[:, 1:].reshape(-1))
     return F.cross_entropy(out, y)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import linecache
+import os
 import re
 import signal
 import sys
@@ -29,6 +30,7 @@ from ..tape.tape import Tape, place_of
 from ..tape.trees import tensors_in
 from ..wire.report import Report, evidence
 from ..wire.wire import Wire
+from .batches import Batches
 from .meter import data
 from .step import Part, Step, Tried
 
@@ -55,6 +57,9 @@ class Find:
         if "_headroom_hook" in sys.modules:
             had = sys.modules["_headroom_hook"].held
             self._own = max(0, data() - had) if had else 0
+        look = os.environ.get("HEADROOM_LOOK", "")
+        self._batches = Batches(int(look) if look.isdigit() else 0)
+        self._batches.watch()
         Tape.closes = self._closes
 
     def backward(self, recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
@@ -163,7 +168,8 @@ class Find:
         if wire is None:
             return
         whole = not any(told.get("way") != "step" for told in self._report.told)
-        asked = wire.trial("ready", rows=step.rows, times=step.times, whole=whole, why=self._uncut, **step.held())
+        known = {"whole": whole, "why": self._uncut, "batches": self._batches.told()}
+        asked = wire.trial("ready", rows=step.rows, times=step.times, **known, **step.held())
         while asked is not None:
             rows, most = asked.get("rows"), asked.get("most", 0)
             if not isinstance(rows, int) or rows < 1 or not isinstance(most, int):
