@@ -51,6 +51,8 @@ type FoundRows struct {
 	Recommended recovery.Plan `json:"recommended"`
 	Reason      string        `json:"reason"`
 
+	Levers []Lever `json:"levers,omitempty"` // what would make room for more rows
+
 	Elsewhere []RowsElsewhere `json:"elsewhere,omitempty"` // with the memories that were asked for, in that order
 }
 
@@ -249,6 +251,7 @@ func concluded(trials *worker.Trials, tried []worker.Trial, available memory.Byt
 		}
 	}
 	f.Foreseen = f.Fails != f.Largest+1 && f.Line.PerSample > 0 && f.Line.At(f.Largest+1) > float64(f.Available)
+	f.Levers = levers(trials, f)
 	most := f.leaving(f.Largest, headroom, f.Available)
 	f.Recommended = recovery.Plan{Effective: f.Effective, World: 1, Micro: recommendedRows(f.Effective, most, tried)}
 	f.Reason = fmt.Sprintf("%v: ", f.Recommended) + f.known()

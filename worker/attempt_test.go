@@ -837,7 +837,7 @@ func TestWhoGoesOnTraining(t *testing.T) {
 
 // TestBatchesThatCannotBe checks that what a process tells of its loaders is cut to what can be.
 func TestBatchesThatCannotBe(t *testing.T) {
-	one := `{"tensor":"` + strings.Repeat("x", 2*nameMost) + `","dim":-1,"least":3,"most":1e9,"first":5000000000,"used":7,"each":-8}`
+	one := `{"tensor":"` + strings.Repeat("x", 2*nameMost) + `","dim":-1,"least":3,"most":1000000000,"first":5000000000,"used":7,"each":-8}`
 	m, err := parse([]byte(`{"type":"ready","batches":{"look":-2,"read":8,"tensors":true,"lengths":[` + strings.Repeat(one+",", 8) + one + `]}}`))
 	if err != nil {
 		t.Fatal(err)

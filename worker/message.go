@@ -69,6 +69,10 @@ type message struct {
 	States    memory.Bytes `json:"states"`
 	Beside    memory.Bytes `json:"beside"` // may be negative
 	Together  memory.Bytes `json:"together"`
+	Full      memory.Bytes `json:"full"`
+	Stays     memory.Bytes `json:"stays"`
+	First     memory.Bytes `json:"first"`
+	Keeps     bool         `json:"keeps"`
 	Batches   Batches      `json:"batches"`
 
 	// check
@@ -155,7 +159,7 @@ func parse(line []byte) (message, error) {
 	if m.Limit != nil && (*m.Limit < 0 || *m.Limit > rowsMost) {
 		m.Limit = nil
 	}
-	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Spilled, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base, &m.Update, &m.Weights, &m.Gradients, &m.States, &m.Together} {
+	for _, n := range []*memory.Bytes{&m.Requested, &m.Free, &m.Allocated, &m.Reserved, &m.Capacity, &m.Peak, &m.Spilled, &m.Forward, &m.Backward, &m.Bytes, &m.PerStep, &m.Total, &m.Base, &m.Update, &m.Weights, &m.Gradients, &m.States, &m.Together, &m.Full, &m.Stays, &m.First} {
 		if *n < 0 || *n > bytesMost {
 			*n = 0
 		}

@@ -28,7 +28,10 @@ type Trials struct {
 	Beside memory.Bytes
 	// Together is what the batch takes, and those of its results that the script holds: in however many pieces the step is made.
 	Together memory.Bytes
-	Batches  Batches // that its loaders have given
+	Batches  Batches      // that its loaders have given
+	Full     memory.Bytes // of the optimizers' states, in 32 bits
+	Stays    memory.Bytes // of a step's results that the script holds until the next one makes its own
+	Keeps    bool         // gradients stay in memory until the next step fills them
 
 	talk     *talk
 	outcomes chan message // closed when the process is gone
@@ -38,10 +41,11 @@ type Trials struct {
 type Trial struct {
 	Rows     int          `json:"rows"`
 	Fits     bool         `json:"fits"`
-	Peak     memory.Bytes `json:"peak"`     // of forward and backward pass; 0 if the step did not fit
-	Update   memory.Bytes `json:"update"`   // the peak of the optimizer's step
-	Capacity memory.Bytes `json:"capacity"` // memory that the process could hold afterwards
-	Seconds  float64      `json:"seconds"`  // that a micro-batch of these rows takes
+	Peak     memory.Bytes `json:"peak"`            // of forward and backward pass; 0 if the step did not fit
+	First    memory.Bytes `json:"first,omitempty"` // as Peak, with nothing left of a step before; 0 if that is not known
+	Update   memory.Bytes `json:"update"`          // the peak of the optimizer's step
+	Capacity memory.Bytes `json:"capacity"`        // memory that the process could hold afterwards
+	Seconds  float64      `json:"seconds"`         // that a micro-batch of these rows takes
 	// Within is the memory that the process was allowed to hold, if that was less than there is.
 	Within memory.Bytes `json:"within,omitempty"`
 
@@ -50,6 +54,11 @@ type Trial struct {
 
 // Failure returns the failure of a step that did not fit.
 func (t Trial) Failure() *memory.OutOfMemoryError { return &t.failure }
+
+// Failed returns the outcome of a step that did not fit.
+func Failed(rows int, failure memory.OutOfMemoryError) Trial {
+	return Trial{Rows: rows, failure: failure}
+}
 
 // ErrGone means that the process ended during a trial.
 var ErrGone = errors.New("the process ended during a trial")
@@ -75,7 +84,7 @@ func (t *Trials) Try(ctx context.Context, rows int, most memory.Bytes) (Trial, e
 
 // trial returns the outcome that m reports.
 func (m message) trial() Trial {
-	t := Trial{Rows: m.Rows, Fits: m.Fits, Peak: m.Peak, Update: m.Update, Capacity: m.Capacity, Seconds: m.Seconds}
+	t := Trial{Rows: m.Rows, Fits: m.Fits, Peak: m.Peak, First: m.First, Update: m.Update, Capacity: m.Capacity, Seconds: m.Seconds}
 	if !m.Fits && m.Allocated > 0 { // the CPU's allocator says only how much was asked for
 		t.failure = m.failure()
 	}
@@ -85,7 +94,7 @@ func (m message) trial() Trial {
 // ready keeps the trials of a process that has made its first step. Only the first process's are kept.
 func (t *talk) ready(m message) {
 	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Uncut: m.Why, Device: m.Device, Capacity: m.Capacity, Held: m.Allocated,
-		Weights: m.Weights, Gradients: m.Gradients, States: m.States, Beside: m.Beside, Together: m.Together, Batches: m.Batches, talk: t, outcomes: make(chan message, 1)}
+		Weights: m.Weights, Gradients: m.Gradients, States: m.States, Beside: m.Beside, Together: m.Together, Batches: m.Batches, Full: m.Full, Stays: m.Stays, Keeps: m.Keeps, talk: t, outcomes: make(chan message, 1)}
 	if look := t.attempt.o.Look; look != nil && m.UUID != "" {
 		if seen := look(m.UUID, t.pid, m.Reserved); seen != nil {
 			for _, other := range seen.Others {

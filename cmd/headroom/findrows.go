@@ -150,6 +150,7 @@ func (f foundRows) String() string {
 		fmt.Fprintf(&b, "Of %v, %v do not depend on the rows (weights %v, gradients %v, optimizer %v), and each row takes %v.\n",
 			f.Available, memory.Bytes(f.Line.Base), f.Weights, f.Gradients, f.States, memory.Bytes(f.Line.PerSample))
 	}
+	f.writeLevers(&b)
 	f.writeBatches(&b)
 	f.writeElsewhere(&b)
 	switch {
@@ -163,6 +164,16 @@ func (f foundRows) String() string {
 	}
 	b.WriteString("The command was ended before its second step.")
 	return b.String()
+}
+
+// writeLevers writes what would make room for more rows.
+func (f foundRows) writeLevers(b *strings.Builder) {
+	if len(f.Levers) > 0 {
+		b.WriteString("More rows, estimated from what was measured:\n")
+	}
+	for _, l := range f.Levers {
+		fmt.Fprintf(b, "  about %s: %s (%v %s)\n", number.Count(l.Rows), l.What, l.Frees, l.Of)
+	}
 }
 
 // writeBatches writes which rows the answer holds for, if it was asked for the largest of several batches, or the batches that were

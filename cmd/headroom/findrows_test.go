@@ -141,6 +141,18 @@ func TestWritesBatches(t *testing.T) {
 	}
 }
 
+// TestWritesLevers checks what is said of what would make room for more rows.
+func TestWritesLevers(t *testing.T) {
+	f := foundRows{FoundRows: job.FoundRows{Levers: []job.Lever{{Rows: 1200, What: "do this", Frees: memory.GiB, Of: "are in the way"}, {Rows: 3, What: "or that", Frees: memory.MiB, Of: "too"}}}}
+	if said := f.String(); !strings.Contains(said, "More rows, estimated from what was measured:\n  about 1,200: do this (1 GiB are in the way)\n  about 3: or that (1 MiB too)\n") {
+		t.Error(said)
+	}
+	f.Levers = nil
+	if said := f.String(); strings.Contains(said, "estimated") {
+		t.Error(said)
+	}
+}
+
 // TestFindsRowsElsewhere compares what is found for less memory and for more with what a fresh process can train on there.
 func TestFindsRowsElsewhere(t *testing.T) {
 	python := pythonWithTorch(t)

@@ -15,6 +15,7 @@ from torch import nn
 
 import headroom_train
 from headroom_train.find import find, meter
+from headroom_train.find import step as module
 from headroom_train.find.copies import Copies, storages
 from headroom_train.find.meter import data
 from headroom_train.tape.tape import random_state
@@ -75,6 +76,7 @@ def answer(self, step):
 
     step._pass = passed
     confined(step)
+    slow(step)
     assert digest() == before, "a trial that was confined has changed something"
     for gpu in (False, True):
         if gpu:
@@ -106,6 +108,18 @@ def confined(step):
     assert narrow.capacity <= most < wide.capacity <= most + large
     assert step.tried(8).fits and resource.getrlimit(resource.RLIMIT_DATA) == limits
     hook.remove()
+
+
+def slow(step):
+    """A step that takes long is made once, unless there is less room for the next one."""
+    held, kept, module.SLOW = step._holds, step._kept, -1.0
+    for results, gradients in ((False, False), (True, False), (False, True)):
+        there.clear()
+        step._holds = held if results else [h._replace(always=frozenset()) for h in held]
+        step._kept = gradients
+        tried = step.tried(8)
+        assert len(there) == 1 + (results or gradients) and 0 < tried.first <= tried.peak, (results, gradients, there)
+    step._holds, step._kept, module.SLOW = held, kept, 2.0
 
 
 find.Find.answer = answer

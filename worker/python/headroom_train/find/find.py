@@ -28,7 +28,7 @@ from ..recover.backward import kind_of, planned
 from ..recover.check import ENDING
 from ..tape.tape import Tape, place_of
 from ..tape.trees import tensors_in
-from ..wire.report import Report, evidence
+from ..wire.report import Report
 from ..wire.wire import Wire
 from .batches import Batches
 from .meter import data
@@ -155,9 +155,9 @@ class Find:
         raise SystemExit("headroom find: headroom did not end this process, so it is exiting by itself")
 
     def _step(self, recorder: Any) -> Step:
-        frames = _frames()
+        frames, evidence = _frames(), self._report.evidence
         kept = any(map(_keeps, frames))
-        step = Step([*self._parts.values()], self._updates, kept, lambda t: _survives(t, frames), self._own)
+        step = Step([*self._parts.values()], self._updates, kept, lambda t: _survives(t, frames), self._own, evidence)
         if not step.rows:
             raise Refused("no loss of a module that the optimizer trains was seen")
         return step
@@ -180,11 +180,10 @@ class Find:
 
 def _told(tried: Tried) -> dict[str, Any]:
     known = tried._asdict()
-    failure = known.pop("failure")
-    if failure is not None:
-        known.update({k: v for k, v in evidence(failure).items() if v and k in ("requested", "free", "reserved")})
-        if "reserved" in known:  # of a GPU
-            known["allocated"] = evidence(failure)["allocated"]
+    failure = known.pop("failure") or {}
+    known.update({k: v for k, v in failure.items() if v and k in ("requested", "free", "reserved", "fragments")})
+    if "reserved" in known:  # of a GPU
+        known["allocated"] = failure["allocated"]
     return known
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -38,10 +38,11 @@ class Tried(NamedTuple):
     rows: int
     fits: bool
     peak: int = 0  # of forward and backward
+    first: int = 0  # as peak, with nothing left of a step before; 0 if that is not known
     update: int = 0  # the peak of the optimizers' steps
     capacity: int = 0
     seconds: float = 0.0
-    failure: Optional[BaseException] = None
+    failure: Optional[dict[str, Any]] = None  # what is known of it
 
 
 class Kept(NamedTuple):
@@ -54,7 +55,8 @@ class Kept(NamedTuple):
 class Step:
     """The step. ``updates`` are the optimizers, each with its own ``step``. If ``kept`` is true, gradients stay in
     memory between steps. ``survives`` says whether the script holds a result until the next step makes the same one;
-    ``own`` is how many bytes of the host's memory headroom takes. The process can do nothing but trials from now on."""
+    ``own`` is how many bytes of the host's memory headroom takes, and ``evidence`` says what is known of a failure. The
+    process can do nothing but trials from now on."""
 
     def __init__(
         self,
@@ -63,8 +65,9 @@ class Step:
         kept: bool,
         survives: Callable[[torch.Tensor], bool],
         own: int = 0,
+        evidence: Callable[[BaseException], dict[str, Any]] = lambda failure: {},
     ) -> None:
-        self._updates, self._kept = updates, kept
+        self._updates, self._kept, self._evidence = updates, kept, evidence
         modules = [e.module for part in parts for e in part.tape.entries if e.module is not None]
         groups = [g for optimizer, _ in updates for g in optimizer.param_groups]
         every = [*parameters(modules), *(p for g in groups for p in g["params"])]
@@ -78,6 +81,7 @@ class Step:
         self._holds = [self._held(part, survives) for _, part in self._parts]
         self._last = [_last_uses(s.tape) for s, _ in self._parts]
         self._together = max((_together(s, part) for s, part in self._parts), default=0)
+        self._stays = sum(_staying(part, held) for (_, part), held in zip(self._parts, self._holds))
         self._random = random_state()
         self._before, self._states = Copies([*self._params, *self._buffers]), Copies(self._state())
         self.rows = max((s.batch for s, _ in self._parts), default=0)
@@ -93,10 +97,15 @@ class Step:
 
     def held(self) -> dict[str, Any]:
         """What the memory that does not depend on rows is for, in bytes, and on what device."""
-        weights = sum(p.numel() * p.element_size() for p in self._params)
-        gradients = sum(p.numel() * p.element_size() for p in self._params if p.requires_grad)
-        states = sum(t.numel() * t.element_size() for t in self._state())
-        amounts = {"weights": weights, "gradients": gradients, "states": states, "together": self._together}
+        amounts = {
+            "weights": _bytes(self._params),
+            "gradients": _bytes(p for p in self._params if p.requires_grad),
+            "states": _bytes(self._state()),
+            "full": _bytes(t for t in self._state() if t.dtype == torch.float32),
+            "together": self._together,
+            "stays": self._stays,
+            "keeps": self._kept and self.times == 1,
+        }
         meter, now = self.meter, self.meter.read()
         device = {"device": meter.device, "uuid": meter.uuid, "beside": meter.beside, "reserved": meter.reserved}
         return {**device, "capacity": now.capacity, "allocated": now.held, **amounts}
@@ -127,7 +136,7 @@ class Step:
         On a GPU everything gets its memory in the order of a new process: the weights, then what forward and backward
         need, and the states of the optimizers once these are done. Other orders leave other gaps, where less fits.
         """
-        failed: Optional[BaseException] = None
+        failed, known = None, dict[str, Any]()
         self._before.release()
         released = self._states.release()
         self.meter.start()
@@ -138,17 +147,17 @@ class Step:
             except Exception as e:
                 if not is_out_of_memory(e):
                     raise
-                failed = e
+                failed, known = e, self._evidence(e)
             clean(failed)
             capacity = self.meter.read().capacity
         self._put_back()
         if failed is not None:
-            return Tried(rows, False, capacity=capacity, failure=failed)
+            return Tried(rows, False, capacity=capacity, failure=known)
         return result
 
     def _made(self, rows: int, released: bool) -> Tried:
         before: list[dict[int, torch.Tensor]] = [{} for _ in self._parts]
-        peak = update = 0
+        peak = first = update = 0
         seconds = 0.0
         for again in (False, True):
             began = time.perf_counter()
@@ -158,7 +167,10 @@ class Step:
             for index, (_, part) in enumerate(self._parts):
                 for _ in range(min(2, part.times)):  # from the second on, there are gradients
                     before[index] = self._pass(index, rows, before[index])
-            peak = max(peak, self.meter.read().peak)
+            now = self.meter.read().peak
+            if self.times == 1 and not again:
+                first = now + (_bytes(self._states.each()) if released else 0)
+            peak = max(peak, now)
             self.meter.kept()
             if released and not again:
                 self._states.put_back()
@@ -168,11 +180,11 @@ class Step:
             self.meter.kept()
             before = [{s: t for s, t in b.items() if s in held.always} for b, held in zip(before, self._holds)]
             seconds = time.perf_counter() - began
-            if seconds > SLOW and not released and not any(before):
+            if seconds > SLOW and not released and not self._kept and not any(before):
                 break
         parts = sum(min(2, part.times) for _, part in self._parts)
         several = max(1, parts // max(1, len(self._parts)))
-        return Tried(rows, True, peak, update, self.meter.read().capacity, seconds / several)
+        return Tried(rows, True, peak, first, update, self.meter.read().capacity, seconds / several)
 
     def _pass(self, index: int, rows: int, before: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         """Makes one part of the step. ``before`` are the results of the step before that the script still holds.
@@ -214,7 +226,17 @@ def _together(stretch: Stretch, part: Part) -> int:
     pieces the step is made."""
     held = [t for t in (ref() for ref, _ in part.held) if t is not None]
     with torch._C.DisableTorchFunctionSubclass():
-        return sum(t.numel() * t.element_size() for t in [*(part.tape.outside[i] for i in stretch.stretched()), *held])
+        return _bytes([*(part.tape.outside[i] for i in stretch.stretched()), *held])
+
+
+def _staying(part: Part, held: Kept) -> int:
+    """The bytes of those results of a part that the script holds until the next step makes its own."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _bytes(t for t in (ref() for ref, slot in part.held if slot in held.always) if t is not None)
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _last_uses(tape: Tape) -> dict[int, list[int]]:

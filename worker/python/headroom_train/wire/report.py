@@ -89,7 +89,7 @@ class Report:
         self._grew()
         wire = self.wire()
         if wire is not None:
-            said = {name: value for name, value in self._evidence(failure).items() if value}
+            said = {name: value for name, value in self.evidence(failure).items() if value}
             # Many exceptions' messages contain no amounts.
             wire.oom(rows=rows, micro=rows, step=self._steps + 1, **{**_memory(), **said})
         self.memory(FAILED, failure)
@@ -138,7 +138,7 @@ class Report:
                 self.memory(FAILED, failure)
             reason = {"code": why.code, "mixed": training and isinstance(why, Mixed)}
             wire.refused(
-                str(why), step=self._steps + 1, **reason, **(self._evidence(failure) if failure is not None else {})
+                str(why), step=self._steps + 1, **reason, **(self.evidence(failure) if failure is not None else {})
             )
         self._tell(f"out of memory, and this step cannot be run in pieces: {why}", wire is not None)
 
@@ -159,7 +159,7 @@ class Report:
         found = ending(error, self.trained) if self.observes is None else Ending(self.observes)
         wire = self.wire()
         if wire is not None:
-            known = self._evidence(error)
+            known = self.evidence(error)
             known.update(where=line(error, _foreign) or known["where"], phase="" if found.apart else known["phase"])
             wire.refused(found.why, hint=found.hint, step=self._steps + 1, **known)
         else:
@@ -284,7 +284,8 @@ class Report:
                     os.unlink(path)
             self.remark(f"no snapshot of the memory was written: {type(e).__name__}: {e}", "warning")
 
-    def _evidence(self, failure: BaseException) -> dict[str, Any]:
+    def evidence(self, failure: BaseException) -> dict[str, Any]:
+        """What is known of the memory at a failure that has just come up to here."""
         found = evidence(failure)
         return {**found, **self._fragments(failure, found["allocated"])}
 
