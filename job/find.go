@@ -51,7 +51,8 @@ type FoundRows struct {
 	Recommended recovery.Plan `json:"recommended"`
 	Reason      string        `json:"reason"`
 
-	Levers []Lever `json:"levers,omitempty"` // what would make room for more rows
+	Evaluation *EvaluationRows `json:"evaluation,omitempty"` // nil if it is not known
+	Levers     []Lever         `json:"levers,omitempty"`     // what would make room for more rows
 
 	Elsewhere []RowsElsewhere `json:"elsewhere,omitempty"` // with the memories that were asked for, in that order
 }
@@ -62,9 +63,10 @@ type FindRowsOptions struct {
 	Look     int     // how many batches of a loader are looked at, of which the largest is tried on; 0 takes them as they come
 	Version  string  // headroom's
 	// Within are memories for which the answer is wanted too. If the device has more than the largest of them, that one takes its place.
-	Within  []memory.Card
-	OnTried func(worker.Trial) // may be nil
-	Output  *os.File           // where what the command prints goes; nil is stderr
+	Within     []memory.Card
+	Evaluation bool               // find how many rows an evaluation's batch can have, too
+	OnTried    func(worker.Trial) // may be nil
+	Output     *os.File           // where what the command prints goes; nil is stderr
 }
 
 // FindRows starts a command, lets it make its first optimizer step, and finds in its process how many rows the step
@@ -92,7 +94,7 @@ func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, o FindRo
 		select {
 		case trials := <-attempt.Trials():
 			var err error
-			seeker := &rowSeeker{ctx: trying, trials: trials, within: o.Within, try: trials.Try, report: o.OnTried}
+			seeker := &rowSeeker{ctx: trying, trials: trials, within: o.Within, try: trials.Try, evaluate: trials.Evaluate, report: o.OnTried, evaluates: o.Evaluation}
 			found, err = seeker.seek(o.Headroom)
 			sought <- err
 		case <-attempt.Checked():
@@ -131,13 +133,15 @@ var errEnough = errors.New("enough sizes were tried")
 
 // rowSeeker is a search among numbers of rows.
 type rowSeeker struct {
-	ctx    context.Context
-	trials *worker.Trials
-	within []memory.Card
-	try    func(ctx context.Context, rows int, most memory.Bytes) (worker.Trial, error)
-	most   memory.Bytes // that the process may hold in a trial; 0 is as much as there is
-	tried  []worker.Trial
-	report func(worker.Trial)
+	ctx       context.Context
+	trials    *worker.Trials
+	within    []memory.Card
+	try       func(ctx context.Context, rows int, most memory.Bytes) (worker.Trial, error)
+	evaluate  func(ctx context.Context, rows int, most memory.Bytes) (worker.Trial, error) // as try, without gradients
+	evaluates bool
+	most      memory.Bytes // that the process may hold in a trial; 0 is as much as there is
+	tried     []worker.Trial
+	report    func(worker.Trial)
 }
 
 // made tries a number of rows.
@@ -204,7 +208,7 @@ func (s *rowSeeker) seek(headroom float64) (*FoundRows, error) {
 		}
 		f.Elsewhere = append(f.Elsewhere, e)
 	}
-	f.Tried = s.tried
+	f.Tried, f.Evaluation = s.tried, s.evaluation(f)
 	return f, nil
 }
 

@@ -118,7 +118,7 @@ type message struct {
 
 	Fragments *memory.Fragments `json:"fragments"` // also in oom and refused; nil if not known
 
-	// hello, survived, refused, cannot; ready: why not in pieces; memory: a [memory.When]
+	// hello, survived, refused, cannot; ready: why not in pieces; tried: why it could not be; memory: a [memory.When]
 	Why string `json:"why"`
 }
 
@@ -252,6 +252,7 @@ type answer struct {
 	Micro int   `json:"micro,omitempty"` // rows to run at once at most, as the user has asked; 0 means any number
 	ID    int64 `json:"id,omitempty"`
 
-	Rows int          `json:"rows,omitempty"` // of the trial to make
-	Most memory.Bytes `json:"most,omitempty"` // memory that the process may hold meanwhile; 0 means as much as there is
+	Rows int          `json:"rows,omitempty"`      // of the trial to make
+	Most memory.Bytes `json:"most,omitempty"`      // memory that the process may hold meanwhile; 0 means as much as there is
+	Eval bool         `json:"evaluates,omitempty"` // without gradients, in evaluation mode
 }

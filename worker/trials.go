@@ -65,13 +65,23 @@ var ErrGone = errors.New("the process ended during a trial")
 
 // Try has the process make its step on so many rows. most is the memory that it may hold meanwhile; 0 is as much as there is.
 func (t *Trials) Try(ctx context.Context, rows int, most memory.Bytes) (Trial, error) {
-	t.talk.say(answer{Type: "try", Rows: rows, Most: most})
+	return t.asked(ctx, answer{Type: "try", Rows: rows, Most: most})
+}
+
+// Evaluate is as Try, but has the process make the forward passes of its step only, without gradients and in evaluation mode.
+func (t *Trials) Evaluate(ctx context.Context, rows int, most memory.Bytes) (Trial, error) {
+	return t.asked(ctx, answer{Type: "try", Rows: rows, Most: most, Eval: true})
+}
+
+func (t *Trials) asked(ctx context.Context, a answer) (Trial, error) {
+	rows, most := a.Rows, a.Most
+	t.talk.say(a)
 	select {
 	case m, open := <-t.outcomes:
 		switch {
 		case !open:
 			return Trial{}, fmt.Errorf("%d rows: %w", rows, ErrGone)
-		case m.Type == "cannot":
+		case m.Type == "cannot" || m.Why != "":
 			return Trial{}, fmt.Errorf("%d rows: %s", rows, m.Why)
 		}
 		trial := m.trial()

@@ -59,7 +59,7 @@ func findRows(u *ui.UI, c *cli.Context, w *wrapped, within []memory.Card) (done 
 		return true, err
 	}
 	u.LooksInside()
-	found, why, exit, err := job.FindRows(ctx, u, line, job.FindRowsOptions{Headroom: trialHeadroom, Look: c.Int("look"), Version: readBuild().Version, Within: within,
+	found, why, exit, err := job.FindRows(ctx, u, line, job.FindRowsOptions{Headroom: trialHeadroom, Look: c.Int("look"), Evaluation: true, Version: readBuild().Version, Within: within,
 		OnTried: func(t worker.Trial) { u.TriedRows(t.Rows, t.Within, t.Fits, t.Peak, t.Seconds) }})
 	switch {
 	case errors.As(err, new(*command.StartError)):
@@ -149,6 +149,11 @@ func (f foundRows) String() string {
 	if f.Line.PerSample > 0 {
 		fmt.Fprintf(&b, "Of %v, %v do not depend on the rows (weights %v, gradients %v, optimizer %v), and each row takes %v.\n",
 			f.Available, memory.Bytes(f.Line.Base), f.Weights, f.Gradients, f.States, memory.Bytes(f.Line.PerSample))
+	}
+	if e := f.Evaluation; e != nil && e.More {
+		fmt.Fprintf(&b, "Evaluation, without gradients: at least %s fit (%v).\n", number.Plural(e.Largest, "row"), e.Peak)
+	} else if e != nil {
+		fmt.Fprintf(&b, "Evaluation, without gradients: %s fit (%v).\n", number.Plural(e.Largest, "row"), e.Peak)
 	}
 	f.writeLevers(&b)
 	f.writeBatches(&b)

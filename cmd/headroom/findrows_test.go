@@ -74,6 +74,12 @@ func TestFindsRows(t *testing.T) {
 			if !fits(kind, f.Largest) || fits(kind, more) {
 				t.Errorf("%d was found, and is not between %d and what fits\n%s", f.Largest, more, out)
 			}
+			if kind != "language" || own != 6 {
+				return
+			}
+			if e := f.Evaluation; e == nil || e.Largest <= f.Largest || !fits("evaluated", e.Largest) || fits("evaluated", e.Largest+e.Largest*9/100+1) {
+				t.Errorf("%+v is not about the largest batch of an evaluation", e)
+			}
 		})
 	}
 }

@@ -70,13 +70,14 @@ there: list[bool] = []  # whether the states of the optimizer have memory when a
 def answer(self, step):
     before, real = digest(), step._pass
 
-    def passed(*args):
+    def passed(*args, **kwargs):
         there.append(all(t.untyped_storage().nbytes() for t in step._states.each()))
-        return real(*args)
+        return real(*args, **kwargs)
 
     step._pass = passed
     confined(step)
     slow(step)
+    evaluation(step)
     assert digest() == before, "a trial that was confined has changed something"
     for gpu in (False, True):
         if gpu:
@@ -120,6 +121,24 @@ def slow(step):
         tried = step.tried(8)
         assert len(there) == 1 + (results or gradients) and 0 < tried.first <= tried.peak, (results, gradients, there)
     step._holds, step._kept, module.SLOW = held, kept, 2.0
+
+
+def evaluation(step):
+    """Forward passes alone: in evaluation mode, without a graph, and with gradients in memory."""
+    seen = []
+
+    def sees(module, *_):
+        grads = all(p.grad is not None for p in net.parameters())
+        seen.append((net.training, module.training, torch.is_grad_enabled(), grads))
+
+    before = digest()
+    hook = net[2].register_forward_pre_hook(sees)
+    there.clear()
+    fits, fails = step.tried(40, evaluates=True), step.tried(41, evaluates=True)
+    hook.remove()
+    assert fits.fits and fits.peak > 0 and not fails.fits, (fits, fails)
+    assert set(seen) == {(False, False, False, True)} and len(there) == 3, (seen, there)
+    assert digest() == before and net.training and net[2].training and all(p.grad is None for p in net.parameters())
 
 
 find.Find.answer = answer

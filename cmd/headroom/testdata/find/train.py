@@ -31,7 +31,7 @@ class Wide(nn.Module):
 
 if kind in ("function", "accumulated"):
     net = nn.Sequential(nn.Linear(64, 128), Wide(), nn.Dropout(), nn.Linear(128, 10))
-elif kind in ("language", "lengths", "longest"):
+elif kind in ("language", "lengths", "longest", "evaluated"):
     net = Language()
 elif kind == "batchnorm":
     net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(784, 10))
@@ -54,10 +54,10 @@ if kind in ("lengths", "longest"):
     loader = iter(torch.utils.data.DataLoader(Texts(), rows))
 
 
-def batch():
+def batch(rows=rows):
     if kind in ("lengths", "longest"):
         return (next(loader),) * 2
-    if kind == "language":
+    if kind in ("language", "evaluated"):
         return (torch.randint(0, WORDS, (rows, LENGTH)),) * 2
     return torch.randn(rows, 3, 32, 32) if kind == "batchnorm" else torch.randn(rows, 64), torch.randint(0, 10, (rows,))
 
@@ -65,7 +65,7 @@ def batch():
 def loss_of(out, y):
     if kind == "contrastive":  # with vectors whose rows are in dimension 1
         return F.cross_entropy(out @ torch.randn(rows, 10).T, torch.arange(rows))
-    if kind in ("language", "lengths", "longest"):
+    if kind in ("language", "lengths", "longest", "evaluated"):
         return F.cross_entropy(out[:, :-1].reshape(-1, WORDS), y[:, 1:].reshape(-1))
     return F.cross_entropy(out, y)
 
@@ -79,7 +79,7 @@ def step(x, y):  # what it computes is gone when it returns
 
 
 for i in range(steps):
-    x, y = batch()
+    x, y = batch(6 if kind == "evaluated" else rows)
     if kind == "function":
         step(x, y)
     elif kind == "accumulated":
@@ -96,5 +96,14 @@ for i in range(steps):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+    if kind == "evaluated":  # the gradients of the last step stay
+        step(x, y)
+        net.eval()
+        with torch.no_grad():
+            for _ in range(2):
+                x, y = batch()
+                out = net(x)
+                loss = loss_of(out, y)
+        net.train()
     with open("steps", "a") as f:
         f.write(f"{i}\n")

@@ -174,8 +174,16 @@ class Find:
             rows, most = asked.get("rows"), asked.get("most", 0)
             if not isinstance(rows, int) or rows < 1 or not isinstance(most, int):
                 return
-            with torch._C.DisableTorchFunctionSubclass():
-                asked = wire.trial("tried", **_told(step.tried(rows, most)))
+            evaluates = bool(asked.get("evaluates"))
+            try:
+                with torch._C.DisableTorchFunctionSubclass():
+                    known = _told(step.tried(rows, most, evaluates))
+            except Exception as e:
+                if not evaluates:
+                    raise
+                # In evaluation mode modules may return something else, on which the loss cannot be computed.
+                known = {"rows": rows, "fits": False, "why": f"{type(e).__name__}: {e}"}
+            asked = wire.trial("tried", **known)
 
 
 def _told(tried: Tried) -> dict[str, Any]:

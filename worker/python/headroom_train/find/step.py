@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
@@ -69,6 +70,7 @@ class Step:
     ) -> None:
         self._updates, self._kept, self._evidence = updates, kept, evidence
         modules = [e.module for part in parts for e in part.tape.entries if e.module is not None]
+        self._modules = modules
         groups = [g for optimizer, _ in updates for g in optimizer.param_groups]
         every = [*parameters(modules), *(p for g in groups for p in g["params"])]
         self._params = [*{id(p): p for p in every}.values()]
@@ -129,9 +131,10 @@ class Step:
                     release(t)
         return Kept(frozenset(there), always)
 
-    def tried(self, rows: int, most: int = 0) -> Tried:
-        """Makes the step on so many rows, twice if it is fast. ``most`` is how many bytes may be held meanwhile; 0 is
-        as many as there are. Everything is as before afterwards, whether the step fits or not.
+    def tried(self, rows: int, most: int = 0, evaluates: bool = False) -> Tried:
+        """Makes the step on so many rows, twice if it is fast, or what it is in an evaluation. ``most`` is how many
+        bytes may be held meanwhile; 0 is as many as there are. Everything is as before afterwards, whether the step
+        fits or not.
 
         On a GPU everything gets its memory in the order of a new process: the weights, then what forward and backward
         need, and the states of the optimizers once these are done. Other orders leave other gaps, where less fits.
@@ -143,7 +146,7 @@ class Step:
         self._before.put_back()
         with self.meter.within(most):
             try:
-                result = self._made(rows, released)
+                result = self._evaluated(rows, released) if evaluates else self._made(rows, released)
             except Exception as e:
                 if not is_out_of_memory(e):
                     raise
@@ -186,13 +189,32 @@ class Step:
         several = max(1, parts // max(1, len(self._parts)))
         return Tried(rows, True, peak, first, update, self.meter.read().capacity, seconds / several)
 
-    def _pass(self, index: int, rows: int, before: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    def _evaluated(self, rows: int, released: bool) -> Tried:
+        """Makes the forward passes twice, without gradients and in evaluation mode. Those of the last step are still in
+        memory, and the results of the first passes are when the second ones are made, as in a script's loop."""
+        if released:
+            self._states.put_back()
+        for p in self._params:
+            p.grad = p.detach().clone() if p.requires_grad else None
+        before: list[dict[int, torch.Tensor]] = [{} for _ in self._parts]
+        began = time.perf_counter()
+        with evaluating(self._modules):
+            for _ in range(2):
+                for index in range(len(self._parts)):
+                    before[index] = self._pass(index, rows, before[index], evaluates=True)
+        now = self.meter.read()
+        seconds = (time.perf_counter() - began) / 2 / len(self._parts)
+        return Tried(rows, True, now.peak, capacity=now.capacity, seconds=seconds)
+
+    def _pass(
+        self, index: int, rows: int, before: dict[int, torch.Tensor], evaluates: bool = False
+    ) -> dict[int, torch.Tensor]:
         """Makes one part of the step. ``before`` are the results of the step before that the script still holds.
         Returns those of this one that it holds until the optimizer's step."""
         stretch, tape = self._parts[index][0], self._parts[index][0].tape
         held, last = self._holds[index], self._last[index]
         some, env = Repeated(stretch.batch, rows, self._seeds), dict[int, torch.Tensor]()
-        with torch.enable_grad():
+        with torch.set_grad_enabled(not evaluates):
             for i, entry in enumerate(tape.entries):
                 args, kwargs = arguments(tape, entry, stretch.cuts[i], env, some)
                 if entry.snapshot is not None:
@@ -210,7 +232,8 @@ class Step:
                         env.pop(slot, None)
             total: Any = sum(env[s].float().sum() for s in stretch.targets)
         env = {s: t for s, t in env.items() if s in held.updating}
-        backward(total)
+        if not evaluates:
+            backward(total)
         return env
 
     def _put_back(self) -> None:
@@ -219,6 +242,19 @@ class Step:
         self._before.put_back()
         self._states.put_back()
         set_random_state(self._random)
+
+
+@contextmanager
+def evaluating(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """A context in which modules are in evaluation mode."""
+    training = [m for module in modules for m in module.modules() if m.training]
+    try:
+        for m in training:
+            m.training = False
+        yield
+    finally:
+        for m in training:
+            m.training = True
 
 
 def _together(stretch: Stretch, part: Part) -> int:
