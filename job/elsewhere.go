@@ -74,7 +74,8 @@ func (s *rowSeeker) elsewhere(f *FoundRows, card memory.Card, headroom float64) 
 	}
 	if e.Largest > 0 {
 		most := f.leaving(e.Largest, headroom, e.Available)
-		e.Recommended = recovery.Plan{Effective: f.Effective, World: 1, Micro: recommendedRows(f.Effective, most, s.tried)}
+		f.Tried = s.tried
+		e.Recommended = f.plan(most)
 	}
 	return e, err
 }

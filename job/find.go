@@ -32,7 +32,8 @@ const (
 // FoundRows is what [Find] has found: how many rows a command's training step can be run on.
 type FoundRows struct {
 	Rows      int    `json:"rows"`            // in a micro-batch of the command's own
-	Effective int    `json:"effective"`       // rows of one of its optimizer steps
+	Effective int    `json:"effective"`       // rows of one of its optimizer steps, of all ranks
+	World     int    `json:"world,omitempty"` // ranks, if there are several: all amounts are those of the one that has least room
 	Uncut     string `json:"uncut,omitempty"` // why a step cannot be made in pieces
 	Device    string `json:"device"`          // "cpu" or "gpu"
 
@@ -88,18 +89,10 @@ func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, o FindRo
 	}
 	enough := make(chan struct{})
 	trying, stop := context.WithCancel(ctx)
-	sought := make(chan error, 1)
+	var wrong error
 	go func() {
 		defer close(enough)
-		select {
-		case trials := <-attempt.Trials():
-			var err error
-			seeker := &rowSeeker{ctx: trying, trials: trials, within: o.Within, try: trials.Try, evaluate: trials.Evaluate, report: o.OnTried, evaluates: o.Evaluation}
-			found, err = seeker.seek(o.Headroom)
-			sought <- err
-		case <-attempt.Checked():
-		case <-trying.Done():
-		}
+		found, wrong = o.sought(trying, attempt)
 	}()
 	exit, err = begunAndEnded(ctx, to, within, cmp.Or(o.Output, os.Stderr), enough)
 	stop()
@@ -108,24 +101,46 @@ func FindRows(ctx context.Context, to wrap.Reporter, line command.Line, o FindRo
 	if ended != nil {
 		to.Warn("the worker's folder is left behind: %v", ended)
 	}
-	select {
-	case wrong := <-sought:
-		return found, "", exit, errors.Join(err, wrong)
-	default:
-	}
 	switch {
+	case found != nil || wrong != nil && !errors.Is(wrong, errMissing):
+		return found, "", exit, errors.Join(err, wrong)
 	case err != nil:
 		return nil, "", exit, err
+	case wrong != nil:
+		return nil, wrong.Error(), command.Exit{}, nil
 	case seen.Unchecked != "":
 		return nil, seen.Unchecked, command.Exit{}, nil
 	case exit.Stopped:
 		return nil, "", exit, harness.ErrInterrupted
-	case seen.OOM != nil && seen.Why != "":
-		return nil, "memory ran out in the first step, which cannot be run in pieces: " + seen.Why, exit, nil
-	case seen.Attached:
-		return nil, fmt.Sprintf("the command exited with status %d before its optimizer took a step", exit.Code), exit, nil
 	}
-	return nil, fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(line, seen)), exit, nil
+	return nil, unfound(line, seen, exit), exit, nil
+}
+
+// sought returns what is found in the processes of an attempt. It returns nil if they cannot make trials, or ctx is cancelled before.
+func (o FindRowsOptions) sought(ctx context.Context, attempt *worker.Attempt) (*FoundRows, error) {
+	select {
+	case first := <-attempt.Trials():
+		all, err := gathered(ctx, first, attempt.Trials(), attempt.Checked(), ranksWithin)
+		if err != nil || all == nil {
+			return nil, err
+		}
+		seeker := &rowSeeker{ctx: ctx, trials: all.smallest(), within: o.Within, try: all.try, evaluate: all.evaluate, report: o.OnTried, evaluates: o.Evaluation}
+		return seeker.seek(o.Headroom)
+	case <-attempt.Checked():
+	case <-ctx.Done():
+	}
+	return nil, nil
+}
+
+// unfound says why nothing was found in a command that has ended by itself.
+func unfound(line command.Line, seen worker.Ended, exit command.Exit) string {
+	switch {
+	case seen.OOM != nil && seen.Why != "":
+		return "memory ran out in the first step, which cannot be run in pieces: " + seen.Why
+	case seen.Attached:
+		return fmt.Sprintf("the command exited with status %d before its optimizer took a step", exit.Code)
+	}
+	return fmt.Sprintf("the command exited with status %d, and the worker was not attached: %s", exit.Code, unattached(line, seen))
 }
 
 // errEnough ends a search: as many sizes were tried as may be.
@@ -237,7 +252,7 @@ func (s *rowSeeker) largest(headroom float64) (*FoundRows, error) {
 	var failed *memory.OutOfMemoryError
 	switch {
 	case errors.Is(err, search.ErrNothingFits) && errors.As(err, &failed):
-		return nil, &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: recovery.Plan{Effective: trials.Rows * trials.Times, World: 1, Micro: 1},
+		return nil, &harness.GaveUpError{Step: 1, Decision: recovery.Decision{Remedy: recovery.Stop, Plan: recovery.Plan{Effective: trials.Rows * trials.Times * trials.World, World: trials.World, Micro: 1},
 			Reason: fmt.Sprintf("not even %d rows fit", least), Hint: "use a smaller model, activation checkpointing, or an optimizer with less state"}}
 	case err != nil && !errors.Is(err, errEnough):
 		return nil, err
@@ -247,8 +262,11 @@ func (s *rowSeeker) largest(headroom float64) (*FoundRows, error) {
 
 // concluded returns the answer of a search in so much memory. It decides nothing but what to recommend.
 func concluded(trials *worker.Trials, tried []worker.Trial, available memory.Bytes, r search.Result, headroom float64) *FoundRows {
-	f := &FoundRows{Rows: trials.Rows, Effective: trials.Rows * trials.Times, Uncut: trials.Uncut, Device: trials.Device, Largest: r.Fits, Line: lineOf(tried),
+	f := &FoundRows{Rows: trials.Rows, Effective: trials.Rows * trials.Times * trials.World, Uncut: trials.Uncut, Device: trials.Device, Largest: r.Fits, Line: lineOf(tried),
 		Available: available, Weights: trials.Weights, Gradients: trials.Gradients, States: trials.States, Together: trials.Together, Batches: trials.Batches, Tried: tried}
+	if trials.World > 1 {
+		f.World = trials.World
+	}
 	for _, t := range tried {
 		if !t.Fits && t.Rows > f.Largest && (f.Fails == 0 || t.Rows < f.Fails) {
 			f.Fails = t.Rows
@@ -257,12 +275,18 @@ func concluded(trials *worker.Trials, tried []worker.Trial, available memory.Byt
 	f.Foreseen = f.Fails != f.Largest+1 && f.Line.PerSample > 0 && f.Line.At(f.Largest+1) > float64(f.Available)
 	f.Levers = levers(trials, f)
 	most := f.leaving(f.Largest, headroom, f.Available)
-	f.Recommended = recovery.Plan{Effective: f.Effective, World: 1, Micro: recommendedRows(f.Effective, most, tried)}
+	f.Recommended = f.plan(most)
 	f.Reason = fmt.Sprintf("%v: ", f.Recommended) + f.known()
 	if most < f.Largest {
 		f.Reason += fmt.Sprintf("; up to %d leave at least %.3g %% of the memory unused", most, 100*headroom)
 	}
 	return f
+}
+
+// plan returns what to use of micro-batches of at most so many rows.
+func (f *FoundRows) plan(most int) recovery.Plan {
+	world := max(1, f.World)
+	return recovery.Plan{Effective: f.Effective, World: world, Micro: recommendedRows(f.Effective/world, most, f.Tried)}
 }
 
 // leaving returns how many of the given number of rows leave a share of the memory unused, by the line; all of them if not even

@@ -14,7 +14,7 @@ import (
 // machineOf returns trials of a step that needs base bytes and each bytes for a row, in capacity bytes; unused is how
 // much of that something else takes once more than one size has been tried.
 func machineOf(rows, times int, whole bool, base, each, capacity, unused memory.Bytes) *rowSeeker {
-	trials := &worker.Trials{Rows: rows, Times: times, Whole: whole, Device: "cpu", Capacity: capacity, Held: base}
+	trials := &worker.Trials{World: 1, Rows: rows, Times: times, Whole: whole, Device: "cpu", Capacity: capacity, Held: base}
 	s := &rowSeeker{ctx: context.Background(), trials: trials}
 	s.try = func(_ context.Context, n int, most memory.Bytes) (worker.Trial, error) {
 		room := capacity

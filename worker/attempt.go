@@ -75,7 +75,7 @@ type Attempt struct {
 	talks   map[*talk]bool  // open connections
 	reached int             // connections so far
 	checked chan struct{}   // closed when a first step has been checked, or cannot be checked
-	trials  chan *Trials    // of the first process that can make them
+	trials  chan *Trials    // of the processes that can make them
 	told    map[string]bool // keys of once-only entries that have been written
 	failed  time.Time       // when the process of ended.OOM reported that failure
 	// limits holds for each training how many rows each of its ranks can run at once, 0 for all of them. All ranks
@@ -130,7 +130,7 @@ func Begin(o Options) (*Attempt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack the worker: %w", err)
 	}
-	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, limits: map[string]map[int]int{}, checked: make(chan struct{}), trials: make(chan *Trials, 1)}
+	a := &Attempt{o: o, limit: o.Journal.Pieces(), folder: f, talks: map[*talk]bool{}, told: map[string]bool{}, limits: map[string]map[int]int{}, checked: make(chan struct{}), trials: make(chan *Trials, ranksMost)}
 	a.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: a.Socket(), Net: "unix"})
 	if err == nil {
 		if err = os.Chmod(a.Socket(), 0o600); err != nil {
@@ -150,7 +150,10 @@ func Begin(o Options) (*Attempt, error) {
 // has said why it cannot.
 func (a *Attempt) Checked() <-chan struct{} { return a.checked }
 
-// Trials returns a channel on which the first process arrives that can make trials of its step, in mode Find. If it
+// ranksMost is the largest number of processes whose trials are kept.
+const ranksMost = 64
+
+// Trials returns a channel on which the processes arrive that can make trials of their step, in mode Find. If it
 // cannot, the channel that [Attempt.Checked] returns is closed instead.
 func (a *Attempt) Trials() <-chan *Trials { return a.trials }
 

@@ -11,6 +11,9 @@ import (
 // Trials are the trials of a training step that a process makes, in mode Find: its first optimizer step
 // is over, and it waits to be asked. They may be used by one goroutine at a time.
 type Trials struct {
+	Rank  int // of the process, among World that train together
+	World int
+
 	Rows  int  // rows of the script's own batch
 	Times int  // micro-batches in one of its optimizer steps
 	Whole bool // its first step was made as a whole: nothing ran out of memory
@@ -101,9 +104,9 @@ func (m message) trial() Trial {
 	return t
 }
 
-// ready keeps the trials of a process that has made its first step. Only the first process's are kept.
+// ready keeps the trials of a process that has made its first step.
 func (t *talk) ready(m message) {
-	t.trials = &Trials{Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Uncut: m.Why, Device: m.Device, Capacity: m.Capacity, Held: m.Allocated,
+	t.trials = &Trials{Rank: m.Rank, World: max(1, m.World), Rows: m.Rows, Times: max(1, m.Times), Whole: m.Whole, Uncut: m.Why, Device: m.Device, Capacity: m.Capacity, Held: m.Allocated,
 		Weights: m.Weights, Gradients: m.Gradients, States: m.States, Beside: m.Beside, Together: m.Together, Batches: m.Batches, Full: m.Full, Stays: m.Stays, Keeps: m.Keeps, talk: t, outcomes: make(chan message, 1)}
 	if look := t.attempt.o.Look; look != nil && m.UUID != "" {
 		if seen := look(m.UUID, t.pid, m.Reserved); seen != nil {

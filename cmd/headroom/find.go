@@ -256,7 +256,7 @@ func inOneStart(u *ui.UI, c *cli.Context, r request, w *wrapped, within []memory
 
 // notInside returns the usage error for a flag that needs a command to be tried in one start.
 func notInside(flag, hint string) error {
-	return ui.Usagef(hint, "--%s is answered from one start of a PyTorch command of one rank, and this command is not tried in one start", flag)
+	return ui.Usagef(hint, "--%s is answered from one start of a PyTorch command, and this command is not tried in one start", flag)
 }
 
 // unnamedKnobs returns the error for a command that is not recognised, and whose sizes the user has

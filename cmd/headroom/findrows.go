@@ -21,16 +21,17 @@ import (
 )
 
 // triedInside reports whether find first looks for the largest number of rows in one process of the command: of
-// a Python program of one rank, unless the user has asked for one start for each size, or has named what only that needs.
+// a Python program, unless the user has asked for one start for each size, or has named what only that needs.
 func triedInside(c *cli.Context, r request, w *wrapped) bool {
 	if len(r.Knobs) > 0 || r.Profile != "" || slices.ContainsFunc([]string{"starts", "flat-for", "writes-nothing", "world"}, func(name string) bool { return isSet(c, name) }) {
 		return false
 	}
-	if launch, err := command.Peel(w.Line); err != nil || launch.Ranks > 1 {
+	launch, err := command.Peel(w.Line)
+	if err != nil {
 		return false
 	}
 	python, err := w.Line.Python()
-	return err == nil && (w.Match == nil || w.Asked.World == 1) && mayTrain(w.Line, python.Words)
+	return err == nil && (w.Match == nil || w.Asked.World == max(1, launch.Ranks)) && mayTrain(w.Line, python.Words)
 }
 
 // foundRows is what find answers for a command whose step it has tried in the command's process.
@@ -119,7 +120,7 @@ func rehearsed(w *wrapped) (line command.Line, remove func() error, err error) {
 // rewritten fills in the fields of f that describe the command with the recommended plan, if its framework is known
 // and it can be changed to exactly that plan.
 func (f *foundRows) rewritten(w *wrapped) {
-	if w.Match == nil || w.Asked.Effective%f.Recommended.Micro != 0 {
+	if w.Match == nil || w.Asked.Effective%(f.Recommended.Micro*f.Recommended.World) != 0 {
 		return
 	}
 	next, err := rewrite.To(w.Match, w.Asked.WithMicro(f.Recommended.Micro), rewrite.Resume{})

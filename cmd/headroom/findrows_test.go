@@ -159,6 +159,50 @@ func TestWritesLevers(t *testing.T) {
 	}
 }
 
+// TestFindsRowsOfRanks finds the largest batch of two ranks, of which one has less room, and compares it with what they can train on for
+// three steps; and checks the reason where their steps cannot be made by each rank alone.
+func TestFindsRowsOfRanks(t *testing.T) {
+	python := pythonWithTorch(t)
+	script, err := filepath.Abs(filepath.Join("testdata", "find", "ranks.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	const kib = 1_700_000
+	trained := func(kind string, rows int) []string {
+		return []string{python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, kind, strconv.Itoa(rows), "3"}
+	}
+	var said strings.Builder
+	c := exactly(kib, append([]string{"headroom", "find", "--json", "-q", "--"}, trained("together", 6)...)...)
+	c.Stderr = &said
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	var f foundRows
+	if err := json.Unmarshal(out, &f); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if want := (recovery.Plan{Effective: 12, World: 2, Micro: 6}); f.World != 2 || f.Effective != 12 || f.Recommended != want {
+		t.Errorf("%s", out)
+	}
+	for _, rows := range []int{f.Largest, f.Largest + f.Largest*6/100 + 1} {
+		said, err := exactly(kib, trained("together", rows)...).CombinedOutput()
+		if err != nil && !strings.Contains(string(said), "allocate memory") {
+			t.Fatalf("%d rows: %v\n%s", rows, err, said)
+		}
+		if (err == nil) != (rows == f.Largest) {
+			t.Errorf("%d were found, but of %d it is %t that they fit", f.Largest, rows, err == nil)
+		}
+	}
+	for kind, want := range map[string]string{"alone": "several ranks train a Sequential that is not inside DistributedDataParallel", "zero": "the optimizer's step communicates with other ranks"} {
+		said, err := exactly(kib, append([]string{"headroom", "find", "--"}, trained(kind, 6)...)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(said), "the step cannot be tried on other numbers of rows: "+want) {
+			t.Errorf("%s: %v\n%s", kind, err, said)
+		}
+	}
+}
+
 // TestFindsRowsElsewhere compares what is found for less memory and for more with what a fresh process can train on there.
 func TestFindsRowsElsewhere(t *testing.T) {
 	python := pythonWithTorch(t)

@@ -26,7 +26,7 @@ from .tape.recorded_module import CALLS, RecordedModule, is_frozen, record_of
 from .tape.snapshot import parameters
 from .tape.tape import Recorded, as_plain_copy
 from .wire.report import Report
-from .world import several
+from .world import neighbours, several
 
 _recorder: Optional[Recorder] = None
 _finder: Optional[Finder] = None
@@ -40,8 +40,11 @@ def only_watches(version: str = torch.__version__) -> Optional[str]:
     """The reason why this process only observes failures; None if it recovers from them."""
     if os.environ.get("HEADROOM_WORKER") == "observe":
         return "as requested"
-    if os.environ.get("HEADROOM_WORKER") in ("check", "find") and os.environ.get("WORLD_SIZE", "1") != "1":
-        return f"a {os.environ['HEADROOM_WORKER']} looks at one rank, and the others would wait for it"
+    mode, world = os.environ.get("HEADROOM_WORKER"), os.environ.get("WORLD_SIZE", "1")
+    if mode == "check" and world != "1":
+        return "a check looks at one rank, and the others would wait for it"
+    if mode == "find" and world not in ("1", str(neighbours())):
+        return f"find asks every rank, and not all {world} are known to be on this machine"
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is None or not FIRST <= (int(found[1]), int(found[2])) <= LAST:
         return (

@@ -24,12 +24,14 @@ import torch
 
 from ..account.source import source
 from ..failure import OURS, Refused, is_out_of_memory
+from ..ranks.collectives import replaying
 from ..recover.backward import kind_of, planned
 from ..recover.check import ENDING
 from ..tape.tape import Tape, place_of
 from ..tape.trees import tensors_in
 from ..wire.report import Report
 from ..wire.wire import Wire
+from ..world import talked
 from .batches import Batches
 from .meter import data
 from .step import Part, Step, Tried
@@ -117,10 +119,13 @@ class Find:
             if any(o is optimizer for o, _ in self._updates):
                 self._end(recorder)
             self._inside, result = True, None
+            before = talked()
             try:
                 result = guarded(optimizer)
             finally:
                 self._inside = False
+            if talked() != before:
+                self._why = self._why or "the optimizer's step communicates with other ranks"
             self._updates.append((optimizer, plain))
             if not self._left():
                 self._end(recorder)
@@ -168,7 +173,7 @@ class Find:
         if wire is None:
             return
         whole = not any(told.get("way") != "step" for told in self._report.told)
-        known = {"whole": whole, "why": self._uncut, "batches": self._batches.told()}
+        known = {"whole": whole, "why": self._uncut, "batches": self._batches.told(), **_rank()}
         asked = wire.trial("ready", rows=step.rows, times=step.times, **known, **step.held())
         while asked is not None:
             rows, most = asked.get("rows"), asked.get("most", 0)
@@ -176,7 +181,7 @@ class Find:
                 return
             evaluates = bool(asked.get("evaluates"))
             try:
-                with torch._C.DisableTorchFunctionSubclass():
+                with torch._C.DisableTorchFunctionSubclass(), replaying():
                     known = _told(step.tried(rows, most, evaluates))
             except Exception as e:
                 if not evaluates:
@@ -184,6 +189,14 @@ class Find:
                 # In evaluation mode modules may return something else, on which the loss cannot be computed.
                 known = {"rows": rows, "fits": False, "why": f"{type(e).__name__}: {e}"}
             asked = wire.trial("tried", **known)
+
+
+def _rank() -> dict[str, int]:
+    """Which of how many ranks this process is."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        return {}
+    return {"rank": dist.get_rank(), "world": dist.get_world_size()}
 
 
 def _told(tried: Tried) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from ..account.ends import left
 from ..failure import Refused
 from ..memory import unreserved
+from ..world import neighbours
 
 LARGE = 1 << 16  # bytes from which the C library takes each allocation from the system, and gives it back
 SHARE = 0.9  # of the machine's free memory, which trials may use
@@ -96,7 +97,7 @@ class Host:
         if soft != resource.RLIM_INFINITY:
             most = soft + own
         elif room is not None:
-            most = _status()["VmData"] + int(SHARE * room)
+            most = _status()["VmData"] + int(SHARE * room / neighbours())
         else:
             return
         ceiling = hard if hard == resource.RLIM_INFINITY else max(most, hard)
