@@ -54,7 +54,7 @@ func (f *FoundRows) piece(headroom float64) int {
 	pieces := *f
 	pieces.Line.Base += float64(f.Together)
 	pieces.Line.PerSample -= float64(f.Together) / float64(f.Rows)
-	if f.Rows == f.Effective {
+	if f.Rows*max(1, f.World) == f.Effective { // of each rank
 		pieces.Line.Base += float64(f.Gradients)
 	}
 	most := pieces.leaving(f.Largest, headroom, f.Available)

@@ -25,6 +25,7 @@ func TestPiece(t *testing.T) {
 		"pieces are nearly equal":  {FoundRows{Rows: 100, Effective: 100, Largest: 90, Available: 10000, Line: search.Line{Base: 1000, PerSample: 100}}, 50},
 		"headroom is left":         {FoundRows{Rows: 180, Effective: 180, Largest: 90, Available: 10000, Line: search.Line{Base: 1000, PerSample: 100}}, 60}, // 82 leave 8 %
 		"gradients are there":      {FoundRows{Rows: 160, Effective: 160, Largest: 90, Available: 10000, Gradients: 1000, Line: search.Line{Base: 1000, PerSample: 100}}, 54},
+		"gradients of each rank":   {FoundRows{Rows: 160, Effective: 320, World: 2, Largest: 90, Available: 10000, Gradients: 1000, Line: search.Line{Base: 1000, PerSample: 100}}, 54},
 		"they were there before":   {FoundRows{Rows: 160, Effective: 320, Largest: 90, Available: 10000, Gradients: 1000, Line: search.Line{Base: 1000, PerSample: 100}}, 80},
 		"the batch stays together": {FoundRows{Rows: 100, Effective: 200, Largest: 90, Available: 10000, Together: 4000, Line: search.Line{Base: 1000, PerSample: 100}}, 50},
 		"a large batch stays":      {FoundRows{Rows: 300, Effective: 600, Largest: 90, Available: 10000, Together: 6000, Line: search.Line{Base: 1000, PerSample: 100}}, 25},
@@ -40,7 +41,7 @@ func TestPiece(t *testing.T) {
 				return
 			}
 			need := f.Line.At(n) + float64(f.Together)*float64(f.Rows-n)/float64(f.Rows)
-			if f.Rows == f.Effective {
+			if f.Rows*max(1, f.World) == f.Effective {
 				need += float64(f.Gradients)
 			}
 			if need > 0.92*float64(f.Available) {

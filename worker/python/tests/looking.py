@@ -1,6 +1,8 @@
 """headroom find --look has a loader give the largest of its first batches first, and then all others; what it tells of their
 shapes is what there is. Run without headroom."""
 
+import copy
+
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -101,6 +103,7 @@ first, second = iter(DataLoader(Rows(), 1, collate_fn=padded)), iter(DataLoader(
 assert batches.told() == {"look": 0, "read": 0, "tensors": False, "differ": False, "lengths": []}
 for _ in range(2):
     batch = next(first)
+assert copy.copy(first).found is first.found
 assert len(first) == 7 and first._dataset_kind == 0 and batches.told()["lengths"] == [length(1, 3, 5, 3)]
 next(second)
 assert batches.told()["read"] == 3
