@@ -121,5 +121,7 @@ assert told["differ"], told
 _, told = looked(7, DataLoader(["a", "bc"], 1))
 assert told == {"look": 7, "read": 2, "tensors": False, "differ": False, "lengths": []}, told
 given, told = looked(7, DataLoader(Rows(), None))
-assert len(given[0]) == 11 and told["lengths"] == [{"tensor": "tensor 1", "dim": 0, "least": 2, "most": 11, "first": 3, "used": 11}]
+assert len(given[0]) == 11 and told["lengths"] == [
+    {"tensor": "tensor 1", "dim": 0, "least": 2, "most": 11, "first": 3, "used": 11}
+]
 print("looking: ok")

@@ -3390,6 +3390,22 @@ def functions_that_relate_rows() -> str:
     return "; ".join(wrong)
 
 
+def numbers_of_the_script() -> str:
+    """``new_tensor`` needs nothing of the tensor whose method it is but its type: what it makes is no value of the
+    batch, with which rows could not be combined in pieces."""
+    found, ways = [], []
+    _torch._recorder.report.survived = lambda failure, survival: ways.append(survival.way)  # type: ignore
+    for fails in (False, True):
+        torch.manual_seed(0)
+        net, x = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)), torch.randn(8, 6)
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        with Whole("aten.tanh.default", 8) if fails else nullcontext():
+            out = net(x)
+            (out.div(2) - out.new_tensor([0.4, 0.5, 0.6]).view(1, -1)).square().mean().backward()
+        found.append([p.grad for p in net.parameters()])
+    return "" if all(map(close, *found)) and ways == ["pieces"] else f"{ways}"
+
+
 class Scheduled(nn.Module):
     """Reads attributes that the script, or the call itself, sets."""
 
@@ -3557,7 +3573,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    functions_that_relate_rows, iterators_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
+    numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

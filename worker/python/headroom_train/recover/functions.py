@@ -141,6 +141,9 @@ class Functions:
                 return func(*args, **kwargs)
         call = called if frame is None else relay(frame)
         recovery, taped = self._recovery, recorded(args, kwargs)
+        if name == "new_tensor" and len(taped) == 1 and taped[0] is args[0]:  # of numbers that are the script's own
+            with torch._C.DisableTorchFunctionSubclass():
+                return call(func, args, kwargs)
         places: list[Place] = [place_of(t) for t in taped]  # type: ignore[misc]
         deferred, thread = next((p for p in places if p.deferred), None), recovery.mine()
         if thread.busy or not recovery.here() or any(p.tape.thread() is not thread for p in places):
