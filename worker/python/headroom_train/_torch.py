@@ -22,7 +22,7 @@ from .ranks import ddp
 from .ranks.collectives import watch_groups
 from .recover.recorder import Recorder
 from .tape.owner import Thread
-from .tape.recorded_module import CALLS, RecordedModule, is_frozen, record_of
+from .tape.recorded_module import CALLS, RecordedModule, is_closed, is_frozen, record_of
 from .tape.snapshot import parameters
 from .tape.tape import Recorded, as_plain_copy
 from .wire.report import Report
@@ -309,6 +309,13 @@ class Finder:
             return any(p.requires_grad for p in parameters([module]))
         return any(id(p) in self.trained for p in parameters([module]))
 
+    def _is_apart(self, module: torch.nn.Module) -> bool:
+        """Whether a module that is called with gradients is not trained: it is frozen, or in evaluation mode and in no
+        optimizer."""
+        if is_frozen(module):
+            return True
+        return not module.training and not self._is_trained(module) and is_closed(module)
+
     def _in_vain(self) -> None:
         """Called for a call that is inspected before there is an optimizer. Ends the search after many such calls if
         none was recorded: the script does not train."""
@@ -327,7 +334,7 @@ class Finder:
                 return None
         if torch.compiler.is_compiling() or thread.within:
             return None
-        if gradients and self.trained and is_frozen(module):
+        if gradients and self.trained and self._is_apart(module):
             gradients = False
         if gradients and not module.training or thread.busy or not recorder.here():
             return None

@@ -11,6 +11,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from compare import close
 from forked import status
 from inject import Fault, Injector, Whole
 from loops_composed import mlp
+from manners import Failing
 
 trial.attach()
 from headroom_train import _torch  # noqa: E402
@@ -86,11 +88,36 @@ def it_is_not_recorded_with_gradients() -> str:
     out = net(x.requires_grad_())
     if type(out) is not Tensor or record_of(net) is None:
         return f"recorded: {type(out)}, {record_of(net)}"
-    try:
+    try:  # in training mode: it might hold what is trained
         failing(lambda: net(x))
     except torch.OutOfMemoryError:
         return "" if not told() else f"told {told()}"
     return "survived"
+
+
+def one_that_computes_gradients_is_called_again() -> str:
+    """The network of a perceptual loss in evaluation mode, whose parameters nobody has frozen, on the pictures and on
+    what the student makes of them: what does not fit is tried once more after cleaning up, with gradients."""
+    torch.manual_seed(0)
+    net, x = mlp(10, 12, 5).double().eval(), torch.randn(ROWS, 10).double()
+    student = nn.Linear(10, 10).double()
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    found = []
+    for times in (0, 1):
+        for at in range(2):
+            net.zero_grad()
+            student.zero_grad()
+            fault = Failing("aten.tanh.default", times)
+            with fault if at == 0 else nullcontext():
+                want = net(x)
+            with fault if at == 1 else nullcontext():
+                loss = F.mse_loss(net(student(x)), want)
+            loss.backward()
+            found.append([p.grad.clone() for p in (*net.parameters(), *student.parameters())])
+    optimizer.step()
+    if not all(close(a, b) for grads in found for a, b in zip(grads, found[0])):
+        return "other gradients"
+    return "" if [t["how"] for t in told()][:1] == ["the same call again"] else f"{told()}"
 
 
 def a_frozen_one_needs_no_no_grad() -> str:
@@ -375,7 +402,7 @@ def failing_once(work: Callable) -> Callable:
 
 
 CHECKS = [
-    a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, a_frozen_one_needs_no_no_grad, a_frozen_one_may_use_gradients_inside,
+    a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, one_that_computes_gradients_is_called_again, a_frozen_one_needs_no_no_grad, a_frozen_one_may_use_gradients_inside,
     what_is_trained_from_outside_is_recorded,
     it_may_be_trained_later, one_under_no_grad_stays_untrained,
     an_average_is_found_when_it_is_evaluated, searches_become_rare, it_is_freed_at_once, a_part_that_is_found_is_no_change,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Callable, Optional
 
 import torch
@@ -85,22 +86,29 @@ class Watch:
 
 
 def evaluate(
-    recorder: Any, record: RecordedModule, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict
+    recorder: Any,
+    record: RecordedModule,
+    module: torch.nn.Module,
+    call: Callable,
+    args: tuple,
+    kwargs: dict,
+    gradients: bool = False,
 ) -> Any:
-    """Calls a module without gradients. Repeats the call in pieces if it runs out of memory."""
+    """Calls a module without gradients. Repeats the call in pieces if it runs out of memory; with ``gradients``, of
+    which pieces would have none, as a whole."""
     sizes, limits = recorder.evaluation, record.evaluation
     try:
         taped = recorded(args, kwargs)
         if not taped:
             with apart():
                 watch, state = Watch(record, tensors_in((args, kwargs))), random_state()
-                preemptive = sizes.too_large(limits, args, kwargs)
+                preemptive = not gradients and sizes.too_large(limits, args, kwargs)
     except Exception as e:
         record.unreadable(e)
     if record.why_not:
         return recorder.unrecorded(record.why_not, call, args, kwargs)
     if taped:
-        if any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
+        if gradients or any(place_of(t).deferred for t in taped):  # type: ignore[union-attr]
             return call(*args, **kwargs)
         with recorder.inside(taped):  # some modules are faster with plain tensors, and round otherwise
             return call(*args, **kwargs)
@@ -162,7 +170,7 @@ def evaluate(
         failed, preemptive = None, False
         set_random_state(state)
     try:
-        with recorder.withheld([limits]):
+        with nullcontext() if gradients else recorder.withheld([limits]):
             result = call(*args, **kwargs)
     except BaseException as e:
         if not is_out_of_memory(e):
@@ -174,10 +182,12 @@ def evaluate(
         except Exception as e:
             record.unreadable(e)
         return result
-    sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
+    if not gradients:
+        sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
     release_frames(failed)
     set_random_state(state)
-    return recorder.recover(failed, [pieces, again, spilled, without], training=False)
+    ways = [again, spilled] if gradients else [pieces, again, spilled, without]
+    return recorder.recover(failed, ways, training=gradients)
 
 
 def _evaluated(

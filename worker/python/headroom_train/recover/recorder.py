@@ -254,7 +254,14 @@ class Recorder(Recovery):
             raise
 
     def evaluate(
-        self, record: RecordedModule, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict
+        self,
+        record: RecordedModule,
+        module: torch.nn.Module,
+        call: Callable,
+        args: tuple,
+        kwargs: dict,
+        gradients: bool = False,
     ) -> Any:
-        """Calls a module without gradients."""
-        return evaluate(self, record, module, call, args, kwargs)
+        """Calls a module without gradients; or, with ``gradients``, one that is not trained, as the network of a
+        perceptual loss."""
+        return evaluate(self, record, module, call, args, kwargs, gradients)

@@ -31,11 +31,13 @@ CALLS = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.
 
 
 def is_frozen(module: torch.nn.Module) -> bool:
-    """Whether a module has parameters, none of them is to get gradients, and no hook, nor another ``forward``, may add
-    something to it that is trained."""
+    """Whether a module has parameters, none of them is to get gradients, and it is closed."""
     params = [*parameters([module])]
-    if not params or any(p.requires_grad for p in params):
-        return False
+    return bool(params) and not any(p.requires_grad for p in params) and is_closed(module)
+
+
+def is_closed(module: torch.nn.Module) -> bool:
+    """Whether no hook, nor another ``forward``, may add something to a module that is trained."""
     return not any("forward" in vars(m) or any(map(_foreign, _hooks(m))) for m in module.modules())
 
 
@@ -185,6 +187,8 @@ class RecordedModule(Limits):
         if gradients and not (self.trained and module.training):  # type: ignore[union-attr]
             if self.trained:
                 recorder.report.evaluates()
+            elif not module.training and is_closed(module) and recorder.claims(self, trains=False):  # type: ignore
+                return self._within(recorder.evaluate, self, module, call, args, kwargs, True)
             return call(*args, **kwargs)
         if not recorder.claims(self, trains=gradients):
             return self._within(lambda: call(*args, **kwargs))
