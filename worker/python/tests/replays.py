@@ -960,6 +960,32 @@ def tried_again() -> str:
     return "" if found == [0, 1, 3, 3 + 2, 7, 15, 15 + 10, 31, 63, 127] else f"{found}"
 
 
+def tried_with_other_numbers() -> str:
+    """Rules are also tried as soon as a number has another order of magnitude than in all trials so far. A number that
+    changes in each use costs a trial for each order of magnitude, and one that comes back costs none."""
+    wrong = []
+    for name, number, most in (
+        ("shrinks", lambda i: 0.99**i, 5),
+        ("grows", lambda i: 1.01**i, 5),
+        ("comes and goes", lambda i: (0.0, 1e-6, -3.0, math.nan, math.inf, 10**400)[i % 6], 1),
+        ("is random", lambda i: float(torch.rand(1)), 5),
+        ("stays", lambda i: 2, 0),
+    ):
+        torch.manual_seed(0)
+        uses = proof.Uses()
+        found = [i for i in range(1024) if uses.due(0.0, [5.0, number(i)])]
+        more = [i for i in found if (i + 1) & i]  # not in uses 1, 2, 4 and so on
+        if not most - 1 <= len(more) <= most and name != "is random" or len(more) > most:
+            wrong.append(f"{name}: {more}")
+    uses = proof.Uses()
+    if [uses.due(0.0, [c]) for c in (1e-12,) * 4 + (9e-12, 1e-10, 1e-11, 1.0, 1.0, 0.2)] != [
+        *(True, True, False, True),
+        *(False, True, False, True, False, False),
+    ]:
+        wrong.append("not when it has grown")
+    return "; ".join(wrong)
+
+
 def each_by_itself() -> str:
     """What is known of one kind of step is tried again when it is due, and of other kinds only if a rule was wrong."""
     one, other = proof.Uses(), proof.Uses()
@@ -1028,42 +1054,50 @@ def warned_once() -> str:
 
 
 class Annealed(loops_parts.Coupled):
-    """The coefficient that says how much rows affect each other is an argument, an attribute, or a
-    number in an object whose name appears nowhere in the code."""
+    """The coefficient that says how much rows affect each other is an argument, an attribute, a
+    number in an object whose name appears nowhere in the code, a buffer or a frozen parameter."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
         self.where, self.factor, self.config = where, 0.0, SimpleNamespace(factor=0.0, steps=3)
+        self.register_buffer("buffered", torch.zeros(()))
+        self.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        return super().forward(
-            x,
-            y,
-            {"argument": factor, "attribute": self.factor, "object": getattr(self.config, "fac" + "tor")}[self.where],
-        )
+    def anneal(self, factor: float) -> Any:
+        """Sets the coefficient. Returns the argument."""
+        if self.where == "attribute":
+            self.factor = factor
+        elif self.where == "object":
+            self.config.factor = factor
+        elif self.where in ("buffered", "frozen"):
+            getattr(self, self.where).data.fill_(factor)
+        return factor if self.where == "number" else torch.tensor(factor)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, factor: Any) -> torch.Tensor:
+        given = {"argument": factor, "number": factor, "attribute": self.factor, "buffered": self.buffered}
+        given.update(object=getattr(self.config, "fac" + "tor"), frozen=self.frozen[0])
+        return super().forward(x, y, given[self.where])
 
 
 def annealed() -> str:
-    """The rules are tried again when a coefficient is no longer zero, wherever it is kept."""
+    """The rules are tried again when a coefficient is no longer zero, or no longer tiny, wherever it is kept."""
     wrong, proof.PAUSE = [], math.inf  # type: ignore[misc]
-    for where in ("argument", "attribute", "object"):
-        gradients: list[list[torch.Tensor]] = []
-        for fault in (nullcontext(), Fail()):
-            torch.manual_seed(0)
-            net = Annealed(where)
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for i in range(3):  # the rules are tried in steps 0 and 1 anyway
-                factors = {where: 0.5 * (i == 2)}
-                net.factor, net.config.factor = factors.get("attribute", 0.0), factors.get("object", 0.0)
-                optimizer.zero_grad()
-                with fault if i == 0 else nullcontext():
-                    net(
-                        torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(factors.get("argument", 0.0))
-                    ).backward()
-                optimizer.step()
-            gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
-        if not all(close(a, b) for a, b in zip(*gradients)):
-            wrong.append(where)
+    for where in ("argument", "number", "attribute", "object", "buffered", "frozen"):
+        for first in (0.0, 1e-12):
+            gradients: list[list[torch.Tensor]] = []
+            for fault in (nullcontext(), Fail()):
+                torch.manual_seed(0)
+                net = Annealed(where)
+                optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+                for i in range(3):  # the rules are tried in steps 0 and 1 anyway
+                    given = net.anneal(0.5 if i == 2 else first)
+                    optimizer.zero_grad()
+                    with fault if i == 0 else nullcontext():
+                        net(torch.randn(8, 10), torch.randint(0, 5, (8,)), given).backward()
+                    optimizer.step()
+                gradients.append([p.grad.clone() for p in net.parameters() if p.requires_grad])  # type: ignore[union-attr]
+            if not all(close(a, b) for a, b in zip(*gradients)):
+                wrong.append(f"{where} from {first}")
     return ", ".join(wrong)
 
 
@@ -3564,7 +3598,7 @@ CHECKS = [
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     parameters_that_pytorch_does_not_name,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
-    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, each_by_itself, timed,
+    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, tried_with_other_numbers, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,

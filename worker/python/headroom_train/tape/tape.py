@@ -99,7 +99,7 @@ class Entry:
         self.nth = 0  # which of the module's calls this is
         self.random: Optional[RandomState] = None  # the random state before the call of a module
         # Of the module when its call was tried: see recorded_module.state_of.
-        self.state: Optional[tuple[int, int]] = None
+        self.state: Optional[tuple[int, int, tuple]] = None
         self.snapshot: Any = None  # what the module held before its call, if the call reads what it changes
         self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
         self.versions: Optional[list[int]] = None  # of the module's parameters
