@@ -62,7 +62,7 @@ from headroom_train.proof.rows import Axis, Cut, Rows, alike, sample  # noqa: E4
 from headroom_train.proof.rules import Weighing  # noqa: E402
 from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.ranks import ddp  # noqa: E402
-from headroom_train.recover import backward, check, functions, recovery  # noqa: E402
+from headroom_train.recover import backward, check, deferred_functions, functions, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
@@ -700,6 +700,107 @@ def a_shared_graph() -> str:
                 F.cross_entropy(net(torch.randn(8, 6)), torch.randint(0, 5, (8,))).backward()
     why = str(_torch._recorder.report.told[-1]["why"])  # type: ignore[union-attr]
     return "" if "the script has made before them" in why else why
+
+
+class Detector(nn.Module):
+    """Returns two losses, of which one may relate the rows to each other."""
+
+    def __init__(self, relates: bool) -> None:
+        super().__init__()
+        self.body, self.relates = nn.Linear(6, 2), relates
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        box, sure = self.body(x).unbind(1)
+        return {"sure": sure.square().mean(), "box": box.std() if self.relates else box.abs().mean()}
+
+
+def said_once_it_is_over() -> str:
+    """That a failure was survived is said once the step is over, and not at all if it is refused after all."""
+    heard: list[str] = []
+
+    class Listening:
+        asked_to_look = asked_for_memory = False
+        limit = asked = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: heard.append(name)
+
+    Report.wire = lambda self: Listening()  # type: ignore[method-assign, assignment, return-value]
+    report, wrong = _torch._recorder.report, []  # type: ignore[union-attr]
+    for relates in (False, True):
+        torch.manual_seed(0)
+        net = Detector(relates)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        heard.clear()
+        report.told = []
+        with Whole("aten.addmm.default", 8), suppress(torch.OutOfMemoryError):
+            made = net(torch.randn(8, 6))
+            loss = sum(made.values())
+            loss.item()
+            loss.backward()
+            heard.append("given")
+            optimizer.step()
+        found = [name for name in heard if name in ("oom", "given", "survived", "refused")]
+        ways = [*dict.fromkeys([*t][1] for t in report.told)]
+        if (found, ways) != ((["oom", "refused"], ["why"]) if relates else (["oom", "given", "survived"], ["how"])):
+            wrong.append(f"{relates}: {found}, {report.told}")
+    return "; ".join(wrong)
+
+
+def several_gradients() -> str:
+    """Gradients that the script takes by ``autograd.grad``, of several losses of one batch (PCGrad), are those of the
+    whole batch. A graph that was not kept cannot be used again, and the reason says so."""
+    wrong, found = [], []
+    for fault in (nullcontext(), Whole("aten.addmm.default", 8)):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2))
+        optimizer, numbers = torch.optim.SGD(net.parameters(), lr=0.1), []
+        for i in range(3):
+            with fault if i else nullcontext():
+                out = net(torch.randn(8, 6))
+                losses = out[:, 0].square().mean(), out[:, 1].abs().mean()
+                taken = [
+                    torch.autograd.grad(loss, [*net.parameters()], retain_graph=n == 0) for n, loss in enumerate(losses)
+                ]
+            for p, one, other in zip(net.parameters(), *taken):
+                p.grad = one + other * torch.sign((one * other).sum())
+            optimizer.step()
+            numbers += [loss.detach() for loss in losses]
+        found.append([*numbers, *net.parameters()])
+    if not all(map(close, *found)) or not told().startswith("8 rows in"):
+        wrong.append(f"{told()}: {found}")
+    net = nn.Linear(6, 2)
+    torch.optim.SGD(net.parameters())
+    with Whole("aten.addmm.default", 8), suppress(torch.OutOfMemoryError):
+        out = net(torch.randn(8, 6))
+        for loss in (out[:, 0].square().mean(), out[:, 1].abs().mean()):
+            torch.autograd.grad(loss, [*net.parameters()])
+    why = _torch._recorder.report.told[-1]["why"]  # type: ignore[union-attr]
+    if why != deferred_functions.SPENT:
+        wrong.append(why)
+    return "; ".join(wrong)
+
+
+def what_nothing_follows() -> str:
+    """The reason says of what a function is used that nothing follows: of a result, or of what is made of it."""
+    uses: dict[str, Callable[[torch.Tensor], Any]] = {
+        "requires_grad_ is used on what detach has made of a result": lambda out: out.detach().requires_grad_(),
+        "register_hook is used on a result": lambda out: out.register_hook(lambda g: g),
+        "register_hook is used on a tensor computed from a result": lambda out: out[:, 0].register_hook(lambda g: g),
+    }
+    wrong = []
+    for want, use in uses.items():
+        for at, where in (("aten.addmm.default", " whose values are not in memory"), ("aten.abs.default", " of the model")):
+            net = nn.Linear(6, 2)
+            torch.optim.SGD(net.parameters())
+            with Whole(at, 8), suppress(torch.OutOfMemoryError):
+                out = net(torch.randn(8, 6))
+                use(out)
+                out.abs().mean().backward()
+            why = _torch._recorder.report.told[-1].get("why")  # type: ignore[union-attr]
+            if why != want + where:
+                wrong.append(f"{want}: {why}")
+    return "; ".join(wrong)
 
 
 class Doubled(nn.Module):
@@ -2434,9 +2535,9 @@ def the_phase_of_a_failure() -> str:
     report: Any = _torch._recorder.report  # type: ignore[union-attr]
     survived = report.survived
 
-    def told(failure: Any, how: Any) -> None:
+    def told(failure: Any, how: Any, over: bool) -> None:
         phases.append("forward" if torch.is_grad_enabled() else "eval")
-        survived(failure, how)
+        survived(failure, how, over)
 
     report.survived = told
     for i in range(2):
@@ -3598,7 +3699,7 @@ CHECKS = [
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     parameters_that_pytorch_does_not_name,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
-    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, tried_with_other_numbers, each_by_itself, timed,
+    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, said_once_it_is_over, several_gradients, what_nothing_follows, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, tried_with_other_numbers, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,

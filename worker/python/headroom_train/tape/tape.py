@@ -364,6 +364,15 @@ class Tape:
         self._forget_outside()
         self.random = next((e.random for e in self.entries if e.random is not None), None) or random_state()
 
+    def described(self, t: Any, result: str) -> str:
+        """A tensor of the tape in words: ``result``, or what a function has made of that."""
+        place = place_of(t) if isinstance(t, torch.Tensor) else None
+        entry = self.makers([place.slot]).get(place.slot) if place is not None and place.tape is self else None
+        if entry is None or entry.module is not None:
+            return result
+        name = entry.call_name()
+        return f"a tensor computed from {result}" if name.startswith("__") else f"what {name} has made of {result}"
+
     def makers(self, slots: Iterable[int]) -> dict[int, Entry]:
         """The calls on which some slots depend, by the slots that they make."""
         # The first that has a slot has made it: a function may return one of its arguments, as broadcast_tensors does.
