@@ -124,6 +124,8 @@ func TestSurvivalTakesTime(t *testing.T) {
 	survived := time.Now()
 	c.send(`{"type":"survived","way":"pieces","rows":40,"pieces":4,"step":2}`)
 	c.send(`{"type":"survived","way":"step","step":2}`)
+	c.send(oom(1, 40, 40, `,"step":3`))
+	c.send(`{"type":"survived","way":"pieces","rows":40,"pieces":4,"step":3,"ago":3600}`) // what came after is not its time
 	c.send(`{"type":"refused","id":3,"why":"no reason","step":5}`)
 	c.send(`{"type":"bye"}`)
 	ended(t, l)
@@ -133,7 +135,7 @@ func TestSurvivalTakesTime(t *testing.T) {
 			found = append(found, e)
 		}
 	}
-	if len(found) != 3 || found[0].Seconds < survived.Sub(told).Seconds() || found[0].Seconds > time.Since(reported).Seconds() || found[0].InStep != 2 || found[1].Seconds != 0 || found[1].InStep != 2 || found[2].InStep != 5 {
+	if len(found) != 4 || found[0].Seconds < survived.Sub(told).Seconds() || found[0].Seconds > time.Since(reported).Seconds() || found[0].InStep != 2 || found[1].Seconds != 0 || found[1].InStep != 2 || found[2].Seconds != 0 || found[2].InStep != 3 || found[3].InStep != 5 {
 		t.Errorf("%+v", found)
 	}
 }

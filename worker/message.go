@@ -80,6 +80,7 @@ type message struct {
 
 	// survived
 	Way runs.Way `json:"way"`
+	Ago float64  `json:"ago"` // seconds since then: a process says so once nothing of the step can fail any more
 
 	// refused
 	Code  string `json:"code"`  // the kind of reason

@@ -166,7 +166,7 @@ func (t *talk) take(m message) error {
 		if len(t.pending) == 0 { // its beginning was not reported
 			t.pending = []told{{message: m, failure: m.failure()}}
 		}
-		t.settle(runs.InPlace{Way: m.Way, Rows: m.Rows, Pieces: m.Pieces, Why: m.Why}, m.Rows)
+		t.settle(runs.InPlace{Way: m.Way, Rows: m.Rows, Pieces: m.Pieces, Why: m.Why}, m.Rows, m.Ago)
 	case "refused":
 		t.refusal(told{message: m, failure: m.failure(), when: time.Now()})
 		t.say(answer{Type: "heard", ID: m.ID})
@@ -237,7 +237,7 @@ func (t *talk) hello(m message) error {
 // step records a finished optimizer step, and records that the pending failures were
 // survived.
 func (t *talk) step(m message) {
-	t.settle(runs.InPlace{}, m.Rows)
+	t.settle(runs.InPlace{}, m.Rows, 0)
 	t.refused = nil
 	t.cut(m.Rows, m.Pieces)
 	now := time.Now()
@@ -361,11 +361,11 @@ func (t *talk) grows(m message, now time.Time) {
 	}
 }
 
-// settle records that the pending failures were survived, by what means, and how much time has
-// passed since the first of them. rows is the number of rows of the batch, or 0 if the process does
+// settle records that the pending failures were survived, by what means, and how much time had
+// passed since the first of them when they were, ago seconds before now. rows is the number of rows of the batch, or 0 if the process does
 // not know it. If the process gave another number with the failure, that is the size of some other
 // dimension, and is not shown.
-func (t *talk) settle(how runs.InPlace, rows int) {
+func (t *talk) settle(how runs.InPlace, rows int, ago float64) {
 	if len(t.pending) == 0 {
 		return
 	}
@@ -381,7 +381,7 @@ func (t *talk) settle(how runs.InPlace, rows int) {
 			e.Verdict = &f.verdict
 		}
 		if i == 0 && !f.when.IsZero() {
-			e.Seconds = time.Since(f.when).Seconds()
+			e.Seconds = max(0, time.Since(f.when).Seconds()-ago)
 		}
 		t.attempt.o.Journal.Survived(e.Told())
 	}

@@ -140,7 +140,12 @@ class Survival(NamedTuple):
 
 def bare(failure: Any) -> Any:
     """A copy of an exception, without its traceback; None if ``failure`` is None."""
-    return None if failure is None else type(failure)(*failure.args)
+    if failure is None:
+        return None
+    copy = type(failure)(*failure.args)
+    if hasattr(failure, "_headroom_reported"):  # see Report.survived
+        copy._headroom_reported = failure._headroom_reported
+    return copy
 
 
 def release_frames(error: Optional[BaseException]) -> None:

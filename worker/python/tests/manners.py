@@ -812,7 +812,8 @@ def a_failure_is_reported_once(t: Training) -> str:
         out = t.net(t.x)
         (out.pow(2).mean() + out.mean() ** 2).backward()
         injector.end()
-    survived = [said for said in Deaf.told if "micro" not in said]  # not those that report the failure itself
+    t.optimizer.step()
+    survived = [said for said in Deaf.told if "ago" in said]  # not those that report the failure itself
     return "" if len(survived) == 1 else f"{Deaf.told}"
 
 

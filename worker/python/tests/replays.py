@@ -62,7 +62,7 @@ from headroom_train.proof.rows import Axis, Cut, Rows, alike, sample  # noqa: E4
 from headroom_train.proof.rules import Weighing  # noqa: E402
 from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.ranks import ddp  # noqa: E402
-from headroom_train.recover import backward, check, functions, recovery  # noqa: E402
+from headroom_train.recover import backward, check, deferred_functions, functions, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
@@ -702,6 +702,107 @@ def a_shared_graph() -> str:
     return "" if "the script has made before them" in why else why
 
 
+class Detector(nn.Module):
+    """Returns two losses, of which one may relate the rows to each other."""
+
+    def __init__(self, relates: bool) -> None:
+        super().__init__()
+        self.body, self.relates = nn.Linear(6, 2), relates
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        box, sure = self.body(x).unbind(1)
+        return {"sure": sure.square().mean(), "box": box.std() if self.relates else box.abs().mean()}
+
+
+def said_once_it_is_over() -> str:
+    """That a failure was survived is said once the step is over, and not at all if it is refused after all."""
+    heard: list[str] = []
+
+    class Listening:
+        asked_to_look = asked_for_memory = False
+        limit = asked = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: heard.append(name)
+
+    Report.wire = lambda self: Listening()  # type: ignore[method-assign, assignment, return-value]
+    report, wrong = _torch._recorder.report, []  # type: ignore[union-attr]
+    for relates in (False, True):
+        torch.manual_seed(0)
+        net = Detector(relates)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        heard.clear()
+        report.told = []
+        with Whole("aten.addmm.default", 8), suppress(torch.OutOfMemoryError):
+            made = net(torch.randn(8, 6))
+            loss = sum(made.values())
+            loss.item()
+            loss.backward()
+            heard.append("given")
+            optimizer.step()
+        found = [name for name in heard if name in ("oom", "given", "survived", "refused")]
+        ways = [*dict.fromkeys([*t][1] for t in report.told)]
+        if (found, ways) != ((["oom", "refused"], ["why"]) if relates else (["oom", "given", "survived"], ["how"])):
+            wrong.append(f"{relates}: {found}, {report.told}")
+    return "; ".join(wrong)
+
+
+def several_gradients() -> str:
+    """Gradients that the script takes by ``autograd.grad``, of several losses of one batch (PCGrad), are those of the
+    whole batch. A graph that was not kept cannot be used again, and the reason says so."""
+    wrong, found = [], []
+    for fault in (nullcontext(), Whole("aten.addmm.default", 8)):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2))
+        optimizer, numbers = torch.optim.SGD(net.parameters(), lr=0.1), []
+        for i in range(3):
+            with fault if i else nullcontext():
+                out = net(torch.randn(8, 6))
+                losses = out[:, 0].square().mean(), out[:, 1].abs().mean()
+                taken = [
+                    torch.autograd.grad(loss, [*net.parameters()], retain_graph=n == 0) for n, loss in enumerate(losses)
+                ]
+            for p, one, other in zip(net.parameters(), *taken):
+                p.grad = one + other * torch.sign((one * other).sum())
+            optimizer.step()
+            numbers += [loss.detach() for loss in losses]
+        found.append([*numbers, *net.parameters()])
+    if not all(map(close, *found)) or not told().startswith("8 rows in"):
+        wrong.append(f"{told()}: {found}")
+    net = nn.Linear(6, 2)
+    torch.optim.SGD(net.parameters())
+    with Whole("aten.addmm.default", 8), suppress(torch.OutOfMemoryError):
+        out = net(torch.randn(8, 6))
+        for loss in (out[:, 0].square().mean(), out[:, 1].abs().mean()):
+            torch.autograd.grad(loss, [*net.parameters()])
+    why = _torch._recorder.report.told[-1]["why"]  # type: ignore[union-attr]
+    if why != deferred_functions.SPENT:
+        wrong.append(why)
+    return "; ".join(wrong)
+
+
+def what_nothing_follows() -> str:
+    """The reason says of what a function is used that nothing follows: of a result, or of what is made of it."""
+    uses: dict[str, Callable[[torch.Tensor], Any]] = {
+        "requires_grad_ is used on what detach has made of a result": lambda out: out.detach().requires_grad_(),
+        "register_hook is used on a result": lambda out: out.register_hook(lambda g: g),
+        "register_hook is used on a tensor computed from a result": lambda out: out[:, 0].register_hook(lambda g: g),
+    }
+    wrong = []
+    for want, use in uses.items():
+        for at, where in (("aten.addmm.default", " whose values are not in memory"), ("aten.abs.default", " of the model")):
+            net = nn.Linear(6, 2)
+            torch.optim.SGD(net.parameters())
+            with Whole(at, 8), suppress(torch.OutOfMemoryError):
+                out = net(torch.randn(8, 6))
+                use(out)
+                out.abs().mean().backward()
+            why = _torch._recorder.report.told[-1].get("why")  # type: ignore[union-attr]
+            if why != want + where:
+                wrong.append(f"{want}: {why}")
+    return "; ".join(wrong)
+
+
 class Doubled(nn.Module):
     """A parametrization whose backward pass needs what it has saved."""
 
@@ -960,6 +1061,32 @@ def tried_again() -> str:
     return "" if found == [0, 1, 3, 3 + 2, 7, 15, 15 + 10, 31, 63, 127] else f"{found}"
 
 
+def tried_with_other_numbers() -> str:
+    """Rules are also tried as soon as a number has another order of magnitude than in all trials so far. A number that
+    changes in each use costs a trial for each order of magnitude, and one that comes back costs none."""
+    wrong = []
+    for name, number, most in (
+        ("shrinks", lambda i: 0.99**i, 5),
+        ("grows", lambda i: 1.01**i, 5),
+        ("comes and goes", lambda i: (0.0, 1e-6, -3.0, math.nan, math.inf, 10**400)[i % 6], 1),
+        ("is random", lambda i: float(torch.rand(1)), 5),
+        ("stays", lambda i: 2, 0),
+    ):
+        torch.manual_seed(0)
+        uses = proof.Uses()
+        found = [i for i in range(1024) if uses.due(0.0, [5.0, number(i)])]
+        more = [i for i in found if (i + 1) & i]  # not in uses 1, 2, 4 and so on
+        if not most - 1 <= len(more) <= most and name != "is random" or len(more) > most:
+            wrong.append(f"{name}: {more}")
+    uses = proof.Uses()
+    if [uses.due(0.0, [c]) for c in (1e-12,) * 4 + (9e-12, 1e-10, 1e-11, 1.0, 1.0, 0.2)] != [
+        *(True, True, False, True),
+        *(False, True, False, True, False, False),
+    ]:
+        wrong.append("not when it has grown")
+    return "; ".join(wrong)
+
+
 def each_by_itself() -> str:
     """What is known of one kind of step is tried again when it is due, and of other kinds only if a rule was wrong."""
     one, other = proof.Uses(), proof.Uses()
@@ -1028,42 +1155,50 @@ def warned_once() -> str:
 
 
 class Annealed(loops_parts.Coupled):
-    """The coefficient that says how much rows affect each other is an argument, an attribute, or a
-    number in an object whose name appears nowhere in the code."""
+    """The coefficient that says how much rows affect each other is an argument, an attribute, a
+    number in an object whose name appears nowhere in the code, a buffer or a frozen parameter."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
         self.where, self.factor, self.config = where, 0.0, SimpleNamespace(factor=0.0, steps=3)
+        self.register_buffer("buffered", torch.zeros(()))
+        self.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        return super().forward(
-            x,
-            y,
-            {"argument": factor, "attribute": self.factor, "object": getattr(self.config, "fac" + "tor")}[self.where],
-        )
+    def anneal(self, factor: float) -> Any:
+        """Sets the coefficient. Returns the argument."""
+        if self.where == "attribute":
+            self.factor = factor
+        elif self.where == "object":
+            self.config.factor = factor
+        elif self.where in ("buffered", "frozen"):
+            getattr(self, self.where).data.fill_(factor)
+        return factor if self.where == "number" else torch.tensor(factor)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, factor: Any) -> torch.Tensor:
+        given = {"argument": factor, "number": factor, "attribute": self.factor, "buffered": self.buffered}
+        given.update(object=getattr(self.config, "fac" + "tor"), frozen=self.frozen[0])
+        return super().forward(x, y, given[self.where])
 
 
 def annealed() -> str:
-    """The rules are tried again when a coefficient is no longer zero, wherever it is kept."""
+    """The rules are tried again when a coefficient is no longer zero, or no longer tiny, wherever it is kept."""
     wrong, proof.PAUSE = [], math.inf  # type: ignore[misc]
-    for where in ("argument", "attribute", "object"):
-        gradients: list[list[torch.Tensor]] = []
-        for fault in (nullcontext(), Fail()):
-            torch.manual_seed(0)
-            net = Annealed(where)
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for i in range(3):  # the rules are tried in steps 0 and 1 anyway
-                factors = {where: 0.5 * (i == 2)}
-                net.factor, net.config.factor = factors.get("attribute", 0.0), factors.get("object", 0.0)
-                optimizer.zero_grad()
-                with fault if i == 0 else nullcontext():
-                    net(
-                        torch.randn(8, 10), torch.randint(0, 5, (8,)), torch.tensor(factors.get("argument", 0.0))
-                    ).backward()
-                optimizer.step()
-            gradients.append([p.grad.clone() for p in net.parameters()])  # type: ignore[union-attr]
-        if not all(close(a, b) for a, b in zip(*gradients)):
-            wrong.append(where)
+    for where in ("argument", "number", "attribute", "object", "buffered", "frozen"):
+        for first in (0.0, 1e-12):
+            gradients: list[list[torch.Tensor]] = []
+            for fault in (nullcontext(), Fail()):
+                torch.manual_seed(0)
+                net = Annealed(where)
+                optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+                for i in range(3):  # the rules are tried in steps 0 and 1 anyway
+                    given = net.anneal(0.5 if i == 2 else first)
+                    optimizer.zero_grad()
+                    with fault if i == 0 else nullcontext():
+                        net(torch.randn(8, 10), torch.randint(0, 5, (8,)), given).backward()
+                    optimizer.step()
+                gradients.append([p.grad.clone() for p in net.parameters() if p.requires_grad])  # type: ignore[union-attr]
+            if not all(close(a, b) for a, b in zip(*gradients)):
+                wrong.append(f"{where} from {first}")
     return ", ".join(wrong)
 
 
@@ -2400,9 +2535,9 @@ def the_phase_of_a_failure() -> str:
     report: Any = _torch._recorder.report  # type: ignore[union-attr]
     survived = report.survived
 
-    def told(failure: Any, how: Any) -> None:
+    def told(failure: Any, how: Any, over: bool) -> None:
         phases.append("forward" if torch.is_grad_enabled() else "eval")
-        survived(failure, how)
+        survived(failure, how, over)
 
     report.survived = told
     for i in range(2):
@@ -3580,7 +3715,7 @@ CHECKS = [
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     parameters_that_pytorch_does_not_name,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,
-    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, each_by_itself, timed,
+    after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, said_once_it_is_over, several_gradients, what_nothing_follows, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, tried_with_other_numbers, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,

@@ -209,7 +209,7 @@ class Plan:
         called = number_of(entry.module) or entry.call
         if entry.state is None and entry.module is not None:
             entry.state = state_of(entry.module)
-        modes = entry.grad, entry.state, entry.inplace, entry.fresh, repr(entry.autocast)
+        modes = entry.grad, entry.state and entry.state[:2], entry.inplace, entry.fresh, repr(entry.autocast)
         before, name, given = self.keys[-1] if self.keys else 0, entry.call_name(), repr((entry.args, entry.kwargs))
         key = before, self.batch, called, name, given, shapes, modes
         if len(Plan.numbers) > MANY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache
 from typing import Any, Callable, ClassVar
@@ -29,8 +29,32 @@ SMALL = 1 << 22  # rules are tried on the whole batch if all its outputs have at
 ELEMENT = 64  # bytes of free memory required for each element of an output on which rules are tried
 MOST = 256  # the most rows on which rules are tried
 FEW = 4  # the most rows on which everything else is tried for large outputs, where each row takes time; else SOME
+HUGE = 1e300  # what is larger is no coefficient
+NEAR = 10  # a number that has changed by no more than this factor needs no new trial
+COEFFICIENTS = 100  # the most numbers that a call may be given as coefficients: more of them are data
+SINGLE = 1000  # the most buffers and frozen parameters of one number that are looked at in each use
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 SPENT = "backward through the graph a second time"  # what autograd says of a graph that it has used up
+
+
+class Magnitudes:
+    """The least and the largest magnitudes of numbers, such as the coefficients of a loss's terms, with which trials
+    have been made. Even a number that changes in each step is out of that range only a few times: as often as it
+    reaches another order of magnitude."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[float, float]] = []
+
+    def news(self, numbers: Sequence[float]) -> bool:
+        """Whether one of the numbers is far from all that it has been, or is not zero for the first time. What it is
+        now belongs to the range from now on."""
+        new = False
+        self._ranges += [(math.inf, 0.0)] * (len(numbers) - len(self._ranges))
+        for i, (number, (least, most)) in enumerate(zip(map(abs, numbers), self._ranges)):
+            if 0 < number < HUGE and not least / NEAR <= number <= most * NEAR:
+                self._ranges[i] = min(least, number), max(most, number)
+                new = True
+        return new
 
 
 class Uses:
@@ -41,19 +65,21 @@ class Uses:
         self.rules: dict[tuple, dict[int, set]] = {}
         self.agreed = False  # whether gradients have been found to add up
         self.count = 0
+        self.tried = Magnitudes()  # of the numbers that were given, or belong to the modules
         self.passed = 0  # the count when a trial last found them to be right; 0 if no trial has
         # In seconds: when the newest trial began, and how long it took; infinite until it has passed in single
         # precision.
         self.begun, self.took = 0.0, math.inf
 
-    def due(self, now: float) -> bool:
-        """Counts one more use, and returns whether the rules have to be tried in this use. Rules are tried in uses
-        1, 2, 4, 8 and so on. They are also tried again as soon as the time since the last trial began is 100
-        times that trial's duration, so that these trials take at most about a hundredth of the time. Rules are
+    def due(self, now: float, numbers: Sequence[float] = ()) -> bool:
+        """Counts one more use, with these numbers, and returns whether the rules have to be tried in it. Rules are
+        tried in uses 1, 2, 4, 8 and so on, and when a number has another order of magnitude than in any trial. They
+        are also tried again as soon as the time since the last trial began is 100 times that trial's duration, so that
+        these trials take at most about a hundredth of the time. Rules are
         tried repeatedly because how rows affect each other may depend on their contents, and on numbers that
         change in the course of training."""
         self.count += 1
-        if self.count & (self.count - 1) and now - self.begun < PAUSE * self.took:
+        if not self.tried.news(numbers) and self.count & (self.count - 1) and now - self.begun < PAUSE * self.took:
             return False
         self.begun, self.took = now, math.inf
         self.forget()
@@ -70,7 +96,8 @@ class Proof:
     and backward passes of a few rows, which are repeated when :meth:`Uses.due` says so. The tests leave no traces."""
 
     uses: ClassVar[dict[tuple, Uses]] = {}  # by kind of tape
-    unrelated: ClassVar[set[tuple]] = set()  # kinds of calls of which no row has been found to depend on another
+    # Kinds of calls of which no row has been found to depend on another, with the numbers that they had then.
+    unrelated: ClassVar[dict[tuple, Magnitudes]] = {}
 
     def __init__(self, tape: Tape, plan: Plan, withheld: Callable[[], Any] = nullcontext) -> None:
         """``withheld`` returns a context in which no memory of the host is used for what does not fit on a GPU. It
@@ -105,7 +132,7 @@ class Proof:
         entries = needed(self.tape, slots)
         kind = (*slots, *self._kind(entries))
         self.used = self.uses.setdefault((*slots, *self._kind(entries, numbers=False)), Uses())
-        if self.used.due(time.monotonic()):
+        if self.used.due(time.monotonic(), self._numbers(entries)):
             self.unrelated.clear()
         targets, ignored = self._targets(), self._ignored()
         known = self.used.rules.get(kind)
@@ -146,10 +173,21 @@ class Proof:
     def alone(self, entries: Sequence[int]) -> None:
         """Raises :class:`Refused` if the modules' results for a row depend on the other rows."""
         kind = ("alone", *self._kind(entries))
-        if kind not in self.unrelated:
+        if not self._are_unrelated(kind, entries):
             batch, compare = self.plan.batch, self._groups.compare
             self._tried(entries, min(batch, SOME), lambda n, tolerance: compare(entries, spread(batch, n), tolerance))
-            self.unrelated.add(kind)
+            self._unrelated(kind, entries)
+
+    def _are_unrelated(self, kind: tuple, entries: Sequence[int]) -> bool:
+        """Whether a trial has shown that with numbers like these."""
+        known = self.unrelated.get(kind)
+        if known is not None and known.news(self._numbers(entries)):
+            known = None
+            del self.unrelated[kind]
+        return known is not None
+
+    def _unrelated(self, kind: tuple, entries: Sequence[int]) -> None:
+        self.unrelated.setdefault(kind, Magnitudes()).news(self._numbers(entries))
 
     def agree(self, rules: dict[int, Rule]) -> None:
         """Raises :class:`Refused` if a scalar's gradients of two groups of rows, weighted by its rule, do
@@ -199,7 +237,7 @@ class Proof:
         trained = [s for s in slots if known[s].requires_grad]
         rows, fixed = ([s for s in trained if (known[s].axis is None) == whole] for whole in (False, True))
         kind, inputs = ("apart", *trained, *self._kind(entries, numbers=False)), Inputs(self.tape, self.plan, entries)
-        if kind in self.unrelated or not trained or not inputs.own or self.plan.batch < 2:
+        if not trained or not inputs.own or self.plan.batch < 2 or self._are_unrelated(kind, entries):
             return
 
         def tried(n: int, tolerance: float) -> None:
@@ -215,7 +253,7 @@ class Proof:
 
         most = SOME if self._size(entries) <= SMALL else FEW
         self._tried(entries, min(self.plan.batch // 2 * 2 if self.plan.batch > 3 else self.plan.batch, most), tried)
-        self.unrelated.add(kind)
+        self._unrelated(kind, entries)
 
     def _add_up(
         self, sketch: Callable[[list[int]], Sketch], inputs: Inputs, chosen: list[int], tolerance: float
@@ -245,20 +283,41 @@ class Proof:
     def _kind(self, entries: Sequence[int], numbers: bool = True) -> tuple:
         """A key that is the same for tapes of the same kind. The numbers among the modules'
         attributes are part of the key only if ``numbers`` is true. The values of coefficients among
-        the arguments are not part of it, since many change in every step. But the key says which
+        the arguments are not part of it, since many change in every step: see :meth:`_numbers`. But the key says which
         coefficients are zero, since a term matters as soon as its coefficient is not zero."""
         made = [self.tape.entries[i] for i in range(max(entries) + 1)]
-        given = {i: self.tape.outside[i] for e in made for i in e.references()[1]}
-        zero = tuple(
-            bool(t.detach() == 0)
-            for t in given.values()
-            if t.numel() == 1 and not t.requires_grad and (t.is_floating_point() or t.is_complex())
-        )
+        zero = tuple(bool(t.detach() == 0) for t in self._coefficients(made))
         calls = []
         for e in made:
             words = [v for v in e.leaves() if isinstance(v, (str, bool))]  # such as the name of a loss's reduction
             calls.append((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], *words))
         return (*calls, *zero)
+
+    def _coefficients(self, made: Sequence[Entry]) -> Iterator[torch.Tensor]:
+        """The tensors with a single number that some calls are given and that nothing is trained through."""
+        for i in dict.fromkeys(i for e in made for i in e.references()[1]):
+            t = self.tape.outside[i]
+            if t.numel() == 1 and not t.requires_grad and (t.is_floating_point() or t.is_complex()):
+                yield t
+
+    def _numbers(self, entries: Sequence[int]) -> list[float]:
+        """The magnitudes of numbers that may say how much a term counts: among the arguments, among the modules'
+        attributes and in the objects there, and those of buffers and frozen parameters that are a single number."""
+        made = [self.tape.entries[i] for i in range(max(entries) + 1)]
+        plain = [v for e in made if e.state for v in e.state[2]]
+        for given in ([v for v in e.leaves() if type(v) in (int, float)] for e in made):
+            plain += given if len(given) <= COEFFICIENTS else ()
+        own = [
+            t
+            for r in map(record_of, modules_of(self.tape))
+            for t in ((*r.buffers, *r.params) if r is not None else ())
+            if t.numel() == 1 and not t.requires_grad and t.is_floating_point()
+        ]
+        found: dict[torch.device, list[torch.Tensor]] = {}
+        for t in (*self._coefficients(made), *own[:SINGLE]):
+            found.setdefault(t.device, []).append(t.detach().reshape(()).abs().float())
+        # One transfer for each device. What comes last may be more or fewer numbers in another step.
+        return [*(v for ts in found.values() for v in torch.stack(ts).tolist()), *plain]
 
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
         """Calls ``work`` with ``count``, a number of rows, and with a tolerance, without randomness or side effects.

@@ -68,6 +68,8 @@ def filled(recovery: Recovery, tape: Tape, func: Callable, begun: torch.Tensor, 
 
 
 TWICE = "gradients of gradients are computed"
+SPENT = "gradients are computed of results whose graph a backward pass has used up: it did not keep it (retain_graph)"
+WITH_RESPECT = "gradients are computed with respect to a result whose values are not in memory"
 
 
 class DeferredFunction:
@@ -87,19 +89,21 @@ class DeferredFunction:
                 self._deferred.nodes.append(got)
             return got
         if name in ("__set__", "data_ptr") or name in OPAQUE or self._kwargs.get("out") is not None:
-            why = Refused(f"{name} is used on a result whose values are not in memory")
-            recovery.refused(tape.step.failure, why)
+            what = tape.described(next(iter(self._recorded()), None), "a result whose values are not in memory")
+            recovery.refused(tape.step.failure, Refused(f"{name} is used on {what}"))
         if name in ("backward", "grad") and any(map(has_hooks, walk(self._deferred.nodes))):
             recovery.refused(tape.step.failure, Refused(HOOKED))
         if not tape.step.done and self._deferred.written_through_arrays():
             recovery.refused(
                 tape.step.failure, Refused("the array of a result whose values are not in memory is written to")
             )
-        if name == "backward" and self._kwargs.get("retain_graph"):
+        if name in ("backward", "grad") and self._kwargs.get("retain_graph"):
             tape.step.retain = True
         failure = tape.step.failure
         try:
             if self._only_asks():
+                if name in ("backward", "grad"):
+                    raise Refused(SPENT)
                 return recovery.guarded(self._asked)
             recovery.may(tape)
             if self._unplanned():
@@ -373,6 +377,8 @@ class DeferredFunction:
                 raise Refused("backward is called on a result that is not a scalar")
             cut = any(plan.cuts[i].outside for i in needed(tape, [slot]))
             raise Refused(_SAME_FOR_OTHER_ROWS if cut else _OTHER_ROWS)
+        if self._name == "grad":
+            raise Refused(WITH_RESPECT)
         if self._name == "__setitem__" and not self._changes and torch.is_grad_enabled() and tape.may_begin(args[0]):
             begun = uniform(args[0])
             if begun is not None and filled(self._recovery, tape, self._func, begun, args, self._kwargs):

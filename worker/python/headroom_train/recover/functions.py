@@ -378,7 +378,8 @@ def note_call(
     before the call."""
     if name in OPAQUE or kwargs.get("out") is not None:
         if name not in ("data_ptr", "untyped_storage", "storage"):
-            tape.refuse(f"{name} is used on a result of the model")
+            what = tape.described(next(iter(recorded(args, kwargs)), None), "a result of the model")
+            tape.refuse(f"{name} is used on {what}")
     elif name in ASKS:
         for t in recorded(args, kwargs):
             tape.reads(t)

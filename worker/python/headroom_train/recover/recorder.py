@@ -223,6 +223,7 @@ class Recorder(Recovery):
             self._close()
         if thread.tape is None:
             self.updates.forward()
+            self.report.over()
             self.spill.look()
             thread.tape = Tape()
             thread.tape.thread = weakref.ref(thread)

@@ -24,7 +24,7 @@ from ..hooks.updates import Updates
 from ..proof.groups import NUMBER
 from ..proof.plan import Plan
 from ..proof.rerun import modules_of, weigh
-from ..proof.rows import Other, Slot, perform
+from ..proof.rows import Other, Slot, perform, said
 from ..ranks.collectives import replaying
 from ..replay.deferred import LEFT, Deferred, gone, make, postpone
 from ..replay.sizes import Sizes
@@ -165,7 +165,7 @@ class Recovery:
             raise Refused(
                 "there is not enough memory for values that the step needs at once"
                 if is_out_of_memory(e) or isinstance(e, MemoryError)
-                else f"{type(e).__name__}: {e}"
+                else f"made again in another way, it raised {said(e)}"
             ) from None
         finally:
             thread.busy = was

@@ -579,7 +579,7 @@ class Deferred:
         if not self.tape.step.preemptive:
             survival = Survival("batch", why) if plan is None else Survival.pieces(plan.batch, count)
             with torch.enable_grad():  # as where it failed, even if only a value is wanted now: this tells the phase
-                self.report.survived(self.tape.step.failure, survival)
+                self.report.survived(self.tape.step.failure, survival, over=False)
         elif plan is None:
             self.sizes.whole(self.report, why)
         self._values.update(again)

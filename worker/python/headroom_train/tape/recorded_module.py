@@ -389,29 +389,34 @@ _PLAIN = {bool, str, type(None), FunctionType, MethodType, *_NUMERIC}
 _NO_OBJECTS = {dict, OrderedDict, list, tuple, set, torch.Tensor, torch.Size, torch.dtype, RecordedModule}
 
 
-def state_of(module: torch.nn.Module) -> tuple[int, int]:
-    """Two hashes that stay the same while a module is unchanged. The first covers its submodules,
+def state_of(module: torch.nn.Module) -> tuple[int, int, tuple]:
+    """Two hashes that stay the same while a module is unchanged, and numbers. The first hash covers its submodules,
     parameters and hooks, and the flags and strings among its attributes. Of an object among its
     attributes, such as a configuration, the first hash covers which numbers are zero. The second
     hash also covers the numbers among its attributes, and the plain values of the globals that its
-    methods name."""
+    methods name. The numbers are those of its attributes and of the objects among them: as many, and in the same order,
+    as long as the first hash is the same."""
     record = record_of(module)
     unread = record.unread if record is not None else ()
     names: list = []
+    own: list = []  # numbers among the attributes
     numbers: list = []
     objects: dict[int, Any] = {}
     for m in submodules([module]):
-        own = m.__dict__
-        names += (id(m), *map(id, own["_parameters"].values()), *(h for hooks in _HOOKS for h in own[hooks]))
+        there = m.__dict__
+        names += (id(m), *map(id, there["_parameters"].values()), *(h for hooks in _HOOKS for h in there[hooks]))
         for name, value in attributes(m):
             kind = type(value)
             if kind not in _PLAIN:
                 objects[id(value)] = value
             elif (id(m), name) not in unread:
-                (numbers if kind in _NUMERIC else names).append(value)
+                (own if kind in _NUMERIC else names).append(value)
         numbers += plain_reached(m)
+    numbers += own
+    inside: list = []
     for value in objects.values():
         if type(value) not in _NO_OBJECTS:
-            names += [v == 0 for v in getattr(value, "__dict__", {}).values() if type(v) in _NUMERIC]
+            inside += [v for v in getattr(value, "__dict__", {}).values() if type(v) in _NUMERIC]
+    names += [len(own), *(v == 0 for v in inside)]
     first = hash(tuple(names))
-    return first, hash((first, *numbers))
+    return first, hash((first, *numbers)), (*own, *inside)

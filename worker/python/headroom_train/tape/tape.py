@@ -99,7 +99,7 @@ class Entry:
         self.nth = 0  # which of the module's calls this is
         self.random: Optional[RandomState] = None  # the random state before the call of a module
         # Of the module when its call was tried: see recorded_module.state_of.
-        self.state: Optional[tuple[int, int]] = None
+        self.state: Optional[tuple[int, int, tuple]] = None
         self.snapshot: Any = None  # what the module held before its call, if the call reads what it changes
         self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
         self.versions: Optional[list[int]] = None  # of the module's parameters
@@ -363,6 +363,15 @@ class Tape:
         self.scalars = {s: value for s, value in self.scalars.items() if s in makers}
         self._forget_outside()
         self.random = next((e.random for e in self.entries if e.random is not None), None) or random_state()
+
+    def described(self, t: Any, result: str) -> str:
+        """A tensor of the tape in words: ``result``, or what a function has made of that."""
+        place = place_of(t) if isinstance(t, torch.Tensor) else None
+        entry = self.makers([place.slot]).get(place.slot) if place is not None and place.tape is self else None
+        if entry is None or entry.module is not None:
+            return result
+        name = entry.call_name()
+        return f"a tensor computed from {result}" if name.startswith("__") else f"what {name} has made of {result}"
 
     def makers(self, slots: Iterable[int]) -> dict[int, Entry]:
         """The calls on which some slots depend, by the slots that they make."""

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
@@ -41,6 +41,16 @@ _OPTIM = os.path.join(_TORCH, "optim", "")
 _OPTIMIZER = os.path.join(_OPTIM, "optimizer.py")  # calls the steps of all optimizers
 
 
+class _SoFar(NamedTuple):
+    """A step that has been survived so far."""
+
+    mark: object  # of its failure, and of the copies of that
+    done: dict[str, Any]  # what headroom is told
+    text: str  # what the user is told
+    at: float  # when it was survived, in seconds
+    told: list[dict[str, Any]]  # what Report.told has of it
+
+
 class Report:
     """This process's reports to headroom. ``watches`` is the reason why this process only observes
     failures; it is empty if the process recovers from them."""
@@ -52,6 +62,7 @@ class Report:
         self._steps = 0
         self._next = 0.0
         self._open = False  # whether headroom has been asked about a failure that is not reported as survived yet
+        self._so_far: Optional[_SoFar] = None
         self.sizes = Sizes()  # those of the newest step
         self.phases = Phases()
         self._ended = time.monotonic()  # when the previous step ended
@@ -85,6 +96,7 @@ class Report:
 
     def failed(self, rows: int, failure: BaseException) -> None:
         """Report that a call of ``rows`` rows has failed. What becomes of it is reported later."""
+        self.over()
         self._next, self._open = 0.0, True
         self._grew()
         wire = self.wire()
@@ -109,25 +121,48 @@ class Report:
         wire = self.wire()
         return 0 if wire is None else wire.asked
 
-    def survived(self, failure: BaseException, how: Survival) -> None:
+    def survived(self, failure: BaseException, how: Survival, over: bool = True) -> None:
         """Report that a failure was survived. Where a loss is computed from several scalars, each of them
-        survives the failure; only the first one is reported, unless there was a new failure meanwhile."""
+        survives the failure; only the first one is reported, unless there was a new failure meanwhile. If it is not
+        ``over``, the step may still be refused: nothing is said before :meth:`over` is called, and nothing at all if
+        the same failure is refused."""
         why = str(how.why or "")
         told = {"where": _where(failure), "how": str(how._replace(why=None)), "way": how.way, "why": why}
         self.told = [*self.told[-15:], told]
-        reported, self._open = getattr(failure, "_headroom_reported", False) and not self._open, False
-        if reported:
+        mark = getattr(failure, "_headroom_reported", None)
+        reported, self._open = mark is not None and not self._open, False
+        so_far = self._so_far if self._so_far is not None and self._so_far.mark is mark else None
+        if reported and (so_far is None or not over):
+            if so_far is not None:
+                so_far.told.append(told)
             return
-        failure._headroom_reported = True  # type: ignore[attr-defined]
+        if so_far is None:
+            self.over()
+        failure._headroom_reported = mark = object()  # type: ignore[attr-defined]
+        done = {"way": how.way, "rows": how.rows, "pieces": how.number, "why": why, **evidence(failure)}
+        done["step"] = self._steps + 1
+        self._so_far = _SoFar(mark, done, f"out of memory, survived: {how}; {short(failure)}", time.monotonic(), [told])
+        if over:
+            self.over()
+
+    def over(self) -> None:
+        """Called when a step is over, or another one has begun or failed: if it was survived so far, that is said
+        now."""
+        so_far, self._so_far = self._so_far, None
+        if so_far is None:
+            return
         wire = self.wire()
         if wire is not None:
-            done = {"way": how.way, "rows": how.rows, "pieces": how.number, "why": why}
-            wire.survived(step=self._steps + 1, **done, **evidence(failure))
-        self._tell(f"out of memory, survived: {how}; {short(failure)}", wire is not None)
+            wire.survived(**so_far.done, ago=time.monotonic() - so_far.at)
+        self._tell(so_far.text, wire is not None)
 
     def refused(self, failure: Optional[BaseException], why: Refused, training: bool = True) -> None:
         """Report that a failure is left to the script. ``training`` is false for a call without gradients, whose rows
         say nothing about those of a training step."""
+        if self._so_far is not None and self._so_far.mark is getattr(failure, "_headroom_reported", None):
+            self.told = [told for told in self.told if not any(told is t for t in self._so_far.told)]
+            self._so_far = None
+        self.over()
         if failure is not None:
             # Kept here, it would keep what its frames hold.
             failure._headroom_refused = True  # type: ignore[attr-defined]
@@ -145,6 +180,7 @@ class Report:
     def ends(self) -> None:
         """Called when the process ends. If that is because memory ran out where nothing is recorded, report why."""
         self.last()
+        self.over()
         # Set by Python when it prints an exception that nobody has caught.
         error = chained = getattr(sys, "last_value", None)
         if error is not None and is_out_of_memory(error):
@@ -194,6 +230,7 @@ class Report:
     def step(self) -> None:
         """Count an optimizer's step, and report it if it is due: the first step, the first one
         after a failure, each one that is cut in a new way, and otherwise one every 0.2 s."""
+        self.over()
         self._steps += 1
         if self._evaluated:
             self._evaluated = 0
