@@ -420,11 +420,11 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     for kind in classes:
         yield from _of_class(kind, vars(kind), assigned)
     for function in functions:
-        yield from _used_by(function)
+        yield from _used_by(function, classes)
     for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
         function, given = _called(hook)
         if isinstance(function, FunctionType) and _own(function.__module__):
-            yield from _used_by(function, given)
+            yield from _used_by(function, classes, given)
 
 
 def _called(hook: Any) -> tuple[Any, list]:
@@ -454,8 +454,9 @@ def _unhidden(kind: type, names: frozenset[str]) -> frozenset[str]:
     return frozenset(n for n in names if n[:2] != "__" and not hasattr(type(getattr(kind, n, None)), "__get__"))
 
 
-def _used_by(function: FunctionType, given: Iterable = ()) -> Iterator[tuple[str, Any]]:
-    """Yields what a function can reach by its globals, its closure and its defaults, and by what it is given."""
+def _used_by(function: FunctionType, known: list[type], given: Iterable = ()) -> Iterator[tuple[str, Any]]:
+    """Yields what a function can reach by its globals, its closure and its defaults, and by what it is given. What
+    classes have that are ``known`` is left out."""
     names, assigned = _names(function.__code__), _assigned(function.__code__)
     values = [("", v) for v in (*given, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -471,7 +472,7 @@ def _used_by(function: FunctionType, given: Iterable = ()) -> Iterator[tuple[str
             yield name, value
             continue
         kind = value if isinstance(value, type) else type(value)
-        if _own(kind.__module__):
+        if _own(kind.__module__) and kind not in known:
             yield from _of_class(kind, names, assigned)
         inner = None if isinstance(value, (dict, list, deque, set)) else _inner(value)
         if isinstance(value, torch.nn.Module):
