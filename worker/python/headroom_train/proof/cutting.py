@@ -10,7 +10,8 @@ from typing import Any, Callable, NamedTuple, NoReturn, Optional
 import torch
 from torch.utils._pytree import tree_flatten
 
-from ..failure import Refused, Writes, is_out_of_memory
+from ..failure import Refused, Unrepeatable, Writes, is_out_of_memory
+from ..sandbox.kept import Kept
 from ..sandbox.sandbox import Sealed
 from ..tape.functions import JOINING, RUNNING, SELECTING, SHAPING
 from ..tape.recorded_module import record_of
@@ -64,7 +65,7 @@ class _Module:
         free = [*module.buffers(), *(env[r] for env in trials.env for r in refs)]  # type: ignore[union-attr]
         leaves = trials.tape.leaves(module) if entry.grad else None
         self._sealed = [Sealed(f"a call to {entry.call_name()}", free, known=leaves)]
-        results = self._both()
+        results = self._both(before)
         left: list[Change] = []
         kept: list[Change] = []
         for change in trials.before.changed():
@@ -80,14 +81,38 @@ class _Module:
         self._refuse_branching()
         return Tried(self._cut, results, left, keeps)
 
-    def _both(self) -> list:
+    def _both(self, before: Snapshot) -> list:
         """The results for the two small numbers of rows. A call that is given none of the rows is made as a whole."""
         try:
+            self._refuse_keeping(before)
             return self._trials.both(self._entry, self._cut, sealed=self._sealed)
         except Exception as e:
             if self._cut.outside or self._entry.references()[0] or not is_out_of_memory(e):
                 raise
         raise Refused(f"a call to {self._entry.call_name()} is given other rows than the step's first call")
+
+    def _refuse_keeping(self, before: Snapshot) -> None:
+        """Raises :class:`Refused` if something that ``before``, a snapshot, does not show keeps what the call computes
+        of its rows: an object of a hook's, for example. After pieces, it would have what the last piece has computed;
+        and if it gathers what every call leaves, it has some of this trial's as well."""
+        name = self._entry.call_name()
+        first = self._kept_by_call(before)
+        if not first.stays():
+            return
+        second = self._kept_by_call(before)
+        if first.stays():
+            raise Unrepeatable(f"something gathers what calls to {name} compute, so that none may be repeated")
+        if second.stays():
+            raise Refused(f"a call to {name} leaves what it computes of the rows somewhere outside the module")
+
+    def _kept_by_call(self, before: Snapshot) -> Kept:
+        """Makes the call on few rows, and puts back what it changes as far as a snapshot shows that."""
+        if self._entry.snapshot is not None:
+            self._entry.snapshot.put_back()
+        kept = Kept()
+        self._trials.one(self._entry, self._cut, 0, [*self._sealed, kept])
+        before.put_back()
+        return kept
 
     def _reads(self, kept: Sequence[Change], why: Refused) -> bool:
         """Whether the call reads attributes that it also changes; if so, a repeated call must find the values that

@@ -198,6 +198,11 @@ class Trials:
         name, module, rows = entry.call_name(), entry.module, self.rows[which]
         args, kwargs = arguments(self.tape, entry, cut, self.env[which], rows)
         lasting = _Lasting(module)  # type: ignore[arg-type]
+        whole, kept = {*map(id, self.tape.outside)}, {*map(id, self.env[which].values())}
+        cut_up = [t for t in tensors_in((args, kwargs)) if id(t) not in whole]
+        for watcher in watchers:
+            watcher.given([t for t in cut_up if id(t) not in kept], [t for t in cut_up if id(t) in kept])
+        del cut_up
         with NoRandomness(ANYWHERE, watchers, apart=True) as trial:
             try:
                 result = perform(entry, args, kwargs, trial=True)

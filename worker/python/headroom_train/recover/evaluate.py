@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, Survival, clean, debugged, is_out_of_memory, patiently, release_frames
+from ..failure import Refused, Survival, Unrepeatable, clean, debugged, is_out_of_memory, patiently, release_frames
 from ..hooks.genuine import apart, is_inference
 from ..proof.adding import Adding
 from ..proof.plan import Plan
@@ -165,6 +165,8 @@ def evaluate(
     if preemptive:
         try:
             return pieces(None)
+        except Unrepeatable as why:  # something has kept what the trial computed
+            recorder.refused(failed, why, training=False)
         except Refused as refused:  # nothing has failed yet
             debugged(refused)
         failed, preemptive = None, False

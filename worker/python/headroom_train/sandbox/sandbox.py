@@ -31,6 +31,10 @@ STANCES = hasattr(torch.compiler, "set_stance")  # whether compiled code can be 
 class Watcher:
     """Is told of every operation that runs inside a :class:`Watched`."""
 
+    def given(self, rows: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
+        """Called in a trial before a module's call, with the arguments that have rows: those that were cut for this
+        call alone, and ``others``, which the trial keeps."""
+
     def before(self, func: Any, args: Any, kwargs: Any) -> None:
         """Called before an operation, with its arguments."""
 
@@ -217,8 +221,8 @@ class Sealed(Watcher):
         known: Optional[Sequence[torch.Tensor]] = None,
     ) -> None:
         self._name, self._backward = name, backward
-        self._free = {0, *map(_memory, free)}
-        self._known = None if known is None else {*map(_memory, known)}
+        self._free = {0, *map(memory_of, free)}
+        self._known = None if known is None else {*map(memory_of, known)}
         # Where the graphs of arguments end: what is behind them is not the code's.
         self._borders, self._begin = {t.grad_fn for t in known or ()}, sequence()
 
@@ -231,12 +235,12 @@ class Sealed(Watcher):
                 self._elsewhere()
         for i, name in _effects(func)[0] if self._backward or torch._C._current_graph_task_id() == -1 else ():
             given = args[i] if i < len(args) else kwargs.get(name)
-            if not self._free.issuperset(map(_memory, tree_leaves(given))):
+            if not self._free.issuperset(map(memory_of, tree_leaves(given))):
                 raise Writes(f"{self._name} writes in place to a tensor that existed before the call")
 
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if _effects(func)[1]:
-            self._free.update(map(_memory, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))
+            self._free.update(map(memory_of, (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)))
 
     def returned(self, tensors: Sequence[torch.Tensor]) -> None:
         if self._known is None:
@@ -247,7 +251,7 @@ class Sealed(Watcher):
             self._elsewhere()
 
     def _strange(self, tensor: torch.Tensor) -> bool:
-        return _memory(tensor) not in self._free and _memory(tensor) not in self._known  # type: ignore[operator]
+        return memory_of(tensor) not in self._free and memory_of(tensor) not in self._known  # type: ignore[operator]
 
     def _elsewhere(self) -> NoReturn:
         raise Elsewhere(f"{self._name} uses a trained tensor that is neither a parameter of the module nor an argument")
@@ -263,7 +267,7 @@ def _checkpointed() -> bool:
     return False
 
 
-def _memory(value: Any) -> int:
+def memory_of(value: Any) -> int:
     """A number that is the same for all tensors that share memory; 0 for a value without memory of its own."""
     try:
         return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else 0

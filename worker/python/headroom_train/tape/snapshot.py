@@ -5,6 +5,7 @@ reach: class attributes, globals and closures."""
 
 from __future__ import annotations
 
+import dis
 import gc
 import pickle
 import random
@@ -14,10 +15,10 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import count, cycle, islice
 from operator import is_, length_hint
-from types import CodeType, FunctionType, GeneratorType, MethodType
+from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
@@ -386,8 +387,19 @@ def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
 
 @cache
 def _names(code: CodeType) -> frozenset[str]:
-    """The names of the globals that a function, and the functions inside it, may use."""
-    return frozenset(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    """The names of the globals and attributes that a function, and the functions inside it, may use."""
+    return _assigned(code).union(code.co_names, *(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+@cache
+def _assigned(code: CodeType) -> frozenset[str]:
+    """The names among these that it may give new values. Those that it has as strings may be for ``setattr``."""
+    stored = {i.argval for i in dis.get_instructions(code) if i.opname in _STORES}
+    strings = {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
+    return frozenset(stored | strings).union(*(_assigned(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+_STORES = {"STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"}
 
 
 @cache
@@ -401,52 +413,88 @@ def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
 def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     """Yields, by name, everything outside a module's attributes that its methods and hooks may
     change. Methods and hooks that are not the script's own are left out. Plain values, which have
-    no identity, are represented by their :class:`Names`."""
+    no identity, are represented by their :class:`Names`, as is whatever gets a new value."""
     functions, classes = _classes(type(module))  # type: ignore[arg-type]
+    assigned = frozenset[str]().union(*(_assigned(f.__code__) for f in functions))
     functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
     for kind in classes:
-        yield from _of_class(kind)
-    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-        owner, function = (hook.__self__, hook.__func__) if isinstance(hook, MethodType) else (None, hook)
-        if isinstance(function, FunctionType) and _own(function.__module__):
-            functions.append(function)
-            if hasattr(owner, "__dict__"):
-                yield from _named(vars(owner), _names(function.__code__))
+        yield from _of_class(kind, vars(kind), assigned)
     for function in functions:
-        yield from _used_by(function)
+        yield from _used_by(function, classes)
+    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+        function, given = _called(hook)
+        if isinstance(function, FunctionType) and _own(function.__module__):
+            yield from _used_by(function, classes, given)
 
 
-def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
-    own = {n: v for n, v in vars(kind).items() if not n.startswith("__")}
-    yield "", Names(kind, [n for n, v in own.items() if isinstance(v, PLAIN)])
+def _called(hook: Any) -> tuple[Any, list]:
+    """The function that is run where a hook is called, and what it is given besides the hook's arguments."""
+    given: list = []
+    while isinstance(hook, partial):
+        given += [*hook.args, *hook.keywords.values()]
+        hook = hook.func
+    if not isinstance(hook, (FunctionType, MethodType)):
+        hook = hook.__call__
+    if isinstance(hook, MethodType):
+        given.append(hook.__self__)
+        hook = hook.__func__
+    return hook, given
+
+
+def _of_class(kind: type, names: Iterable[str], assigned: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """Yields the values by which methods may change a class: those of the given names."""
+    own = {n: v for n, v in vars(kind).items() if n in names and not n.startswith("__")}
+    yield "", Names(kind, _unhidden(kind, assigned).union(n for n, v in own.items() if isinstance(v, PLAIN)))
     yield from [(n, v) for n, v in own.items() if isinstance(v, (dict, list, deque, set))]
 
 
-def _used_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yields what a function can reach by its globals and its closure."""
-    names = _names(function.__code__)
-    values = {}
+@cache
+def _unhidden(kind: type, names: frozenset[str]) -> frozenset[str]:
+    """The names by which a class has no methods, properties, slots and the like."""
+    return frozenset(n for n in names if n[:2] != "__" and not hasattr(type(getattr(kind, n, None)), "__get__"))
+
+
+def _used_by(function: FunctionType, known: list[type], given: Iterable = ()) -> Iterator[tuple[str, Any]]:
+    """Yields what a function can reach by its globals, its closure and its defaults, and by what it is given. What
+    classes have that are ``known`` is left out."""
+    names, assigned = _names(function.__code__), _assigned(function.__code__)
+    values = [("", v) for v in (*given, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with suppress(ValueError):  # the cell is still empty
-            values[name] = cell.cell_contents
-    for name, value in (*_named(function.__globals__, names), *values.items()):
-        inner = None if isinstance(value, (Names, dict, list, deque, set)) else _inner(value)
+            values.append((name, cell.cell_contents))
+    values += _named(function.__globals__, names, assigned)
+    for name, value in values:
+        if type(value) in (FunctionType, ModuleType):
+            continue
+        if isinstance(value, (MethodType, BuiltinMethodType)):  # as a list's append
+            value = value.__self__
+        if isinstance(value, Names):
+            yield name, value
+            continue
+        kind = value if isinstance(value, type) else type(value)
+        if _own(kind.__module__) and kind not in known:
+            yield from _of_class(kind, names, assigned)
+        inner = None if isinstance(value, (dict, list, deque, set)) else _inner(value)
+        if isinstance(value, torch.nn.Module):
+            inner = vars(value)
         # The other attributes of an object outside the model may belong to other code, and to other threads.
-        yield from [(name, value)] if inner is None else _named(inner, names)
+        yield from [(name, value)] if inner is None else _named(inner, names, assigned)
 
 
 def plain_reached(module: torch.nn.Module) -> list[tuple]:
     """The plain values among those that :func:`_reached` yields, as (name, value)."""
     if not _classes(type(module))[1]:  # type: ignore[arg-type]
         return []
-    return [item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items()]
+    found = (item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items())
+    return [(name, value) for name, value in found if isinstance(value, PLAIN)]
 
 
-def _named(values: dict, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+def _named(values: dict, names: frozenset[str], assigned: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Yields the values of the given names, each with its name. Names that do not exist are left
-    out. All plain values are yielded together, as one :class:`Names` with an empty name."""
+    out. All plain values, and those ``assigned``, which may not exist yet, are yielded together, as one
+    :class:`Names` with an empty name."""
     found = [n for n in names if n in values]
-    yield "", Names(values, [n for n in found if isinstance(values[n], PLAIN)])
+    yield "", Names(values, assigned.union(n for n in found if isinstance(values[n], PLAIN)))
     yield from ((n, values[n]) for n in found if not isinstance(values[n], PLAIN))
 
 
