@@ -790,7 +790,10 @@ def what_nothing_follows() -> str:
     }
     wrong = []
     for want, use in uses.items():
-        for at, where in (("aten.addmm.default", " whose values are not in memory"), ("aten.abs.default", " of the model")):
+        for at, where in (
+            ("aten.addmm.default", " whose values are not in memory"),
+            ("aten.abs.default", " of the model"),
+        ):
             net = nn.Linear(6, 2)
             torch.optim.SGD(net.parameters())
             with Whole(at, 8), suppress(torch.OutOfMemoryError):
@@ -3529,7 +3532,7 @@ def numbers_of_the_script() -> str:
     """``new_tensor`` needs nothing of the tensor whose method it is but its type: what it makes is no value of the
     batch, with which rows could not be combined in pieces."""
     found, ways = [], []
-    _torch._recorder.report.survived = lambda failure, survival: ways.append(survival.way)  # type: ignore
+    _torch._recorder.report.survived = lambda failure, survival, **_: ways.append(survival.way)  # type: ignore
     for fails in (False, True):
         torch.manual_seed(0)
         net, x = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)), torch.randn(8, 6)

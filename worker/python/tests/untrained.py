@@ -118,7 +118,7 @@ def one_that_computes_gradients_is_called_again() -> str:
             loss.backward()
             found.append([p.grad.clone() for p in (*net.parameters(), *student.parameters())])
     optimizer.step()
-    if not all(close(a, b) for grads in found for a, b in zip(grads, found[0])):
+    if not all(torch.allclose(a, b, atol=1e-12) for grads in found for a, b in zip(grads, found[0])):
         return "other gradients"
     return "" if [t["how"] for t in told()][:1] == ["the same call again"] else f"{told()}"
 
