@@ -3544,6 +3544,42 @@ def numbers_of_the_script() -> str:
     return "" if all(map(close, *found)) and ways == ["pieces"] else f"{ways}"
 
 
+class Perceptual(nn.Module):
+    """Frozen layers through which results are compared. They write in place, as is said by a flag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        some = nn.ReLU(inplace=True), nn.LeakyReLU(0.2, inplace=True), nn.Dropout(0.5, inplace=True)
+        self.layers = nn.Sequential(*(layer for last in some for layer in (nn.Linear(6, 6), last)))
+        self.requires_grad_(False).eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def in_place_by_a_flag() -> str:
+    """A function with ``inplace=True`` changes its argument as one with an underscore does."""
+    wrong = []
+    for at in ("tanh.default", "relu_.default", "leaky_relu_.default", "mse_loss.default", "tanh_backward.default"):
+        found = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)).double()
+            compared, grads = Perceptual().double(), []
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(3):
+                x = torch.randn(8, 6).double()
+                optimizer.zero_grad()
+                with Whole(f"aten.{at}", 8) if fails else nullcontext():
+                    F.mse_loss(compared(net(x) - 0.5), compared(x)).backward()
+                optimizer.step()
+                grads += [p.grad.clone() for p in net.parameters()]
+            found.append(grads)
+        if not all(map(close, *found)):
+            wrong.append(at)
+    return ", ".join(wrong)
+
+
 class Scheduled(nn.Module):
     """Reads attributes that the script, or the call itself, sets."""
 
@@ -3711,7 +3747,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
+    in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -139,6 +139,8 @@ class Functions:
         if name in METADATA or name == "__get__" and func in GETTERS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        if kwargs and kwargs.get("inplace") is True:  # as relu_ is: see changes
+            name += "_"
         call = called if frame is None else relay(frame)
         recovery, taped = self._recovery, recorded(args, kwargs)
         if name == "new_tensor" and len(taped) == 1 and taped[0] is args[0]:  # of numbers that are the script's own
