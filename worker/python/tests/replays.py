@@ -3559,13 +3559,14 @@ class Perceptual(nn.Module):
 
 def in_place_by_a_flag() -> str:
     """A function with ``inplace=True`` changes its argument as one with an underscore does."""
-    wrong = []
+    wrong, alive = [], []
     for at in ("tanh.default", "relu_.default", "leaky_relu_.default", "mse_loss.default", "tanh_backward.default"):
         found = []
         for fails in (False, True):
             torch.manual_seed(0)
             net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)).double()
             compared, grads = Perceptual().double(), []
+            alive += [net, compared]
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             for _ in range(3):
                 x = torch.randn(8, 6).double()
