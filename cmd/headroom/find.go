@@ -32,11 +32,9 @@ func findCommand(u *ui.UI) *cli.Command {
 		ArgsUsage: "-- COMMAND | CONFIG",
 		UsageText: `headroom find [FLAGS] -- COMMAND	for any command that headroom can change
 headroom find [FLAGS] CONFIG	for a file or a preset`,
-		Description: `A PyTorch COMMAND is started once, and makes its first step. Then that step is
-tried on other numbers of rows, and COMMAND is ended. Any other COMMAND, or with
---starts, is started a few times with different micro-batches: each trial runs a
-few steps with COMMAND's effective batch, and writes into a temporary folder. A
-file from "headroom init" can take the place of -- COMMAND.
+		Description: `A PyTorch COMMAND is started once; its first step is tried on other numbers of
+rows. Any other is started a few times, for a few steps with different sizes,
+and writes into a temporary folder. A file from "headroom init" is one, too.
 
 The batch.micro of CONFIG has no effect. Sizes are tried with the optimizer's
 state in place; then whole optimizer steps are timed with the largest size that
@@ -121,6 +119,7 @@ func trialFlags() []cli.Flag {
 		&cli.StringFlag{Name: "memory", Usage: "find what fits into `SIZE` of memory, such as 24GiB"},
 		&cli.StringFlag{Name: "for", Usage: "`LIST`: what fits on several GPUs, as in a100-40,4090,48GiB"},
 		&cli.IntFlag{Name: "look", Usage: "try the largest of a loader's first `N` batches"},
+		boolFlag("evaluation", "find the largest batch of an evaluation, too"),
 		boolFlag("writes-nothing", "COMMAND writes nothing that a trial could overwrite"),
 		boolFlag("starts", "start COMMAND once for each size"),
 	}
@@ -250,6 +249,8 @@ func inOneStart(u *ui.UI, c *cli.Context, r request, w *wrapped, within []memory
 		return true, notInside("for", "use --memory for one size, or leave out what asks for several starts")
 	case isSet(c, "look"):
 		return true, notInside("look", "leave it out, or what asks for several starts")
+	case isSet(c, "evaluation"):
+		return true, notInside("evaluation", "leave it out, or what asks for several starts")
 	}
 	return false, nil
 }
