@@ -43,7 +43,8 @@ TORCH_ENV := $(KEPT)/torch-$(shell sha256sum $(REQUIREMENTS) | cut -c1-12)
 # Every test, with the race detector and nothing shortened. Fetches first what the tests
 # need, so that a slow network does not look like a slow test. Tests for whose needs that
 # was not possible are skipped, loudly.
-# The output of failing tests comes last, so that it is not lost among the rest.
+# The output of failing tests comes last, so that it is not lost among the rest, and after it a line for each of them
+# and for each check of theirs that failed.
 test: export HEADROOM_PYTHON ?= $(if $(TORCH_ENV),$(TORCH_ENV)/bin/python)
 test: export HEADROOM_PUBLISHED ?= $(if $(TORCH_ENV),$(PUBLISHED))
 test: export HEADROOM_NOTEBOOK ?= $(if $(TORCH_ENV),$(NOTEBOOK))
@@ -63,6 +64,7 @@ test: $(if $(HEADROOM_PYTHON),,$(if $(TORCH_ENV),torch)) $(if $(HEADROOM_PUBLISH
 	if [ $$status -eq 0 ] && [ $$passed -gt 0 ]; then echo "make test: all passed"; else \
 		awk '/^=== (RUN|NAME|CONT) / { now = $$3; next } { said[now] = said[now] $$0 "\n" } \
 			/--- FAIL:/ { printf "output of %s:\n%s", $$3, said[$$3] } /^(FAIL\t|panic:)/' $(CACHE)/test.log | tail -n 200; \
+		grep -E '^[[:space:]]*(FAILED |--- FAIL:)' $(CACHE)/test.log | cut -c 1-1000; \
 		echo "make test: FAILED"; exit 1; \
 	fi
 

@@ -175,6 +175,33 @@ def the_host_grows_by_more_than_is_kept() -> str:
     return "" if said == [["collected"], [], []] else f"{said}"
 
 
+def what_fills_is_no_growth() -> str:
+    """Of a dict that gets tensors in the place of others, as the newest of each class does, the more of them the fewer
+    new keys, nothing is said; of one that gets them under new keys only, or hardly ever under an old one, it is."""
+    from headroom_train.account.holding import content
+    from headroom_train.account.search import _Between, _now
+
+    wrong = []
+    for old, every, refills in (
+        (0, False, False),
+        (1, False, False),
+        (2, False, True),
+        (6, False, True),
+        (8, True, True),
+        (8, False, True),
+    ):
+        newest = {key: torch.ones(1000) for key in range(8)}
+        first = _now(0)
+        newest.update({key: torch.ones(1000) for key in (*range(old), *range(8, 16))})
+        second = _now(12)
+        if every:  # also those that have come since
+            newest.update({key: torch.ones(1000) for key in newest})
+        between = _Between(first, second, _now(24), {}, 0, False)
+        if between.refills(newest, content(newest, first.storages, False, set())) != refills:
+            wrong.append(f"{old} of 8 replaced, of the others {8 * every}")
+    return ", ".join(wrong)
+
+
 def all_parts_are_counted() -> str:
     """Of a dict with a list of each epoch everything counts, not only what is in the newest lists."""
     kept: dict[int, list[Tensor]] = {}
@@ -683,6 +710,7 @@ CHECKS = (
     frames_that_run_are_not_kept,
     nothing_is_held_after_a_search,
     the_host_grows_by_more_than_is_kept,
+    what_fills_is_no_growth,
     all_parts_are_counted,
     what_a_graph_saves_and_a_list_has_counts_once,
     what_several_graphs_share_counts_once,

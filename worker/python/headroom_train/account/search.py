@@ -157,11 +157,18 @@ class _Between(NamedTuple):
 
     def refills(self, container: Any, inside: Content) -> bool:
         """Whether a dict of tensors, such as the newest of each class, gets a quarter as many in the place of others as
-        it gets under new keys: then it has a good part of all that it will ever have."""
+        it gets under new keys: then it has a good part of all that it will ever have. Not if only those that were there
+        at the first look are replaced, and none of those that came after it: what is added is kept then."""
         first = self.first.lengths.get(id(container))
-        if first is None or not is_a(container, dict) or not all(is_a(v, torch.Tensor) for v in container.values()):
+        values = list(dict.values(container)) if is_a(container, dict) else []
+        if first is None or not values or not all(is_a(v, torch.Tensor) for v in values):
             return False
-        return 4 * inside.new >= 5 * (len(container) - first)
+        between = self.second.lengths.get(id(container), first)
+        placed = [key_of(v) not in self.second.storages for v in values]  # a dict keeps the order of its keys
+        old, young = placed[:first], placed[first:between]
+        if sum(old) * len(young) >= 3 * len(old) and not any(young):
+            return False
+        return 4 * inside.new >= 5 * (len(values) - first)
 
     def stays(self, o: Any) -> bool:
         """Whether something is a container that came after the first look and is as it was at the second: what grows is
