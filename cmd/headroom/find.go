@@ -242,22 +242,28 @@ func findCommandsMicro(u *ui.UI, c *cli.Context, r request) error {
 
 // inOneStart finds the largest micro-batch in one process of the command, if it can be tried there.
 func inOneStart(u *ui.UI, c *cli.Context, r request, w *wrapped, within []memory.Card) (done bool, err error) {
-	switch {
-	case triedInside(c, r, w):
+	if triedInside(c, r, w) {
 		return findRows(u, c, w, within)
-	case isSet(c, "for"):
-		return true, notInside("for", "use --memory for one size, or leave out what asks for several starts")
-	case isSet(c, "look"):
-		return true, notInside("look", "leave it out, or what asks for several starts")
-	case isSet(c, "evaluation"):
-		return true, notInside("evaluation", "leave it out, or what asks for several starts")
 	}
-	return false, nil
+	flag := onlyInside(c)
+	if flag == "" {
+		return false, nil
+	}
+	hint := "leave it out, or what asks for several starts"
+	if flag == "for" {
+		hint = "use --memory for one size, or leave out what asks for several starts"
+	}
+	return true, ui.Usagef(hint, "--%s is answered from one start of a PyTorch command, and this command is not tried in one start", flag)
 }
 
-// notInside returns the usage error for a flag that needs a command to be tried in one start.
-func notInside(flag, hint string) error {
-	return ui.Usagef(hint, "--%s is answered from one start of a PyTorch command, and this command is not tried in one start", flag)
+// onlyInside returns the first flag that the user has set and that only trials in one start of a command can answer; "" if there is none.
+func onlyInside(c *cli.Context) string {
+	for _, flag := range []string{"for", "look", "evaluation"} {
+		if isSet(c, flag) {
+			return flag
+		}
+	}
+	return ""
 }
 
 // unnamedKnobs returns the error for a command that is not recognised, and whose sizes the user has

@@ -69,7 +69,7 @@ func findRows(u *ui.UI, c *cli.Context, w *wrapped, within []memory.Card) (done 
 		return true, &ui.ChildError{Code: 1, Err: fmt.Errorf("--for: %w", err), Hint: "give sizes instead, such as --for 8GiB,16GiB, to ask about the memory of a machine"}
 	case err != nil:
 		return true, err
-	case found == nil && w.Match != nil && exit.Code == 0 && !isSet(c, "for") && !isSet(c, "look") && !isSet(c, "evaluation") && rewrite.Triable(w.Match, false, false) == nil:
+	case found == nil && w.Match != nil && exit.Code == 0 && onlyInside(c) == "" && rewrite.Triable(w.Match, false, false) == nil:
 		u.Say("the step cannot be tried on other numbers of rows: %s", why)
 		return false, nil
 	case found == nil:

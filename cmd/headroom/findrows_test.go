@@ -24,6 +24,22 @@ func exactly(kib int, words ...string) *exec.Cmd {
 	return c
 }
 
+// answered returns what headroom find answers, as it is and as it was printed. args are its flags and the command; kib is as for [exactly].
+func answered(t *testing.T, kib int, args ...string) (f foundRows, out []byte) {
+	t.Helper()
+	c := exactly(kib, append([]string{"headroom", "find", "--json", "-q"}, args...)...)
+	var said strings.Builder
+	c.Stderr = &said
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	if err := json.Unmarshal(out, &f); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return f, out
+}
+
 // TestFindsRows finds the largest batch of four loops in one process each, and compares it with what a fresh process
 // can train on for three steps: the size that is found, and not one that is 5 % larger. No file is written.
 func TestFindsRows(t *testing.T) {
@@ -49,22 +65,12 @@ func TestFindsRows(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			args := []string{"headroom", "find", "--json", "-q", "--", python, script, kind, c.rows, "1000"}
+			args := []string{"--", python, script, kind, c.rows, "1000"}
 			evaluates := kind == "language" && own == 6
 			if evaluates {
-				args = slices.Insert(args, 2, "--evaluation")
+				args = slices.Insert(args, 0, "--evaluation")
 			}
-			c := exactly(kib, args...)
-			var said strings.Builder
-			c.Stderr = &said
-			out, err := c.Output()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, said.String())
-			}
-			var f foundRows
-			if err := json.Unmarshal(out, &f); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			f, out := answered(t, kib, args...)
 			if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
 				t.Errorf("%v is left behind, %v", left, err)
 			}
@@ -102,17 +108,7 @@ func TestFindsRowsOfTheLargestBatch(t *testing.T) {
 	}
 	t.Chdir(t.TempDir())
 	const kib = 1_400_000
-	c := exactly(kib, "headroom", "find", "--json", "-q", "--look", "20", "--", python, script, "lengths", "6", "1000")
-	var said strings.Builder
-	c.Stderr = &said
-	out, err := c.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, said.String())
-	}
-	var f foundRows
-	if err := json.Unmarshal(out, &f); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	f, _ := answered(t, kib, "--look", "20", "--", python, script, "lengths", "6", "1000")
 	want := worker.Length{Tensor: "tensor 1", Dim: 1, Least: 8, Most: 64, First: 8, Used: 64, Each: 64}
 	if f.Batches.Read != 20 || !slices.Equal(f.Batches.Lengths, []worker.Length{want}) {
 		t.Errorf("%+v", f.Batches)
@@ -180,17 +176,7 @@ func TestFindsRowsOfRanks(t *testing.T) {
 	trained := func(kind string, rows int) []string {
 		return []string{python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, kind, strconv.Itoa(rows), "3"}
 	}
-	var said strings.Builder
-	c := exactly(kib, append([]string{"headroom", "find", "--json", "-q", "--"}, trained("together", 6)...)...)
-	c.Stderr = &said
-	out, err := c.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, said.String())
-	}
-	var f foundRows
-	if err := json.Unmarshal(out, &f); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	f, out := answered(t, kib, append([]string{"--"}, trained("together", 6)...)...)
 	if want := (recovery.Plan{Effective: 12, World: 2, Micro: 6}); f.World != 2 || f.Effective != 12 || f.Recommended != want {
 		t.Errorf("%s", out)
 	}
@@ -219,16 +205,9 @@ func TestFindsRowsElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
-	c := exactly(1_400_000, "headroom", "find", "--json", "-q", "--for", "1GiB,2GiB,1MiB", "--", python, script, "function", "6", "1000")
-	var said strings.Builder
-	c.Stderr = &said
-	out, err := c.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, said.String())
-	}
-	var f foundRows
-	if err := json.Unmarshal(out, &f); err != nil || len(f.Elsewhere) != 3 {
-		t.Fatalf("%v\n%s", err, out)
+	f, out := answered(t, 1_400_000, "--for", "1GiB,2GiB,1MiB", "--", python, script, "function", "6", "1000")
+	if len(f.Elsewhere) != 3 {
+		t.Fatalf("%s", out)
 	}
 	if none := f.Elsewhere[2]; none.Largest != 0 || none.Why == "" {
 		t.Errorf("%+v", none)
