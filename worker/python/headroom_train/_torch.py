@@ -25,6 +25,7 @@ from .tape.owner import Thread
 from .tape.recorded_module import CALLS, RecordedModule, is_closed, is_frozen, record_of
 from .tape.snapshot import parameters
 from .tape.tape import Recorded, as_plain_copy
+from .tape.trained import Trained
 from .wire.report import Report
 from .world import neighbours, several
 
@@ -234,7 +235,7 @@ class Finder:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.trained: set[int] = set()  # ids of the parameters that belong to an optimizer
+        self.trained = Trained()
         # Those found before there was an optimizer, whose parameters are taken to be trained, by the script itself.
         self._supposed: weakref.WeakSet[RecordedModule] = weakref.WeakSet()
         self._looked = 0  # calls that were inspected before there was an optimizer
@@ -250,7 +251,7 @@ class Finder:
     def trains(self, parameters: Iterable[torch.Tensor]) -> None:
         """Called with parameters that an optimizer is given. Modules that were not trained before may be from now
         on."""
-        self.trained.update(map(id, parameters))
+        self.trained.add(parameters)
         for record in [*self._supposed]:
             module = record.module()
             if module is not None and not self._is_trained(module):
@@ -307,7 +308,7 @@ class Finder:
         itself: whether a parameter may be trained."""
         if not self.trained:
             return any(p.requires_grad for p in parameters([module]))
-        return any(id(p) in self.trained for p in parameters([module]))
+        return any(p in self.trained for p in parameters([module]))
 
     def _is_apart(self, module: torch.nn.Module) -> bool:
         """Whether a module that is called with gradients is not trained: it is frozen, or in evaluation mode and in no

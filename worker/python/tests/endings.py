@@ -27,6 +27,7 @@ trial.attach()
 from headroom_train.failure import is_out_of_memory  # noqa: E402
 from headroom_train.replay.twopass import TwoPass  # noqa: E402
 from headroom_train.tape.tape import Tape  # noqa: E402
+from headroom_train.tape.trained import Trained  # noqa: E402
 from headroom_train.wire.ending import ending, line  # noqa: E402
 
 FULL = "DefaultCPUAllocator: not enough memory"
@@ -80,13 +81,15 @@ class Unstackable(Samples):
 
 def said(work: Callable[[], Any], trained: Any = ()) -> tuple[str, str, bool, str]:
     """What is said about the exception that ``work`` raises, and the line of a loader's worker process, if any."""
+    known = Trained()
+    known.add(trained)
     try:
         work()
     except RuntimeError as e:
         if not is_out_of_memory(e):
             raise
         return (
-            *ending(e, map(id, trained)),
+            *ending(e, known),
             (line(e, lambda name: "site-packages" in name) or "").rpartition("/")[2].partition(":")[0],
         )
     raise AssertionError("nothing was raised")

@@ -69,7 +69,7 @@ from headroom_train.replay.pieces import pieces_of  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.tape import trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
-from headroom_train.tape.snapshot import MOST, Snapshot  # noqa: E402
+from headroom_train.tape.snapshot import MOST, Hooks, Snapshot  # noqa: E402
 from headroom_train.tape.tape import Entry, Outside, Ref, contents  # noqa: E402
 from headroom_train.wire import report  # noqa: E402
 from headroom_train.wire.report import Report  # noqa: E402
@@ -1155,6 +1155,35 @@ def warned_once() -> str:
     ):
         report.remark(text, level)
     return "" if noted == ["warning", "info", "warning", "info"] else f"{noted}"
+
+
+class Centred(nn.Module):
+    """Takes away a part of the mean over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 4))
+
+    def forward(self, x: torch.Tensor, part: float) -> torch.Tensor:
+        out = self.net(x)
+        return out - part * out.mean(0)
+
+
+def annealed_beside_any_loss() -> str:
+    """A loss that relates the rows: only the results must be those of each row. They are not any more once a coefficient
+    counts that has been tiny."""
+    net, raised = Centred().double(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step, part in enumerate((1e-12, 1e-12, 1e-12, 1.0)):
+        optimizer.zero_grad()
+        try:
+            with Whole("aten.tanh.default", 8):
+                out = net(torch.randn(8, 6).double(), part)
+                F.cross_entropy(out @ out.T, torch.arange(8)).backward()
+        except torch.OutOfMemoryError:
+            raised.append(step)
+        optimizer.step()
+    return "" if raised == [3] else f"left to the script: {raised}"
 
 
 class Annealed(loops_parts.Coupled):
@@ -3133,6 +3162,51 @@ class Reaching(nn.Linear):
         return super().forward(x)
 
 
+def hooks_that_have_run_are_known() -> str:
+    """Only hooks that are new cost another look at what they reach; hooks of others cost none."""
+    net, other, hooks = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2), Hooks()
+    found = []
+    for registers in (None, net[0], None, net, other, None):
+        if registers is not None:
+            registers.register_forward_pre_hook(lambda module, given: None)
+        found.append((hooks.unknown(net), hooks.unknown(net)))
+        hooks.ran()
+    return "" if found == [([], []), ([net[0]],) * 2, ([], []), ([net],) * 2, ([], []), ([], [])] else f"{found}"
+
+
+def hooks_that_come_later_have_run_once() -> str:
+    """A hook is registered after some steps. In the first call with it, or in a later one, an operation fails after it
+    has run, and the call is made again."""
+    wrong = []
+    for calls in (0, 1, 2):
+        torch.manual_seed(0)
+        net, x = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)), torch.randn(8, 6)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        kept: list[torch.Tensor] = []
+        counts = {"calls": 0}
+
+        def hook(module: nn.Module, given: tuple, out: torch.Tensor, kept: list = kept, counts: dict = counts) -> None:
+            kept.append(out.detach())
+            counts["calls"] += 1
+
+        for step in range(4 + calls):
+            if step == 3:
+                net[0].register_forward_hook(hook)
+            kept.clear()
+            opt.zero_grad()
+            want = F.linear(x, net[0].weight, net[0].bias).detach()
+            with Failing("aten.gelu.default", 1) if step == 3 + calls else nullcontext():
+                out = net(x)
+            if step >= 3 and [close(want, t) for t in kept] != [True]:
+                wrong.append(f"{len(kept)} results after {calls} calls")
+            out.square().mean().backward()
+            opt.step()
+        if counts["calls"] != calls + 1 or not _torch._recorder.report.told:  # type: ignore[union-attr]
+            wrong.append(f"{counts} after {calls} calls")
+        _torch._recorder.report.told.clear()  # type: ignore[union-attr]
+    return ", ".join(wrong)
+
+
 class Keeper:
     """An object whose hook uses two of its attributes by name. Other threads may change its other
     attributes."""
@@ -3482,10 +3556,14 @@ def a_loss_of_other_rows() -> str:
     return "" if said == ["the loss depends on none of the rows that the step's first call was given"] else f"{said}"
 
 
+EQUAL = torch.tensor([5, 5, 9, 1, 8, 2, 7, 3, 5, 5, 5])  # the rows of the trials are equal
 RELATING: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "indices of a sort": lambda h, y: (torch.sort(h, descending=True)[0] * y[torch.sort(h, descending=True)[1]]).mean(),
     "of what is detached": lambda h, y: (h * y[h.detach().sort().indices]).mean(),
     "of whole numbers": lambda h, y: (h * y[(h * 100).long().sort()[1]]).mean(),
+    "of equal ones": lambda h, y: h.mean() * ((h.detach() * 0 + EQUAL).long().msort() * EQUAL).sum().item(),
+    "a triangle": lambda h, y: h.mean() * h.detach()[:, None].expand(-1, 4).tril().sum().item(),
+    "a triangle in place": lambda h, y: h.mean() * h.detach()[:, None].repeat(1, 4).tril_().sum().item(),
     "numpy's": lambda h, y: (h * torch.from_numpy(h.detach().msort().numpy())).mean(),
     "a softmax's sum": lambda h, y: h.mean() * h.detach().softmax(0).sum().item(),
     "a softmax's largest": lambda h, y: h.mean() * h.detach().softmax(0).max().item(),
@@ -3541,7 +3619,12 @@ def numbers_of_the_script() -> str:
             out = net(x)
             (out.div(2) - out.new_tensor([0.4, 0.5, 0.6]).view(1, -1)).square().mean().backward()
         found.append([p.grad for p in net.parameters()])
-    return "" if all(map(close, *found)) and ways == ["pieces"] else f"{ways}"
+    if not all(map(close, *found)) or ways != ["pieces"]:
+        return f"{ways}"
+    with Whole("aten.tanh.default", 8):
+        out = net(x)
+        copied, made = x.new_tensor(out), out.new_tensor(out)  # of values that are the step's
+    return "" if close(net(x), copied) and close(net(x), made) else "other values"
 
 
 class Perceptual(nn.Module):
@@ -3615,10 +3698,17 @@ def numbers(first: float) -> Iterator[float]:
         first += 0.5
 
 
+def begun_again(cycle: Iterator[float]) -> Iterator[float]:
+    for _ in range(4):
+        next(cycle)
+    return cycle
+
+
 NUMBERS: dict[str, Callable[[], Iterator[float]]] = {
     "a generator": lambda: numbers(1.0),
     "a count": lambda: itertools.count(1),
     "a list's": lambda: iter([*range(1, 100)]),
+    "a cycle that has begun again": lambda: begun_again(itertools.cycle([1.0, 2.0, 3.0])),
     "a cycle": lambda: itertools.cycle([1.0, 2.0, 3.0]),
     "a map": lambda: map(float, [*range(1, 100)]),
     "numbers": lambda: (n for n, _ in enumerate(numbers(1.0), 1)),
@@ -3629,9 +3719,9 @@ NUMBERS: dict[str, Callable[[], Iterator[float]]] = {
 class Takes(nn.Module):
     """Takes a number from an iterator in each call, as long as that has any: before it fails, or afterwards."""
 
-    def __init__(self, given: Iterator[float], early: bool) -> None:
+    def __init__(self, given: Iterator[float], early: bool, norm: nn.Module) -> None:
         super().__init__()
-        self.net, self.norm, self.early = nn.Linear(6, 5), nn.BatchNorm1d(5), early
+        self.net, self.norm, self.early = nn.Linear(6, 5), norm, early
         self.given = [given]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -3643,31 +3733,57 @@ class Takes(nn.Module):
 def iterators_of_a_module() -> str:
     """What a call has taken from an iterator cannot be put back: it is taken once, or the step is left to the script."""
     wrong = []
-    for (name, given), early, first in itertools.product(NUMBERS.items(), (True, False), (0, 2)):
+    places = (("tanh.default", 0), ("tanh.default", 2), ("tanh_backward.default", 0))
+    norms = (nn.BatchNorm1d, nn.LayerNorm)  # only a call with the second may be made in pieces
+    for (name, given), early, (at, first), norm in itertools.product(NUMBERS.items(), (True, False), places, norms):
         found, raised = [], 0
         for fails in (False, True):
             torch.manual_seed(0)
-            net, losses = Takes(given(), early), []
+            net, losses = Takes(given(), early, norm(5)), []
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             for step in range(4):
                 optimizer.zero_grad()
                 x = torch.randn(8, 6)
                 try:
-                    with Failing("aten.tanh.default", 1) if fails and step == first else nullcontext():
+                    with Failing(f"aten.{at}", 1) if fails and step == first else nullcontext():
                         loss = net(x).square().mean()
                         loss.backward()
                 except torch.OutOfMemoryError:
                     raised += 1
-                    if not early:
+                    if not early and at == "tanh.default":
                         next(net.given[0], None)
                     loss = net.norm(net.net(x)).tanh().square().mean()  # what a script may do then
                 optimizer.step()
                 losses.append(loss.detach() if raised == 0 else torch.zeros(()))
             found.append([*losses, torch.tensor(float(next(net.given[0], 0)))])
         if found[0][-1] != found[1][-1] or not raised and not all(map(close, *found)):
-            wrong.append(f"{name}, {early}, {first}: {found}, {raised} left to the script")
+            wrong.append(f"{name}, {early}, {at}, {first}: {found}, {raised} left to the script")
         if raised and (first or name == "not used"):
             wrong.append(f"{name}, {early}, {first}: left to the script")
+    return "; ".join(wrong)
+
+
+def iterators_of_a_module_that_is_evaluated() -> str:
+    """As :func:`iterators_of_a_module`, for a module that is not trained."""
+    wrong = []
+    for (name, given), early, first in itertools.product(NUMBERS.items(), (True, False), (0, 2, 3)):
+        found, raised = [], 0
+        torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net = Takes(given(), early, nn.LayerNorm(5)).eval().requires_grad_(False)
+            with torch.no_grad():
+                for call in range(first + 1):
+                    try:
+                        with Failing("aten.tanh.default", 1) if fails and call == first else nullcontext():
+                            net(torch.randn(8, 6))
+                    except torch.OutOfMemoryError:
+                        raised += 1
+                        if not early:
+                            next(net.given[0], None)
+            found.append(next(net.given[0], 0))
+        if found[0] != found[1] or raised != (name != "not used"):
+            wrong.append(f"{name}, {early}, {first}: {found}, {raised} left to the script")
     return "; ".join(wrong)
 
 
@@ -3748,7 +3864,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
+    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
@@ -3761,7 +3877,7 @@ CHECKS = [
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
     a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, what_is_read_of_computed_weights, no_memory_for_our_own, memory_of_the_host_is_not_the_gpus, what_is_made_to_fail, a_library_fails_in_our_own_code, a_loss_inside_is_tried_on_few_rows, a_library_that_finds_no_memory, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
-    rows_by_number, hooks_of_modules, generators_of_the_script, memory_is_arranged, strides_on_the_host,
+    rows_by_number, hooks_of_modules, hooks_that_come_later_have_run_once, hooks_that_have_run_are_known, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 
 

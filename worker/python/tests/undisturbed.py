@@ -1,5 +1,6 @@
 """Checks that a training run cannot tell that headroom is there as long as nothing fails: 50 steps
-with and without headroom, each in a process of its own, end with the same bits.
+with and without headroom, each in a process of its own, end with the same bits. In a few steps more, modes that a
+script might enter see the same functions and operations. torch.compile looks into such modes: loops with it have none.
 
     python undisturbed.py [--loops a,b] [--steps N]
 
@@ -27,7 +28,9 @@ import trial
 from forked import Died, checked, forked
 from loop import SHAPES, Loop, Shape, load
 from manners import CHECKS
+from watching import counted
 
+WATCHED = 3  # steps
 SEAM = "_compiled_call_impl"  # PyTorch's own attribute, which no copy and no pickle includes
 
 
@@ -44,6 +47,7 @@ class Left:
     pickled: str = ""  # the outcome of pickling the modules
     copied: str = ""  # the outcome of copying the modules
     ours: str = ""  # where a trace of headroom was found
+    calls: dict[str, int] = field(default_factory=dict)  # that modes have seen, by name
     error: str = ""
 
 
@@ -52,6 +56,21 @@ def attempt(work: Any) -> tuple[str, Any]:
         return "done", work()
     except Exception as error:
         return type(error).__name__, None
+
+
+def watched(shape: Shape, attached: bool) -> Left:
+    """Carries out a short training run in which modes count. Called in a child."""
+    if attached:
+        trial.attach()
+    random.seed(0)
+    left = Left()
+    with trial.placed(), counted() as calls:
+        try:
+            shape.make(0).run(WATCHED, lambda i: None)
+        except Exception as error:
+            left.error = trial.described(error)
+    left.calls = dict(calls)
+    return left
 
 
 def trained(shape: Shape, steps: int, attached: bool) -> Left:
@@ -103,6 +122,9 @@ def compared(bare: Left, with_us: Left) -> list[str]:
             at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
             a, b = a[at : at + 1], b[at : at + 1]
             name += f"[{at}]"
+        if isinstance(a, dict):
+            differ = [k for k in {**a, **b} if a.get(k) != b.get(k)]
+            a, b = ({k: some.get(k, 0) for k in differ} for some in (a, b))
         said.append(f"{name}: {b} with headroom, {a} without")
     return said
 
@@ -117,26 +139,34 @@ def main() -> int:
     importlib.import_module("loops_compiled")
     shapes = load([name for name in args.loops.split(",") if name])
     began = time.monotonic()
-    left: dict[tuple[str, str], Left] = {}
+    left: dict[tuple[str, str, bool], Left] = {}
     ways = ("bare", "armed") if trial.DEVICE == "cpu" else ("bare", "again", "armed")
-    tasks = [(shape.name, way) for shape in shapes for way in ways]
+    tasks = [(s.name, way, False) for s in shapes for way in ways]
+    tasks += [(s.name, way, True) for s in shapes if not s.name.startswith("compiled") for way in ways]
+
+    def work(task: tuple[str, str, bool]) -> Left:
+        name, way, modes = task
+        if modes:
+            return watched(SHAPES[name], way == "armed")
+        return trained(SHAPES[name], args.steps, way == "armed")
+
     failed = 0
-    for task, got in forked(
-        lambda task: trained(SHAPES[task[0]], args.steps, task[1] == "armed"), tasks, args.jobs, seconds=120
-    ):
+    for task, got in forked(work, tasks, args.jobs, seconds=120):
         left[task] = Left(error=got.why) if isinstance(got, Died) else got
-        name, _ = task
-        if any((name, way) not in left for way in ways):
+        name, _, modes = task
+        if any((name, way, modes) not in left for way in ways):
             continue
-        bare = left[name, "bare"]
-        if trial.DEVICE != "cpu" and (why := bare.error or ", ".join(compared(bare, left[name, "again"]))):
+        bare = left[name, "bare", modes]
+        if trial.DEVICE != "cpu" and (why := bare.error or ", ".join(compared(bare, left[name, "again", modes]))):
             print(f"left out {name}: {why.replace('with headroom', 'again')}", flush=True)
             continue
-        said = compared(bare, left[name, "armed"])
+        said = compared(bare, left[name, "armed", modes])
         if bare.error:
             said.append(f"the bare loop: {bare.error}")
         failed += bool(said)
-        print(f"{'FAILED' if said else 'ok':6} {name}", *said, sep="\n       ", flush=True)
+        print(
+            f"{'FAILED' if said else 'ok':6} {name}{', watched by modes' * modes}", *said, sep="\n       ", flush=True
+        )
     if not args.loops:
         failed += checked(CHECKS, args.jobs)
     print(

@@ -32,6 +32,7 @@ trial.attach()
 from headroom_train import _torch  # noqa: E402
 from headroom_train.tape.recorded_module import record_of  # noqa: E402
 from headroom_train.tape.tape import Recorded  # noqa: E402
+from headroom_train.tape.trained import Trained  # noqa: E402
 
 ROWS = 7
 STUDENT = nn.Linear(10, 5)
@@ -492,8 +493,8 @@ def spellings(layer: nn.Module) -> dict[str, tuple[Callable, Callable[[], Any]]]
         "a closure": (closure(dicts[2]), lambda: dicts[2]["f"]),
         "a global": (keep_globally, lambda: KEPT),
         "a global by its name": (functools.partial(keep_by_name, "KEPT"), lambda: KEPT),
-        "a list": (added(lists[0].append), lambda: one(lists[0])),
-        "a deque": (added(deque_of(lists[1]).append), lambda: one(DEQUES[-1])),
+        "a list": (added(lists[0].append), lambda: one(emptied(lists[0]))),
+        "a deque": (added(deque_of(lists[1]).append), lambda: one(emptied(DEQUES[-1]))),
         "a weak dict": (weakly, lambda: WEAK[layer]),
         "a queue": (added(queued.put), lambda: one([queued.get() for _ in range(queued.qsize())])),
     }
@@ -513,6 +514,10 @@ UNSEEN = {
 def deque_of(values: list) -> deque:
     DEQUES.append(deque(values))
     return DEQUES[-1]
+
+
+def emptied(values: Any) -> list:
+    return [values.pop() for _ in range(len(values))]
 
 
 def one(values: Any) -> Any:
@@ -548,12 +553,106 @@ def what_hooks_keep_is_that_of_the_whole_batch() -> str:
     return f"other features or reasons: {wrong}" if wrong else ""
 
 
+def hooks_of_a_call_that_is_made_again_have_run_once() -> str:
+    """A call that fails after a hook has run: in its first call, in the first with the hook, or in a later one."""
+    wrong, x = [], torch.randn(ROWS, 10)
+    for name in spellings(nn.Identity()):
+        for when in ("at first", "with a new hook", "later"):
+            torch.manual_seed(0)
+            net = mlp(10, 12, 5).eval().requires_grad_(False)
+            hook, kept = spellings(net[0])[name]
+            torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+            with torch.no_grad():
+                out = net[0](x)
+                for _ in range(0 if when == "at first" else 4):
+                    net(x)
+                net[0].register_forward_hook(hook)
+                for _ in range(3 if when == "later" else 0):
+                    net(x)
+                    kept()
+                try:
+                    with Failing("aten.tanh.default", 1):
+                        net(x)
+                except torch.OutOfMemoryError:
+                    if name not in UNSEEN:
+                        wrong.append(f"{name}, {when}: {told()[-1]}")
+                    continue
+                try:
+                    got = torch.as_tensor(kept())
+                except AssertionError as e:
+                    wrong.append(f"{name}, {when}: {e}")
+                    continue
+            if not close(x if name == "given" else out.mean(0) if name == "mean" else out, got):
+                wrong.append(f"{name}, {when}")
+    return "\n".join(wrong)
+
+
+def what_an_optimizer_had_may_be_gone() -> str:
+    """A parameter that is made later may get the id of one that was trained."""
+    trained = Trained()
+    if trained:
+        return "something is trained"
+    kept, dropped = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    trained.add([kept, dropped])
+    known = id(dropped)
+    del dropped
+    later = [torch.ones(2) for _ in range(100)]
+    same = [p for p in later if id(p) == known]
+    if not same:
+        return "no tensor has got the id"
+    return "" if trained and kept in trained and same[0] not in trained else "other parameters are trained"
+
+
+def what_gathers_may_come_later() -> str:
+    """A hook that gathers what nobody can see, on a model whose calls have been run in pieces: a trial has put something
+    into it, so that such a call is not made in another way either."""
+    teacher, x, seen = mlp(10, 12, 5).eval().requires_grad_(False), torch.randn(ROWS, 10), queue.SimpleQueue[Tensor]()
+    torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    with torch.no_grad():
+        failing(lambda: teacher(x))
+        teacher[0].register_forward_hook(added(seen.put))
+        try:
+            teacher(x)
+        except torch.OutOfMemoryError:
+            return "" if told()[-1]["why"] == UNSEEN["a queue"] else f"{told()[-1]}"
+    return f"{seen.qsize()} results of 1 call"
+
+
+def one_that_was_large_without_gradients_is_made_whole_with_them() -> str:
+    """Calls without gradients have been run in pieces. With gradients they are not: pieces would hold the same graph."""
+    net, x = mlp(10, 12, 5).eval(), torch.randn(ROWS, 10)
+    torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    with torch.no_grad():
+        failing(lambda: net(x))
+    try:
+        failing(lambda: net(x))
+    except torch.OutOfMemoryError:
+        return ""
+    return "made in pieces"
+
+
+def one_with_hooks_is_not_called_again() -> str:
+    """With gradients nothing tells what its hooks have done by then."""
+    net, x, seen = mlp(10, 12, 5).eval(), torch.randn(ROWS, 10), queue.SimpleQueue[Tensor]()
+    torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    net(x)  # found without hooks
+    net[0].register_forward_hook(added(seen.put))
+    try:
+        with Failing("aten.tanh.default", 1):
+            net(x)
+    except torch.OutOfMemoryError:
+        pass
+    return "" if seen.qsize() == 1 else f"{seen.qsize()} results of 1 call"
+
+
 CHECKS = [
-    a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, one_that_computes_gradients_is_called_again, a_frozen_one_needs_no_no_grad, a_frozen_one_may_use_gradients_inside,
+    a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, one_that_computes_gradients_is_called_again,
+    one_that_was_large_without_gradients_is_made_whole_with_them, what_an_optimizer_had_may_be_gone, what_gathers_may_come_later, one_with_hooks_is_not_called_again, a_frozen_one_needs_no_no_grad, a_frozen_one_may_use_gradients_inside,
     what_is_trained_from_outside_is_recorded,
     it_may_be_trained_later, one_under_no_grad_stays_untrained,
     an_average_is_found_when_it_is_evaluated, searches_become_rare, it_is_freed_at_once, a_part_that_is_found_is_no_change,
     attributes_that_the_script_sets_are_no_changes, a_loss_that_nobody_uses_is_in_nobodys_way,
+    hooks_of_a_call_that_is_made_again_have_run_once,
     what_does_not_fit_in_pieces_any_more_is_recovered_as_any_other_call, what_hooks_keep_is_that_of_the_whole_batch,
 ]  # fmt: skip
 

@@ -3,9 +3,13 @@ becomes of memory of the host."""
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -20,6 +24,36 @@ class Multiplied(TorchDispatchMode):
         if "addmm" in str(func):
             self.rows.append(len(args[1]))
         return func(*args, **(kwargs or {}))
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, calls: collections.Counter[str]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        prop = getattr(getattr(func, "__self__", None), "__name__", "")  # of a tensor that is read
+        self._calls[f"{getattr(func, '__name__', func)} {prop}"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Operations(TorchDispatchMode):
+    def __init__(self, calls: collections.Counter[str]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._calls[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counted() -> Iterator[collections.Counter[str]]:
+    """A context in which modes of the script's count the functions that are called and the operations that are run, by
+    their names."""
+    calls: collections.Counter[str] = collections.Counter()
+    with _Functions(calls), _Operations(calls):
+        yield calls
 
 
 class Watched(Tensor):

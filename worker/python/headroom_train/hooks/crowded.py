@@ -17,6 +17,7 @@ import torch
 from ..failure import is_out_of_memory, release_frames
 from ..memory import Memory, memories
 from ..world import several
+from .genuine import apart
 
 KNOWN = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
 FIRST, EVERY = 4, 16  # a GPU's memory is checked in the first 4 steps, then in every 16th
@@ -69,7 +70,8 @@ def one_by_one(optimizer: torch.optim.Optimizer) -> Iterator[bool]:
     tensor."""
     # Of several ranks, this one would round otherwise than those that have room.
     known = type(optimizer) in KNOWN and not several()
-    groups = [g for g in optimizer.param_groups if at_once(g)] if known else []
+    with apart():
+        groups = [g for g in optimizer.param_groups if at_once(g)] if known else []
     if groups:
         crowd = _crowds.setdefault(optimizer, Crowd())
         groups = groups if crowd.has_no_room(optimizer, groups) else []

@@ -61,13 +61,19 @@ _ACCESS = {"__get__", "__set__", "__delete__"}
 
 def apart() -> Any:
     """A context for headroom's own look at tensors: neither a class of the script's with ``__torch_function__`` nor a
-    mode of the script's sees it. Operations are still seen by modes that intercept them, see :func:`unseen_copy`."""
+    mode of the script's sees it. Operations are still seen by modes that intercept them, see :func:`hidden`."""
     return torch._C.DisableTorchFunction()
+
+
+def hidden() -> Any:
+    """A context for operations by which headroom keeps something while nothing has failed: no mode of the script's that
+    intercepts operations sees them."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
 def unseen_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor's values. No mode of the script's sees that it is made."""
-    with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
+    with hidden():
         return clone(detach(tensor))
 
 

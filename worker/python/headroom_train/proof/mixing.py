@@ -56,14 +56,11 @@ class Operations(Watcher):
         return _shape(tensor)[dim] if _shape(tensor) else 0
 
 
-def mixing(
-    few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int, counted: bool = True
-) -> Optional[str]:
+def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
     """Compares two calls, one of ``rows`` rows and one of ``others``. Returns the name of the first
     operation that relates rows to each other, or None if there is none. An operation does so if its
-    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, or, if ``counted``, if its
-    gradient depends on what else is in the batch. The comparison ends where the calls begin to run different
-    operations."""
+    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, or if its gradient depends
+    on what else is in the batch. The comparison ends where the calls begin to run different operations."""
 
     def grows(a: int, b: int) -> bool:
         return a != b and a * others == b * rows
@@ -72,7 +69,7 @@ def mixing(
         if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
             return None
         twice = any(sum(map(grows, a, b)) > 1 for a, b in zip(one.shapes, other.shapes))
-        if twice or grows(one.along, other.along) or counted and one.along == COUNTED:
+        if twice or grows(one.along, other.along) or one.along == COUNTED:
             return one.name
     return None
 

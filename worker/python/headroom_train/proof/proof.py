@@ -173,21 +173,22 @@ class Proof:
     def alone(self, entries: Sequence[int]) -> None:
         """Raises :class:`Refused` if the modules' results for a row depend on the other rows."""
         kind = ("alone", *self._kind(entries))
-        if not self._are_unrelated(kind, entries):
+        numbers = self._numbers(entries)
+        if not self._are_unrelated(kind, numbers):
             batch, compare = self.plan.batch, self._groups.compare
             self._tried(entries, min(batch, SOME), lambda n, tolerance: compare(entries, spread(batch, n), tolerance))
-            self._unrelated(kind, entries)
+            self._unrelated(kind, numbers)
 
-    def _are_unrelated(self, kind: tuple, entries: Sequence[int]) -> bool:
+    def _are_unrelated(self, kind: tuple, numbers: Sequence[float]) -> bool:
         """Whether a trial has shown that with numbers like these."""
         known = self.unrelated.get(kind)
-        if known is not None and known.news(self._numbers(entries)):
+        if known is not None and known.news(numbers):
             known = None
             del self.unrelated[kind]
         return known is not None
 
-    def _unrelated(self, kind: tuple, entries: Sequence[int]) -> None:
-        self.unrelated.setdefault(kind, Magnitudes()).news(self._numbers(entries))
+    def _unrelated(self, kind: tuple, numbers: Sequence[float]) -> None:
+        self.unrelated.setdefault(kind, Magnitudes()).news(numbers)
 
     def agree(self, rules: dict[int, Rule]) -> None:
         """Raises :class:`Refused` if a scalar's gradients of two groups of rows, weighted by its rule, do
@@ -237,7 +238,10 @@ class Proof:
         trained = [s for s in slots if known[s].requires_grad]
         rows, fixed = ([s for s in trained if (known[s].axis is None) == whole] for whole in (False, True))
         kind, inputs = ("apart", *trained, *self._kind(entries, numbers=False)), Inputs(self.tape, self.plan, entries)
-        if not trained or not inputs.own or self.plan.batch < 2 or self._are_unrelated(kind, entries):
+        if not trained or not inputs.own or self.plan.batch < 2:
+            return
+        numbers = self._numbers(entries)
+        if self._are_unrelated(kind, numbers):
             return
 
         def tried(n: int, tolerance: float) -> None:
@@ -253,7 +257,7 @@ class Proof:
 
         most = SOME if self._size(entries) <= SMALL else FEW
         self._tried(entries, min(self.plan.batch // 2 * 2 if self.plan.batch > 3 else self.plan.batch, most), tried)
-        self._unrelated(kind, entries)
+        self._unrelated(kind, numbers)
 
     def _add_up(
         self, sketch: Callable[[list[int]], Sketch], inputs: Inputs, chosen: list[int], tolerance: float

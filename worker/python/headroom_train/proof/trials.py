@@ -187,10 +187,10 @@ class Trials:
         """Whether a function relates rows of the batch to each other, judging by the operations in :meth:`both`, or is
         seen to. ``results`` are those of :meth:`both`."""
         few, more = self.rows
-        if mixing(self.operations[0].made, self.operations[1].made, few.count, more.count, counted=False) is not None:
+        if mixing(self.operations[0].made, self.operations[1].made, few.count, more.count) is not None:
             return True
         small, large = results
-        return not (entry.inplace or entry.fresh) and self.depends(entry, cut, small, large, places=True)
+        return self.depends(entry, cut, small, large, places=True)
 
     def one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = ()) -> Any:
         """What a module's call returns for few rows, if ``which`` is 0, or for more, if it is 1, without a graph. In
@@ -231,19 +231,17 @@ class Trials:
             along.append(next((d for d, (a, b) in enumerate(zip(s.shape, t.shape)) if a != b), None))
         last = self.rows[1].count - 1
         # Once more beside the same row: it may draw numbers.
-        one, again, other, turned = (
-            self._beside(entry, cut, along, index)
-            for index in ([0, 1], [0, 1], [0, last] if last > 1 else [0, 0], [1, 0])
-        )
+        indices = [[0, 1], [0, 1], [0, last] if last > 1 else [0, 0], *([[1, 0]] if places else [])]
+        one, again, *others = (self._beside(entry, cut, along, index) for index in indices)
 
         def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
             return len(some) == len(others) and all(
                 a.shape == b.shape and alike(a, b, MEANT) for a, b in zip(some, others)
             )
 
-        if not same(one, again) or not all(bool(t.isfinite().all()) for t in (*one, *other, *turned)):
+        if not same(one, again) or not all(bool(t.isfinite().all()) for some in (one, *others) for t in some):
             return False
-        return not same(one, other) or places and not same(one, turned)
+        return not all(same(one, other) for other in others)
 
     def _beside(
         self, entry: Entry, cut: Cut, along: Sequence[Optional[int]], index: Sequence[int]

@@ -41,18 +41,19 @@ UNWEIGHED = "headroom cannot determine how much each piece's loss contributes to
 
 class Watch:
     """Watches a call in evaluation for changes that it makes. A call that has changed something
-    must not be repeated."""
+    must not be repeated before that has been put back."""
 
     def __init__(self, record: RecordedModule, given: Sequence[torch.Tensor]) -> None:
         self._tensors = {"a buffer": record.buffers, "an argument": given}
         self._versions = self._now()
         self._module, self._known, self._spoken = record.module, record.evaluation, talked()
-        every: Iterable[torch.nn.Module]
-        if self._known.still is None:
-            every = record.module().modules()  # type: ignore[union-attr]
-        else:
-            every = filter(None, (m() for m in self._known.moving))
-        self._snapshot = Snapshot(every)
+        module: Any = record.module()
+        hooked = self._known.hooks.unknown(module)
+        self._learns = self._known.still is None or bool(hooked)
+        every: Iterable[torch.nn.Module] = module.modules()
+        if self._known.still is not None:
+            every = [*dict.fromkeys((*filter(None, (m() for m in self._known.moving)), *hooked))]
+        self._snapshot = Snapshot(every, self._learns or self._known.deep)
 
     def _now(self) -> dict[str, list[int]]:
         return {
@@ -63,24 +64,32 @@ class Watch:
         both = (self._snapshot, self._known.still)
         return (c for s in both if s is not None for c in s.changed() if c.name != "training")
 
-    def why_not(self) -> Optional[str]:
-        """What the call has changed, or may have changed; None if it has changed nothing."""
+    def put_back(self) -> Optional[str]:
+        """Puts back what the call has changed in what the module reaches. Returns what else it has changed, or may have
+        changed; None if that is nothing."""
         if talked() != self._spoken:
             return "something on other ranks, with which it communicates,"
         for kind, versions in self._now().items():
             if versions != self._versions[kind]:
                 return kind
+        taken = self._snapshot.iterators()
+        if taken:
+            return f"how far {taken[0]} has come, which cannot be put back,"
+        self._snapshot.put_back()
         return next((f"its attribute {c.name}" for c in self._changed()), None)
 
     def passed(self) -> None:
         """Called after a call that has succeeded. It takes long to look at every attribute before every call, so it is
-        done after the 1st, 2nd, 4th, 8th, … call: those in which nothing has changed by then are compared with what
-        they hold now."""
+        done after the 1st, 2nd, 4th, 8th, … call, and after one with hooks that none had had: those in which nothing
+        has changed by then are compared with what they hold now."""
         known = self._known
         known.calls += 1
-        if known.calls & (known.calls - 1):
+        known.hooks.ran()
+        if known.calls & (known.calls - 1) and not self._learns:
             return
-        known.moving = [*{*known.moving, *(c.module for c in self._changed())}]
+        changes = [*self._changed()]
+        known.deep = known.deep or any(c.inside is not None for c in changes)
+        known.moving = [*{*known.moving, *(c.module for c in changes)}]
         moving = {id(m()) for m in known.moving}
         known.still = Snapshot(m for m in self._module().modules() if id(m) not in moving)  # type: ignore[union-attr]
 
@@ -94,8 +103,8 @@ def evaluate(
     kwargs: dict,
     gradients: bool = False,
 ) -> Any:
-    """Calls a module without gradients. Repeats the call in pieces if it runs out of memory; with ``gradients``, of
-    which pieces would have none, as a whole."""
+    """Calls a module without gradients. Repeats the call in pieces if it runs out of memory; with ``gradients``, whose
+    graph pieces would hold all the same, as a whole."""
     sizes, limits = recorder.evaluation, record.evaluation
     try:
         taped = recorded(args, kwargs)
@@ -116,7 +125,7 @@ def evaluate(
 
     def pieces(_: Optional[Refused]) -> Any:
         try:
-            changed = watch.why_not()
+            changed = watch.put_back()
             if changed:
                 raise Refused(f"{type(module).__name__} had changed {changed} when it failed")
             clean(failed)
@@ -143,7 +152,7 @@ def evaluate(
 
     def again(why: Optional[Refused], way: str = "call") -> Any:
         """Makes the call once more, after cleaning up."""
-        if watch.why_not() is not None:
+        if watch.put_back() is not None:
             raise Refused("the call has changed something")
         clean(failed)
         set_random_state(state)

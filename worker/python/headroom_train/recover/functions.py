@@ -13,7 +13,7 @@ import torch
 from ..callsite import called, relay
 from ..failure import Refused, Survival, clean, is_out_of_memory, release_frames, unframed
 from ..hooks.changes import Change
-from ..hooks.genuine import apart, clone, is_backward, numel
+from ..hooks.genuine import apart, is_backward, numel, unseen_copy
 from ..proof.recheck import note
 from ..proof.rerun import modules_of, records_of
 from ..ranks import ddp
@@ -361,7 +361,7 @@ def begins(tape: Tape, name: str, args: tuple, kwargs: dict) -> Optional[torch.T
             if not tape.may_begin(args[0]):
                 return None
             if name != "__setitem__":
-                return clone(args[0]) if numel(args[0]) == 1 else None
+                return unseen_copy(args[0]) if numel(args[0]) == 1 else None
             return uniform(args[0]) if any(t.requires_grad for t in recorded(args[2:], kwargs)) else None
     except Exception:  # the error is our own, not the script's; the step is then refused later
         return None

@@ -26,13 +26,15 @@ from ..tape.trees import mapped
 from ..world import several, talked
 from .backward import Backward
 from .calls import FailedCall
-from .evaluate import evaluate
+from .evaluate import evaluate as _evaluate
 from .functions import Functions, numbers
 from .recovery import TOGETHER, Recovery
 
 
 class Recorder(Recovery):
     """Records one process's calls, as the module's docstring says."""
+
+    evaluate = _evaluate
 
     def __init__(self, report: Any) -> None:
         super().__init__(report)
@@ -253,16 +255,3 @@ class Recorder(Recovery):
             if is_out_of_memory(e):
                 self.report.refused(e, Refused(why))
             raise
-
-    def evaluate(
-        self,
-        record: RecordedModule,
-        module: torch.nn.Module,
-        call: Callable,
-        args: tuple,
-        kwargs: dict,
-        gradients: bool = False,
-    ) -> Any:
-        """Calls a module without gradients; or, with ``gradients``, one that is not trained, as the network of a
-        perceptual loss."""
-        return evaluate(self, record, module, call, args, kwargs, gradients)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Callable, NoReturn, Optional
 
@@ -36,6 +36,7 @@ from ..tape.owner import Owner
 from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Unavailable
 from ..tape.tape import Entry, Place, Tape, place_of, plain_class
+from ..tape.trained import Trained
 from ..tape.trees import mapped, tensors_in, unflatten
 from ..world import talked
 
@@ -60,7 +61,7 @@ class Recovery:
         self.sizes.spill = self.spill
         self.tidy: set[tuple] = set()  # kinds of steps whose calls have left nothing behind: see strays
         self.updates = Updates()
-        self.trained: Collection[int] = ()  # ids of the parameters that belong to an optimizer
+        self.trained = Trained()
         # The reason why nothing is replayed; None if failures are recovered from.
         self.observe: Optional[str] = None
 

@@ -20,7 +20,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..failure import Refused, Survival, bare, clean, is_out_of_memory, patiently, release_frames
-from ..hooks.genuine import set_aside
+from ..hooks.genuine import hidden, set_aside
 from ..proof.groups import NUMBER
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
@@ -164,8 +164,9 @@ def uniform(tensor: torch.Tensor) -> Optional[torch.Tensor]:
     """A tensor of the same equal numbers that needs no memory; None if the numbers are not equal."""
     if not tensor.numel() or tensor.is_complex():
         return None
-    least, most = torch.aminmax(tensor)
-    return least.clone().expand(tensor.shape) if torch.equal(least, most) else None
+    with hidden():
+        least, most = torch.aminmax(tensor)
+        return least.clone().expand(tensor.shape) if torch.equal(least, most) else None
 
 
 def make(slot: Slot) -> torch.Tensor:

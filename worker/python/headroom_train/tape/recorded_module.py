@@ -13,9 +13,20 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..failure import is_out_of_memory, unframed
-from ..hooks.genuine import apart, clone, detach, is_inference, set_aside
+from ..hooks.genuine import apart, hidden, is_inference, set_aside, unseen_copy
 from .idle import Known
-from .snapshot import Snapshot, Taken, attributes, buffers, parameters, plain_reached, submodules, tensors
+from .snapshot import (
+    Hooks,
+    Snapshot,
+    Taken,
+    attributes,
+    buffers,
+    forward_hooks,
+    parameters,
+    plain_reached,
+    submodules,
+    tensors,
+)
 from .trees import tensors_in
 
 # Where code draws random numbers: nowhere, in functions called from Python, or in any operation.
@@ -33,16 +44,13 @@ CALLS = {getattr(f, "__code__", None) for f in (torch.nn.Module.__call__, torch.
 def is_frozen(module: torch.nn.Module) -> bool:
     """Whether a module has parameters, none of them is to get gradients, and it is closed."""
     params = [*parameters([module])]
-    return bool(params) and not any(p.requires_grad for p in params) and is_closed(module)
+    with apart():
+        return bool(params) and not any(p.requires_grad for p in params) and is_closed(module)
 
 
 def is_closed(module: torch.nn.Module) -> bool:
     """Whether no hook, nor another ``forward``, may add something to a module that is trained."""
-    return not any("forward" in vars(m) or any(map(_foreign, _hooks(m))) for m in module.modules())
-
-
-def _hooks(module: torch.nn.Module) -> list[Any]:
-    return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return not any("forward" in vars(m) or any(map(_foreign, forward_hooks(m))) for m in submodules([module]))
 
 
 def _foreign(hook: Any) -> bool:
@@ -86,6 +94,8 @@ class Evaluation(Limits):
         self.still: Optional[Snapshot] = None
         # Modules whose attributes have changed, in a call or between two.
         self.moving: list[weakref.ref[torch.nn.Module]] = []
+        self.deep = False  # calls change something inside the objects in their attributes, or something around
+        self.hooks = Hooks()
 
 
 class RecordedModule(Limits):
@@ -118,6 +128,8 @@ class RecordedModule(Limits):
         self.still: Optional[Snapshot] = None
         self._moving: list[weakref.ref[torch.nn.Module]] = []  # see moving
         self.now: Optional[Snapshot] = None  # what the moving modules held before the newest call
+        self.hooks = Hooks()
+        self.learns = True  # the newest call has shown, or was to show, what calls change
         self.plain = False  # calls change only attributes that are numbers, strings or other plain values
         self.deep = False  # calls also change something inside the objects in their attributes
         self.frozen: list[torch.Tensor] = []  # parameters to which no call may write
@@ -183,7 +195,7 @@ class RecordedModule(Limits):
             return call(*args, **kwargs)
         if self.why_not:
             return recorder.unrecorded(self.why_not, call, args, kwargs)
-        gradients = torch.is_grad_enabled() and not (not self.trained and self._lacks_gradients(args, kwargs))
+        gradients = torch.is_grad_enabled() and (self.trained or not self._lacks_gradients(args, kwargs))
         if gradients and not (self.trained and module.training):  # type: ignore[union-attr]
             if self.trained:
                 recorder.report.evaluates()
@@ -235,14 +247,17 @@ class RecordedModule(Limits):
         """Keeps whatever a call may change, so that it can be put back. ``frozen`` is the number of
         frozen parameters."""
         self._keep_buffers()
+        module: Any = self.module()
+        hooked = self.hooks.unknown(module)
+        self.learns = self.still is None or bool(hooked)
         if self.still is None:  # no call has succeeded yet
-            every = [*self.module().modules()]  # type: ignore[union-attr]
+            every = [*module.modules()]
             self.now = Snapshot(every, deep=True)
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
         else:
             self.still.follow()  # what the script has changed since is not the call's doing
-            moving = self.moving
-            self.now = Snapshot(moving, self.deep) if moving else None
+            moving = [*dict.fromkeys((*self.moving, *hooked))]
+            self.now = Snapshot(moving, self.deep or self.learns) if moving else None
         if len(self.frozen) != frozen:
             self.frozen = [p for p in self.params if not p.requires_grad]
         self.marks = self._versions()
@@ -261,7 +276,7 @@ class RecordedModule(Limits):
             self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = copies(self.changing)
         elif self.changing:
-            with torch.no_grad():
+            with torch.no_grad(), hidden():
                 torch._foreach_copy_(self.kept, self.changing)
 
     def changes_buffers(self) -> bool:
@@ -278,14 +293,16 @@ class RecordedModule(Limits):
         """Determines what a successful call has changed. If calls change attributes, but only plain
         values such as numbers and strings, returns what the changed modules held before the call;
         otherwise returns None."""
-        if self.still is None:
+        if self.learns:
             self._settle(self.now)  # type: ignore[arg-type]
             self.writes = self.writes or self._wrote()
+        self.hooks.ran()
         snapshot = self.now if self.moving and self.plain else None
         self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
         for b in self._changed_anew():
             self.changing.append(b)  # type: ignore[union-attr]
-            self.kept.append(torch.empty_like(b))
+            with hidden():
+                self.kept.append(torch.empty_like(b))
             self.whole = False
         return snapshot
 
@@ -316,7 +333,7 @@ class RecordedModule(Limits):
             with set_aside():
                 b.data.copy_(k)  # an earlier call's graph may have saved this buffer, so its version must stay the same
         if self.now is not None:
-            if self.still is None:
+            if self.learns:
                 self._takes(self.now.iterators())
             self.now.put_back()
             if self.why_not or next(self.now.changed(), None) is not None:
@@ -337,6 +354,8 @@ class RecordedModule(Limits):
         """Sorts the modules by whether their attributes are still the same as in ``snapshot``: those
         that have changed are added to ``moving``, and ``still`` covers the rest."""
         changes = list(snapshot.changed())
+        if not changes and self.still is not None:
+            return
         self._takes([c.name for c in changes if isinstance(c.inside, Taken)])
         self.deep = self.deep or any(c.inside is not None for c in changes)
         # Inspecting these before every call would take too long.
@@ -356,7 +375,7 @@ def copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:
     """Copies of the buffers. They are in host memory if a GPU has no room for them, since making
     copies must not make the script fail."""
     try:
-        return [clone(detach(b)) for b in buffers]
+        return [unseen_copy(b) for b in buffers]
     except Exception as e:
         if not is_out_of_memory(e):
             raise

@@ -23,6 +23,7 @@ from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
 from torch.utils._pytree import tree_flatten
+from torch.utils.hooks import RemovableHandle
 
 from .trees import slots_of
 
@@ -44,6 +45,30 @@ def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
             rest = [(n, v) for n, v in rest if n != "_compiled_call_impl"]
         return [(n, own[n]) for n in ("training", "_parameters", "_buffers")] + rest
     return [(n, v) for n, v in own.items() if n not in USUAL]
+
+
+def forward_hooks(module: torch.nn.Module) -> list[Any]:
+    """The hooks that run before and after a module's own forward."""
+    return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+
+
+class Hooks:
+    """Tells the hooks of a module, and of its submodules, whose doings are known from those that are not."""
+
+    def __init__(self) -> None:
+        self._known = self._asked = -1  # hooks are numbered: those below this number
+
+    def unknown(self, module: torch.nn.Module) -> list[torch.nn.Module]:
+        """The modules with hooks that no call which succeeded has run."""
+        self._asked = RemovableHandle.next_id
+        if self._asked == self._known:
+            return []
+        hooked = [m for m in submodules([module]) if m._forward_hooks or m._forward_pre_hooks]
+        return [m for m in hooked if max((*m._forward_hooks, *m._forward_pre_hooks)) >= self._known]
+
+    def ran(self) -> None:
+        """Called when the call has succeeded that came after :meth:`unknown`."""
+        self._known = self._asked
 
 
 def submodules(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
@@ -421,7 +446,7 @@ def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
         yield from _of_class(kind, vars(kind), assigned)
     for function in functions:
         yield from _used_by(function, classes)
-    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+    for hook in forward_hooks(module):
         function, given = _called(hook)
         if isinstance(function, FunctionType) and _own(function.__module__):
             yield from _used_by(function, classes, given)

@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Callable, ClassVar, NamedTuple, Optional
 from zlib import crc32
 
@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
 from ..failure import bare, unframed
-from ..hooks.genuine import asked, data_ptr, is_inference, numel, unseen_copy, untyped_storage
+from ..hooks.genuine import asked, data_ptr, hidden, is_inference, numel, unseen_copy, untyped_storage
 from .functions import SELECTS
 from .graph import drop
 from .snapshot import parameters
@@ -471,9 +471,16 @@ def _users(tensor: torch.Tensor) -> int:
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) + (not tensor.untyped_storage().resizable())
 
 
+@cache
+def _only() -> int:
+    """What :func:`_users` returns for a tensor whose memory no other object uses."""
+    with hidden():
+        return _users(torch.empty(1, device="cpu"))
+
+
 def alone(tensor: torch.Tensor) -> bool:
     """Whether no other object uses a tensor's memory."""
-    return _users(tensor) == _users(torch.empty(1))
+    return _users(tensor) == _only()
 
 
 class Recorded(torch.Tensor):

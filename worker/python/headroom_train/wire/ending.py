@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple, Optional
 
@@ -41,9 +41,9 @@ def lines(error: BaseException) -> list[tuple[str, str]]:
     return _LINE.findall(str(error)) if _LOADER in str(error) else []
 
 
-def ending(error: BaseException, trained: Iterable[int]) -> Ending:
-    """Explains an exception for want of memory that the worker's code has not seen. ``trained`` has the ids of the
-    parameters that optimizers train."""
+def ending(error: BaseException, trained: Container[Any]) -> Ending:
+    """Explains an exception for want of memory that the worker's code has not seen. ``trained`` has the parameters
+    that optimizers train."""
     if lines(error):
         return _loaded(lines(error))
     every = [*frames(error)]
@@ -56,7 +56,7 @@ def ending(error: BaseException, trained: Iterable[int]) -> Ending:
         return Ending("it was inside torch.func, whose functions the worker does not record", hint)
     module = _of_module(every)
     if module is not None:
-        return _called(module, set(trained))
+        return _called(module, trained)
     if "_engine_run_backward" in running:
         if _computed_twice(every):
             return Ending(
@@ -96,10 +96,10 @@ def _computed_twice(every: Iterable[FrameType]) -> bool:
     return any(type(node).__name__ == f"{TwoPass.__name__}Backward" for node in walk(roots, most=10000))
 
 
-def _called(frame: FrameType, trained: set[int]) -> Ending:
+def _called(frame: FrameType, trained: Container[Any]) -> Ending:
     module: Any = frame.f_locals["self"]
     name = type(module).__name__
-    if any(id(p) in trained for p in module.parameters()):
+    if any(p in trained for p in module.parameters()):
         return Ending(f"this call of {name} is not recorded")
     given = (*frame.f_locals.get("args", ()), *frame.f_locals.get("kwargs", {}).values())
     if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Container
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Callable, NamedTuple, Optional
@@ -77,7 +78,7 @@ class Report:
         self._cuts: set[tuple[int, int]] = set()  # pairs of rows and pieces that were reported
         self._warned: set[str] = set()  # beginnings of the warnings that were shown
         self.told: list[dict[str, Any]] = []  # the newest failures that were survived or refused
-        self.trained: Any = ()  # ids of the parameters that optimizers train
+        self.trained: Container[Any] = ()  # the parameters that optimizers train
         self.observes: Optional[str] = None  # why nothing is recorded any more
         self.last: Callable[[], None] = lambda: None  # what is to be said before the process ends
         self.left = False  # the worker has been taken out

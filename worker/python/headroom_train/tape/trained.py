@@ -1,0 +1,28 @@
+"""Knows which parameters are trained."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+class Trained:
+    """The parameters that have been given to an optimizer. True once there are any, although the script may have
+    dropped them since. Keeps none of them: one that is made later is not trained although it may have got the id of one
+    that was."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, weakref.ref[torch.Tensor]] = {}
+
+    def add(self, parameters: Iterable[torch.Tensor]) -> None:
+        self._known.update((id(p), weakref.ref(p)) for p in parameters)
+
+    def __contains__(self, parameter: Any) -> bool:
+        known = self._known.get(id(parameter))
+        return known is not None and known() is parameter
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
