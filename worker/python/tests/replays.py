@@ -3787,6 +3787,130 @@ def iterators_of_a_module_that_is_evaluated() -> str:
     return "; ".join(wrong)
 
 
+class Meter:
+    """An object of the script's that a model is given."""
+
+    def __init__(self) -> None:
+        self.total, self.seen = 0.0, []  # type: ignore[var-annotated]
+
+    def update(self, z: torch.Tensor) -> None:
+        self.total += float(z.detach().mean())
+        self.seen.append(len(z))
+
+
+def counting(calls: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def half(z: torch.Tensor) -> torch.Tensor:
+        calls.append(len(z))
+        return z / 2
+
+    return half
+
+
+def drops(given: random.Random, z: torch.Tensor) -> torch.Tensor:
+    return z * (given.random() > 0.5)
+
+
+# By name: what a model is given, and what its forward does with it. The last item says what is left of it.
+GIVEN: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any], Callable[[Any], Any]]] = {
+    "a list of losses": (list, lambda g, z: g.append(z.pow(2).mean()), lambda g: [t.item() for t in g]),
+    "a list of numbers": (list, lambda g, z: g.append(len(z)), list),
+    "a dict": (dict, lambda g, z: g.update(z=float(z.detach().mean())), dict),
+    "a dict in a list in a dict": (
+        lambda: {"out": [{}]},
+        lambda g, z: g["out"][0].update(n=g["out"][0].get("n", 0) + 1),
+        str,
+    ),
+    "a deque": (lambda: deque(maxlen=2), lambda g, z: g.append(len(z)), list),
+    "a set": (set, lambda g, z: g.add(len(g)), sorted),
+    "an object": (Meter, lambda g, z: g.update(z), lambda g: (g.total, g.seen)),
+    "a method": (lambda: Meter().update, lambda g, z: g(z), lambda g: (g.__self__.total, g.__self__.seen)),
+    "a function": (lambda: counting([]), lambda g, z: g(z), lambda g: g.__closure__[0].cell_contents),
+    "an array": (lambda: np.zeros(2), lambda g, z: g.__iadd__(1), list),
+    "arrays in a dict": (lambda: {"n": np.zeros(2)}, lambda g, z: g["n"].__iadd__(1), str),
+    "an iterator": (lambda: iter(range(100)), lambda g, z: next(g), lambda g: next(g)),
+    "a generator of random numbers": (lambda: random.Random(1), drops, lambda g: g.random()),
+    "nothing that changes": (lambda: [1, {"a": 2}], lambda g, z: g[1]["a"], str),
+}
+
+
+class Given(nn.Module):
+    def __init__(self, does: Callable) -> None:
+        super().__init__()
+        self.first, self.last, self.does = nn.Linear(6, 16), nn.Linear(16, 1), does
+
+    def forward(self, x: torch.Tensor, given: Any, *, named: Any = None) -> torch.Tensor:
+        z = self.first(x)
+        self.does(given if named is None else named, z)
+        return self.last(z.tanh())
+
+
+def what_a_call_changes_in_its_arguments() -> str:
+    """It is as without the failure, in training and in evaluation, or the failure is the script's."""
+    wrong = []
+    places = (("aten.tanh.default", 0), ("aten.tanh.default", 2), ("aten.tanh_backward.default", 2), ("eval", 2))
+    for (name, (make, does, left)), (at, first), named in itertools.product(GIVEN.items(), places, (False, True)):
+        found, raised = [], False
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net, given, losses = Given(does), make(), []
+            if at == "eval":
+                net.eval().requires_grad_(False)
+            other = nn.Linear(2, 2)
+            optimizer = torch.optim.SGD((other if at == "eval" else net).parameters(), lr=0.1)
+            for step in range(4):
+                x, op = torch.randn(8, 6), "aten.tanh.default" if at == "eval" else at
+                with Failing(op, 1) if fails and step == first else nullcontext():
+                    try:
+                        if at == "eval":
+                            with torch.no_grad():
+                                loss = net(x, 0, named=given) if named else net(x, given)
+                                loss = loss.mean()
+                        else:
+                            optimizer.zero_grad()
+                            loss = (net(x, 0, named=given) if named else net(x, given)).square().mean()
+                            if name == "a list of losses":
+                                loss = loss + given[-1]
+                            loss.backward()
+                    except torch.OutOfMemoryError:
+                        raised = True
+                        break
+                optimizer.step()
+                losses.append(loss.detach())
+            found.append((losses, left(given)))
+        if not raised and (found[0][1] != found[1][1] or not all(map(close, found[0][0], found[1][0]))):
+            wrong.append(f"{name}, {at}, {first}, {named}: {found}")
+        if name == "an iterator" and at == "eval":  # what it has given cannot be put back
+            continue
+        if raised and (at == "eval" or at == "aten.tanh.default" and first or name == "nothing that changes"):
+            wrong.append(f"{name}, {at}, {first}, {named}: left to the script")
+    return "\n".join(wrong)
+
+
+def what_a_later_call_changes_in_its_arguments() -> str:
+    """As above, for a call that is given results without values beside it."""
+    wrong = []
+    for name, (make, does, left) in GIVEN.items():
+        for together in (False, True):
+            found, raised = [], False
+            for fails in (False, True):
+                torch.manual_seed(0)
+                first, second = nn.Sequential(nn.Linear(6, 6), nn.GELU()), Given(lambda g, z, does=does: does(g[-1], z))
+                optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+                given, x = make(), torch.randn(8, 6)
+                try:
+                    with Failing("aten.gelu.default", 1) if fails else nullcontext():
+                        h = first(x)
+                    out = second(h, [h, given] if together else [given])
+                    out.square().mean().backward()
+                except torch.OutOfMemoryError:
+                    raised = True
+                optimizer.step()
+                found.append(left(given))
+            if not raised and found[0] != found[1]:
+                wrong.append(f"{name}, {together}: {found}")
+    return "\n".join(wrong)
+
+
 def attributes_that_the_script_sets() -> str:
     """What the script has set since the newest call is not what a failed call has changed; what the call itself has
     changed is."""
@@ -3864,7 +3988,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
+    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

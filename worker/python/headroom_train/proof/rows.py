@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from ..failure import Refused, is_out_of_memory, patiently
 from ..hooks.genuine import in_place
 from ..sandbox.sandbox import NoRandomness, rehearsal
+from ..tape.given import CHANGES, Given
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
 from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as
@@ -144,7 +145,14 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
         if entry.fresh:
             args = (args[0].clone(), *args[1:])
         stack.enter_context(in_place())
-        result = entry.call(*args, **kwargs)
+        given = Given(args, kwargs) if entry.module is not None else Given((), {})
+        try:
+            result = entry.call(*args, **kwargs)
+            if given.changed():
+                raise Refused(f"a call to {entry.call_name()} {CHANGES}")
+        except BaseException:
+            given.put_back()  # objects are the script's own
+            raise
     return args[0] if result is None and (entry.inplace or entry.fresh) else result
 
 

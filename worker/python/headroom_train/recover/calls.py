@@ -16,6 +16,7 @@ from ..proof.trials import NUMBERS
 from ..replay.deferred import Deferred, disown, strays
 from ..replay.pieces import on_host
 from ..sandbox.norms import batchwise, refuse_batchwise
+from ..tape.given import CHANGES, Given
 from ..tape.graph import sequence
 from ..tape.recorded_module import RecordedModule
 from ..tape.snapshot import Snapshot
@@ -27,7 +28,8 @@ from .recovery import Recovery, Way
 
 class FailedCall:
     """A module's call that has failed. ``given`` are its arguments, and None if it must not be made again. ``taped``
-    are the recorded tensors among them."""
+    are the recorded tensors among them. If they are not the script's ``own``, others with the same values are in the
+    places of some."""
 
     def __init__(
         self,
@@ -38,9 +40,10 @@ class FailedCall:
         failure: BaseException,
         given: Optional[tuple[tuple, dict]],
         taped: Sequence[torch.Tensor],
+        own: bool = True,
     ) -> None:
         self._recovery, self._tape, self._record, self._entry = recovery, tape, record, entry
-        self._failure, self._given, self._taped = failure, given, taped
+        self._failure, self._given, self._taped, self._own = failure, given, taped, own
         release_frames(failure)
         tape.step.fails(failure)
 
@@ -129,7 +132,17 @@ class FailedCall:
 
     def _again(self) -> Any:
         args, kwargs = self._given  # type: ignore[misc]
-        return self._entry.call(*args, **kwargs)
+        before = Given(args, kwargs)
+        try:
+            result = self._entry.call(*args, **kwargs)
+        except BaseException:
+            if not before.put_back():
+                self._given = None
+            raise
+        if not self._own and before.changed():
+            self._given = None
+            raise Refused(f"a call to {self._entry.call_name()} {CHANGES}")
+        return result
 
     def _may_repeat(self) -> bool:
         places = map(place_of, self._taped)
@@ -177,6 +190,8 @@ class FailedCall:
         try:
             with recovery.inside(self._taped), context():
                 result = self._again()
+        except Refused:
+            raise
         except Exception as e:
             failed = e
         if recovery.heard(self._tape, record, spoken):

@@ -9,7 +9,7 @@ training, and need less memory for each row.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, Callable, Optional
 
@@ -28,6 +28,7 @@ from ..replay.deferred import gone
 from ..replay.pieces import by_pieces, pieces_of, room_for
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
+from ..tape.given import Given
 from ..tape.recorded_module import RecordedModule, number_of
 from ..tape.snapshot import Change, Snapshot
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
@@ -43,8 +44,9 @@ class Watch:
     """Watches a call in evaluation for changes that it makes. A call that has changed something
     must not be repeated before that has been put back."""
 
-    def __init__(self, record: RecordedModule, given: Sequence[torch.Tensor]) -> None:
-        self._tensors = {"a buffer": record.buffers, "an argument": given}
+    def __init__(self, record: RecordedModule, args: tuple, kwargs: dict) -> None:
+        self._tensors = {"a buffer": record.buffers, "an argument": tensors_in((args, kwargs))}
+        self._given = Given(args, kwargs)
         self._versions = self._now()
         self._module, self._known, self._spoken = record.module, record.evaluation, talked()
         module: Any = record.module()
@@ -65,8 +67,8 @@ class Watch:
         return (c for s in both if s is not None for c in s.changed() if c.name != "training")
 
     def put_back(self) -> Optional[str]:
-        """Puts back what the call has changed in what the module reaches. Returns what else it has changed, or may have
-        changed; None if that is nothing."""
+        """Puts back what the call has changed in its arguments and in what the module reaches. Returns what else it has
+        changed, or may have changed; None if that is nothing."""
         if talked() != self._spoken:
             return "something on other ranks, with which it communicates,"
         for kind, versions in self._now().items():
@@ -76,6 +78,8 @@ class Watch:
         if taken:
             return f"how far {taken[0]} has come, which cannot be put back,"
         self._snapshot.put_back()
+        if not self._given.put_back():
+            return "an argument"
         return next((f"its attribute {c.name}" for c in self._changed()), None)
 
     def passed(self) -> None:
@@ -110,7 +114,7 @@ def evaluate(
         taped = recorded(args, kwargs)
         if not taped:
             with apart():
-                watch, state = Watch(record, tensors_in((args, kwargs))), random_state()
+                watch, state = Watch(record, args, kwargs), random_state()
                 preemptive = not gradients and sizes.too_large(limits, args, kwargs)
     except Exception as e:
         record.unreadable(e)

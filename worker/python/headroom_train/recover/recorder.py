@@ -18,6 +18,7 @@ from ..failure import Refused, is_out_of_memory
 from ..hooks.genuine import apart
 from ..ranks import ddp
 from ..replay.sizes import Sizes
+from ..tape.given import CHANGES, Given
 from ..tape.graph import sequence
 from ..tape.idle import Idle, shapes_of
 from ..tape.recorded_module import RecordedModule
@@ -111,6 +112,7 @@ class Recorder(Recovery):
     def call(self, record: RecordedModule, module: torch.nn.Module, call: Callable, args: tuple, kwargs: dict) -> Any:
         """Makes and records a module's call. If recording is impossible, for example because an argument contains
         itself, the module is left alone from then on."""
+        own = args, kwargs
         try:
             taped, args, kwargs = self._usable(args, kwargs)
         except Exception as e:
@@ -128,6 +130,7 @@ class Recorder(Recovery):
                     large = tape.step.failed or self.sizes.too_large(record, args, kwargs)
                     if not large:
                         record.before(entry.versions.count(-1))
+                        given = Given(args, kwargs)
             except Exception as e:
                 record.unreadable(e)
         if record.why_not:
@@ -135,9 +138,9 @@ class Recorder(Recovery):
         if large:
             tape.step.preemptive = tape.step.preemptive or not tape.step.failed
             failure: Any = tape.step.failure or self.sizes.failure
-            failed = FailedCall(self, tape, record, entry, failure, (args, kwargs), taped)
+            failed = FailedCall(self, tape, record, entry, failure, (args, kwargs), taped, args is own[0])
             return self.recover(failure, failed.ways())
-        return self._recorded(tape, record, entry, taped, args, kwargs)
+        return self._recorded(tape, record, entry, taped, given, args, kwargs)
 
     @staticmethod
     def _reducing(tape: Tape, record: RecordedModule) -> None:
@@ -166,7 +169,14 @@ class Recorder(Recovery):
         return taped, args, kwargs
 
     def _recorded(
-        self, tape: Tape, record: RecordedModule, entry: Entry, taped: Sequence[torch.Tensor], args: tuple, kwargs: dict
+        self,
+        tape: Tape,
+        record: RecordedModule,
+        entry: Entry,
+        taped: Sequence[torch.Tensor],
+        before: Given,
+        args: tuple,
+        kwargs: dict,
     ) -> Any:
         call, module = entry.call, entry.module
         entry.nth = record.calls
@@ -185,6 +195,8 @@ class Recorder(Recovery):
                 with apart():
                     entry.between = (begin, sequence())
                     entry.snapshot = record.after()
+                    if before.changed():  # the modules inside are recorded instead
+                        record.why_not = f"a call to {entry.call_name()} {CHANGES}"
                     if record.why_not:
                         tape.refuse(record.why_not)
                     self.heard(tape, record, spoken)
@@ -198,6 +210,9 @@ class Recorder(Recovery):
         self.sizes.failed(record, args, kwargs, failed)
         set_random_state(entry.random)
         given: Optional[tuple[tuple, dict]] = (args, kwargs)
+        if not before.put_back():
+            given = None
+            tape.refuse(f"a call to {entry.call_name()} {CHANGES}")
         if not record.put_back():
             given = None
             had = f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed"
