@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from ..failure import Refused, is_out_of_memory, patiently
 from ..hooks.genuine import in_place
 from ..sandbox.sandbox import NoRandomness, rehearsal
+from ..tape.found import as_found
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
 from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as
@@ -144,6 +145,7 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
         if entry.fresh:
             args = (args[0].clone(), *args[1:])
         stack.enter_context(in_place())
+        stack.enter_context(as_found(entry.found))
         result = entry.call(*args, **kwargs)
     return args[0] if result is None and (entry.inplace or entry.fresh) else result
 

@@ -184,7 +184,7 @@ class Recorder(Recovery):
             try:
                 with apart():
                     entry.between = (begin, sequence())
-                    entry.snapshot = record.after()
+                    entry.snapshot, entry.found = record.after(), record.found
                     if record.why_not:
                         tape.refuse(record.why_not)
                     self.heard(tape, record, spoken)
