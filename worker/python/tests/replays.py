@@ -3954,6 +3954,132 @@ def what_is_followed() -> str:
     return "; ".join(wrong)
 
 
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: Any) -> torch.Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * -ctx.factor, None
+
+
+class Factored(nn.Module):
+    """Multiplies the gradient that comes back by a factor, which is no part of its values."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(6, 6), nn.Tanh()), nn.Linear(6, 2)
+        self.kind, self.mode, self.calls, self.factor = kind, nn.Identity(), 0, 1.0
+        self.config, self.steps, self.tensor, self.last = {"factor": 1.0}, [1.0], torch.tensor(1.0), torch.zeros(())
+
+    def set(self, value: float) -> None:
+        self.factor, self.config["factor"], self.steps[0] = value, value, value
+        self.tensor = torch.tensor(value)
+        self.mode.train(value == 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z, k = self.body(x), self.factor
+        if self.kind == "of a module that changes others":
+            self.calls += 1
+        elif self.kind == "beside a tensor that changes":
+            self.last = z.detach().sum()
+        elif self.kind == "in a dict":
+            k = self.config["factor"]
+        elif self.kind == "in a list":
+            k = self.steps[0]
+        elif self.kind == "a tensor":
+            k = self.tensor
+        elif self.kind == "a mode":
+            k = 1.0 if self.mode.training else 0.25
+        z = z * k + (z * (1 - k)).detach() if self.kind == "detached" else _Reversed.apply(z, k)
+        return self.head(z)
+
+
+# Where the factor is: what the script does, and where the steps fail.
+FACTORS = {
+    "in a function": (("two calls", "one call", "evaluates"), ("first", "second", "backward")),
+    "detached": (("two calls", "one call"), ("first", "second", "backward")),
+    "in a dict": (("two calls",), ("first", "backward")),
+    "in a list": (("two calls",), ("first", "backward")),
+    "a tensor": (("two calls",), ("first", "backward")),
+    "a mode": (("two calls", "evaluates"), ("first", "second", "backward")),
+    # The failed call would have to be made whole.
+    "of a module that changes others": (("two calls", "one call"), ("backward",)),
+    "beside a tensor that changes": (("two calls", "one call"), ("backward",)),
+}
+
+
+def _factored(kind: str, way: str, at: str) -> list[torch.Tensor]:
+    """The gradients of some steps in which the script changes the factor; the last one fails at the given place."""
+    torch.manual_seed(0)
+    net, found = Factored(kind), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(3):
+        torch.manual_seed(step)
+        x, y = torch.randn(8, 6), torch.randn(8, 6)
+        fails = at if step > 1 else ""
+        optimizer.zero_grad()
+        net.set(0.5 * step - 0.25)
+        with Whole("aten.tanh.default", 8) if fails == "first" else nullcontext():
+            loss = net(x).square().mean()
+            net.set(1.0)
+            with Whole("aten.tanh.default", 8) if fails == "second" else nullcontext():
+                if way == "two calls":
+                    loss = loss + net(y).abs().mean()
+                if way == "evaluates":
+                    net.eval()
+                with Whole("aten.tanh_backward.default", 8) if fails == "backward" else nullcontext():
+                    loss.backward()
+        net.train()
+        if net.factor != 1.0 or net.config != {"factor": 1.0} or net.steps != [1.0] or not net.mode.training:
+            return [torch.tensor(float(step))]
+        found += [p.grad.clone() for p in net.parameters()]  # type: ignore[union-attr]
+        optimizer.step()
+    return found
+
+
+def gradients_by_attributes() -> str:
+    """A replay of a call runs with the attributes that the call found, though the script has set others since, and
+    leaves those that the script has set."""
+    wrong = []
+    for kind, (ways, places) in FACTORS.items():
+        for way in ways:
+            usual = _factored(kind, way, "")
+            for at in places:
+                if at == "second" and way != "two calls":
+                    continue
+                try:
+                    survived = _factored(kind, way, at)
+                except torch.OutOfMemoryError:
+                    survived = []
+                if len(survived) != len(usual) or not all(map(close, usual, survived)):
+                    wrong.append(f"{kind}, {way}, in {at}{'' if survived else ': refused'}")
+    return "; ".join(wrong)
+
+
+def a_norm_in_another_mode() -> str:
+    """A layer with running statistics whose mode the script has changed since its call is not replayed."""
+    for changes in (False, True):
+        net = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2))
+        net[1].eval()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(torch.randn(8, 6)).sum().backward()
+        optimizer.step()
+        refused = False
+        try:
+            loss = net(torch.randn(8, 6)).square().mean()
+            net.train(changes)
+            with Whole("aten.tanh_backward.default", 8):
+                loss.backward()
+        except torch.OutOfMemoryError:
+            refused = True
+        if refused is not changes:
+            return f"changes: {changes}, refused: {refused}"
+    return ""
+
+
 def what_shows_a_write() -> str:
     """Which tensors have a checksum beside their version, and of which elements."""
     array = np.zeros((100, 300), np.float32)
@@ -3988,7 +4114,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed,
+    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -14,6 +14,7 @@ import torch
 from ..failure import clean, is_out_of_memory
 from ..hooks.genuine import backward
 from ..proof.rows import arguments, perform
+from ..tape.found import as_they_are
 from ..tape.snapshot import buffers, parameters
 from ..tape.tape import Tape, place_of, random_state, set_random_state
 from ..tape.trees import flatten
@@ -251,7 +252,8 @@ def evaluating(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
     try:
         for m in training:
             m.training = False
-        yield
+        with as_they_are():
+            yield
     finally:
         for m in training:
             m.training = True

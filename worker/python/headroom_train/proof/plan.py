@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Optional
 import torch
 
 from ..failure import Refused
+from ..tape.found import as_found
 from ..tape.recorded_module import number_of, state_of
 from ..tape.snapshot import Change
 from ..tape.tape import Entry, Tape
@@ -208,7 +209,8 @@ class Plan:
         shapes = tuple((tuple(t.shape), t.dtype, t.requires_grad) for t in outside)
         called = number_of(entry.module) or entry.call
         if entry.state is None and entry.module is not None:
-            entry.state = state_of(entry.module)
+            with as_found(entry.found):
+                entry.state = state_of(entry.module)
         modes = entry.grad, entry.state and entry.state[:2], entry.inplace, entry.fresh, repr(entry.autocast)
         before, name, given = self.keys[-1] if self.keys else 0, entry.call_name(), repr((entry.args, entry.kwargs))
         key = before, self.batch, called, name, given, shapes, modes

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from ..failure import Refused, is_out_of_memory, patiently
 from ..hooks.genuine import in_place
 from ..sandbox.sandbox import NoRandomness, rehearsal
+from ..tape.found import as_found
 from ..tape.given import CHANGES, Given
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
@@ -145,6 +146,7 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
         if entry.fresh:
             args = (args[0].clone(), *args[1:])
         stack.enter_context(in_place())
+        stack.enter_context(as_found(entry.found))
         given = Given(args, kwargs) if entry.module is not None else Given((), {})
         try:
             result = entry.call(*args, **kwargs)

@@ -46,6 +46,11 @@ class FailedCall:
         self._failure, self._given, self._taped, self._own = failure, given, taped, own
         release_frames(failure)
         tape.step.fails(failure)
+        try:
+            entry.found = record.finds()
+        except Exception as e:
+            record.unreadable(e)
+            tape.refuse(record.why_not)
 
     def ways(self) -> Sequence[Way]:
         on_gpu = [self.hosted, self.spilled] if any(p.is_cuda for p in self._record.params) else []
@@ -205,6 +210,7 @@ class FailedCall:
             else:
                 recovery.report.survived(self._failure, Survival(way, why))
             self._entry.nth, self._entry.snapshot = record.calls, record.after()
+            self._entry.found = record.found
             return self._goes_on(result, begin)
         self._tape.spans.append((begin, sequence()))
         recovery.spill.release_ballast(failed)

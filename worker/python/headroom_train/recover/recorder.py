@@ -194,7 +194,7 @@ class Recorder(Recovery):
             try:
                 with apart():
                     entry.between = (begin, sequence())
-                    entry.snapshot = record.after()
+                    entry.snapshot, entry.found = record.after(), record.found
                     if before.changed():  # the modules inside are recorded instead
                         record.why_not = f"a call to {entry.call_name()} {CHANGES}"
                     if record.why_not:

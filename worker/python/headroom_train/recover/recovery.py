@@ -31,6 +31,7 @@ from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import rehearsal
 from ..spill.spill import Spill
+from ..tape.found import replay
 from ..tape.graph import sequence
 from ..tape.owner import Owner
 from ..tape.recorded_module import Limits, RecordedModule, record_of
@@ -151,7 +152,7 @@ class Recovery:
         try:
             if not self.owner.alone() and replaced():
                 raise Refused("another thread, too, calls the functions of PyTorch that the script has replaced")
-            with set_aside(), replaying():
+            with set_aside(), replaying(), replay():
                 return work()
         except Refused as why:
             if why.__cause__ is not None:
@@ -321,7 +322,7 @@ class Recovery:
             own.step.fails(tape.step.failure or OutOfMemoryError())
             call = Entry(entry.call, module, own.encode(args), own.encode(kwargs))
             call.grad, call.autocast, call.modes = entry.grad, entry.autocast, entry.modes
-            call.versions, call.snapshot = entry.versions, entry.snapshot
+            call.versions, call.snapshot, call.found = entry.versions, entry.snapshot, entry.found
             deferred = own.deferred = Deferred(own, Plan(own, call), self.sizes, self.report)
             leaves, tree = self.result(own, deferred, call)
             plan = deferred.plan

@@ -22,6 +22,7 @@ from ..proof.proof import Proof, refuse_backward_hooks
 from ..proof.rerun import half_in, modules_of, run, unchanged
 from ..proof.rows import Rows, alike, rounding, sample, thinned
 from ..ranks.collectives import replaying
+from ..tape.found import replay
 from ..tape.tape import RandomState, Tape, random_state, same_random_state, set_random_state
 from .pieces import Gradients, by_pieces, room_for
 
@@ -170,7 +171,7 @@ class TwoPass(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted, for which nothing is known here
             raise ctx.failure
         try:
-            with set_aside(), replaying():
+            with set_aside(), replaying(), replay():
                 unchanged(ctx.pieces.tape, ctx.pieces.entries)
                 found = ctx.pieces.second(grads)
                 if ctx.pieces.tape.reducers is not None:

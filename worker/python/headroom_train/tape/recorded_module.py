@@ -14,6 +14,7 @@ import torch
 
 from ..failure import is_out_of_memory, unframed
 from ..hooks.genuine import apart, hidden, is_inference, set_aside, unseen_copy
+from .found import Found, Held, Still
 from .idle import Known
 from .snapshot import (
     Hooks,
@@ -128,6 +129,8 @@ class RecordedModule(Limits):
         self.still: Optional[Snapshot] = None
         self._moving: list[weakref.ref[torch.nn.Module]] = []  # see moving
         self.now: Optional[Snapshot] = None  # what the moving modules held before the newest call
+        self.found: Any = None  # what the newest call that has succeeded found in attributes: see found.Found
+        self._kept: Optional[Still] = None  # what still holds, as far as a replay can be given it again
         self.hooks = Hooks()
         self.learns = True  # the newest call has shown, or was to show, what calls change
         self.plain = False  # calls change only attributes that are numbers, strings or other plain values
@@ -297,6 +300,7 @@ class RecordedModule(Limits):
             self._settle(self.now)  # type: ignore[arg-type]
             self.writes = self.writes or self._wrote()
         self.hooks.ran()
+        self.found = self._found([] if self.now is None or not self._moving else self.now.unchanged())
         snapshot = self.now if self.moving and self.plain else None
         self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
         for b in self._changed_anew():
@@ -305,6 +309,17 @@ class RecordedModule(Limits):
                 self.kept.append(torch.empty_like(b))
             self.whole = False
         return snapshot
+
+    def finds(self) -> Found:
+        """What a call finds in attributes that is about to be made in another way."""
+        if self.still is None:
+            return Found(Still(Snapshot(self.module().modules())), [])  # type: ignore[union-attr]
+        self.still.follow()
+        return self._found(Snapshot(self.moving).held())
+
+    def _found(self, moving: Held) -> Found:
+        self._kept = self._kept.now(self.still) if self._kept is not None else Still(self.still)  # type: ignore
+        return Found(self._kept, moving)
 
     def _changed_anew(self) -> list[torch.Tensor]:
         """The buffers that the newest call has changed, although none before it had."""

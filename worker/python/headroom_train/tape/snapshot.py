@@ -109,7 +109,8 @@ def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     return found
 
 
-def _same(a: Any, b: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two values are one object, or equal plain values."""
     return a is b or type(a) is type(b) and isinstance(a, PLAIN) and a == b
 
 
@@ -137,10 +138,10 @@ class Contents:
         if isinstance(now, set):
             return list(now ^ before)
         if isinstance(now, dict):
-            return [k for k, v in now.items() if k not in before or not _same(before[k], v)] + [
+            return [k for k, v in now.items() if k not in before or not is_same(before[k], v)] + [
                 k for k in before if k not in now
             ]
-        return [i for i, v in enumerate(now) if i >= len(before) or not _same(before[i], v)] + list(
+        return [i for i, v in enumerate(now) if i >= len(before) or not is_same(before[i], v)] + list(
             range(len(now), len(before))
         )
 
@@ -616,7 +617,7 @@ class Snapshot:
         for ref, own in self._own:
             now = _attributes_of(ref)
             for name in [*own, *(n for n in now if n not in own and n not in USUAL)] if now else ():
-                if name not in now or name not in own or not _same(own[name], now[name]):
+                if name not in now or name not in own or not is_same(own[name], now[name]):
                     yield Change(ref, name, ())
         yield from filter(None, (reached.change() for reached in self._reached))
 
@@ -644,6 +645,18 @@ class Snapshot:
                 container = reached.contents.container
                 now += container.values() if isinstance(container, dict) else container
         return now
+
+    def held(self) -> list[tuple[weakref.ref[torch.nn.Module], dict]]:
+        """What the modules' attributes were: another list once :meth:`follow` has seen something change."""
+        return self._own
+
+    def unchanged(self) -> list[tuple[weakref.ref[torch.nn.Module], dict]]:
+        """The attributes that are still the same, for each module."""
+        found = []
+        for ref, own in self._own:
+            now = _attributes_of(ref)
+            found.append((ref, {n: v for n, v in own.items() if n in now and is_same(now[n], v)}))
+        return found
 
     def plain(self, change: Change) -> bool:
         """Whether the changed values were, and are, nothing but numbers, strings and other plain values."""

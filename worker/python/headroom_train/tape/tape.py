@@ -86,7 +86,7 @@ class Entry:
 
     __slots__ = (
         "call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between",
-        "exits", "fresh", "nth", "random", "state", "snapshot", "seen", "_leaves", "_references",
+        "exits", "fresh", "nth", "random", "state", "snapshot", "found", "seen", "_leaves", "_references",
     )  # fmt: skip
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
@@ -101,6 +101,7 @@ class Entry:
         # Of the module when its call was tried: see recorded_module.state_of.
         self.state: Optional[tuple[int, int, tuple]] = None
         self.snapshot: Any = None  # what the module held before its call, if the call reads what it changes
+        self.found: Any = None  # what the call of a module found in attributes: see found.Found
         self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
