@@ -22,6 +22,7 @@ from .snapshot import (
     attributes,
     buffers,
     forward_hooks,
+    hooks_of_all,
     parameters,
     plain_reached,
     submodules,
@@ -417,7 +418,7 @@ def state_of(module: torch.nn.Module) -> tuple[int, int, tuple]:
     as long as the first hash is the same."""
     record = record_of(module)
     unread = record.unread if record is not None else ()
-    names: list = []
+    names: list = hooks_of_all()
     own: list = []  # numbers among the attributes
     numbers: list = []
     objects: dict[int, Any] = {}
