@@ -5,6 +5,7 @@ python replays.py
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import json
@@ -3071,25 +3072,26 @@ def untried() -> str:
     net, loss = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), nn.CrossEntropyLoss()
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
     torch.optim.SGD(net.parameters(), lr=0.1)
-    linear, rows, least, said = torch._C._nn.linear, [], 8, []
+    linear, least, said = torch._C._nn.linear, 8, []
+    times = np.zeros(9, int)  # of calls, by their rows; what an array holds is not put back
 
     def limited(given: torch.Tensor, *args: Any) -> torch.Tensor:
-        rows.append(len(given))
-        if len(given) > least and len(rows) < 9:
+        times[len(given)] += 1
+        if len(given) > least and times.sum() < 9:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. (injected)")
         return linear(given, *args)
 
     net[0].forward = lambda given: limited(given, net[0].weight, net[0].bias)  # type: ignore[method-assign]
     loss(net(x), y).backward()
-    rows.clear()
+    times[:] = 0
     for least in (0, 4):  # noqa: B007  read by limited
         try:
             loss(net(x), y).backward()
         except torch.OutOfMemoryError:
             said.append(_torch._recorder.report.told[-1]["why"])
         found: Any = record_of(net)
-        said += [rows.count(8), found.tried]
-        rows.clear()
+        said += [int(times[8]), found.tried]
+        times[:] = 0
     whys = (
         "there is not enough memory for a trial on a few rows",
         "BatchNorm1d computes statistics over the batch",
@@ -3256,6 +3258,214 @@ def reached() -> str:
         if changed == ["NUMBER", "REACHED", "calls", "closed", "found", "number", "number", "shared"]
         else f"{changed}"
     )
+
+
+class Meter:
+    """What scripts keep averages with."""
+
+    total = 0
+
+    def __init__(self) -> None:
+        self.sum, self.seen, self.inner = 0.0, deque([0.0], maxlen=2), [0]
+
+    def update(self, value: float) -> None:
+        self._add(value)
+        self.seen.append(value)
+        Meter.total += 1
+
+    def _add(self, value: float) -> None:
+        self.sum += value
+        self.inner.append(1)
+
+    @classmethod
+    def count(cls, value: float) -> None:
+        cls.total += 1
+
+    def values(self) -> list:
+        return [self.sum, *self.seen, len(self.inner), Meter.total]
+
+
+class Slotted:
+    __slots__ = ("number",)
+
+    def __call__(self, value: float) -> None:
+        self.number = getattr(self, "number", 0) + 1
+
+
+METER, NOTED = Meter(), [0.0]
+
+
+def noted(value: float) -> None:
+    NOTED.append(value)
+
+
+def noted_by_another(value: float) -> None:
+    noted(value)
+
+
+def counted_in_itself(value: float) -> None:
+    counted_in_itself.calls += 1  # type: ignore[attr-defined]
+
+
+def counting(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def counted(*args: Any) -> Any:
+        counted.calls = getattr(counted, "calls", 0) + 1  # type: ignore[attr-defined]
+        return function(*args)
+
+    return counted
+
+
+def shared_by_functions() -> tuple[Callable, Callable]:
+    calls, last = 0, None
+
+    def count(value: float) -> None:
+        nonlocal calls, last
+        calls, last = calls + 1, value
+
+    return count, lambda: [calls, last]
+
+
+class Noting(torch.autograd.Function):
+    number = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        Noting.number += 1
+        noted_by_another(0.5)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return g
+
+
+class Tidy(nn.Module):
+    """A metric outside the model that is a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n, self.inner = 0, nn.ModuleList()
+
+    def forward(self, value: float) -> None:
+        self.n += 1
+        counted_in_itself(value)
+
+
+def spellings() -> dict[str, tuple[Callable[[float], Any], Callable[[], Any]]]:
+    """By name, ways to keep a number outside a module, each with what has been kept."""
+    meters = {"loss": Meter()}
+    methods = [METER.update]
+    slotted, tidy, (shared, kept) = Slotted(), Tidy(), shared_by_functions()
+    decorated = counting(noted)
+    counted_in_itself.calls = 0  # type: ignore[attr-defined]
+
+    def function(value: float) -> None:
+        Noting.apply(torch.ones(1, requires_grad=True))
+
+    return {
+        "a method": (lambda value: METER.update(value), METER.values),
+        "a method of one in a dict": (lambda value: meters["loss"].update(value), meters["loss"].values),
+        "a method in a list": (lambda value: methods[0](value), METER.values),
+        "a bound method": (METER.update, METER.values),
+        "a method of a class": (lambda value: Meter.count(value), METER.values),
+        "an object with slots": (slotted, lambda: getattr(slotted, "number", 0)),
+        "a module": (lambda value: tidy(value), lambda: [tidy.n, counted_in_itself.calls]),  # type: ignore[attr-defined]
+        "a function": (noted, lambda: list(NOTED)),
+        "a function's function": (functools.partial(noted_by_another), lambda: list(NOTED)),
+        "a function's attribute": (counted_in_itself, lambda: counted_in_itself.calls),  # type: ignore[attr-defined]
+        "a decorator": (decorated, lambda: [*NOTED, vars(decorated).get("calls")]),
+        "nonlocal": (shared, kept),
+        "a custom function": (function, lambda: [Noting.number, *NOTED]),
+    }
+
+
+class Noted(nn.Module):
+    """Keeps a number of its results."""
+
+    def __init__(self, note: Callable) -> None:
+        super().__init__()
+        self.first, self.last, self.note = nn.Linear(6, 16), nn.Linear(16, 5), note
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        self.note(float(h.detach().sum()))
+        return self.last(F.gelu(h))
+
+
+class Twofold(Whole):
+    """An operation that does not fit with all rows twice: in the script's own call, and where that is made again."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_dispatch__(func, types, args, kwargs) if self.raised < 2 else func(*args, **kwargs or {})
+
+
+def kept_elsewhere(spelling: str, place: str, operation: str) -> list:
+    """What a training of three steps has kept, in the second of which an operation never fits."""
+    torch.manual_seed(0)
+    METER.__init__()  # type: ignore[misc]
+    Meter.total = Noting.number = 0
+    NOTED[:] = [0.0]
+    note, values = spellings()[spelling]
+
+    def hook(module: nn.Module, given: tuple, out: torch.Tensor) -> None:
+        if type(module) is nn.Linear:
+            note(float(out.detach().sum()))
+
+    net: Any = Noted(note) if place == "forward" else nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5))
+    handle = None
+    if place == "a hook":
+        handle = net[0].register_forward_hook(hook)
+    elif place == "a hook of all modules":
+        handle = nn.modules.module.register_module_forward_hook(hook)
+    opt, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(8, 6)
+    try:
+        for step in range(3):
+            opt.zero_grad()
+            with Twofold(operation, 8) if step == 1 and operation else nullcontext():
+                net(x).square().mean().backward()
+            opt.step()
+    except torch.OutOfMemoryError:
+        return [_torch._recorder.report.told[-1]["why"]]  # type: ignore[union-attr]
+    finally:
+        if handle is not None:
+            handle.remove()
+    found = values()
+    found = found if isinstance(found, list) else [found]
+    return [round(v, 3) if isinstance(v, float) else v for v in found]
+
+
+def what_functions_keep_elsewhere() -> str:
+    """What a forward and a hook keep by a method or a function that they call is kept once, as if nothing had
+    failed."""
+    wrong = []
+    for place in ("forward", "a hook", "a hook of all modules"):
+        for spelling in spellings() if place != "a hook of all modules" else ("a method", "a function", "nonlocal"):
+            want = kept_elsewhere(spelling, place, "")
+            for operation in ("aten.gelu.default", "aten.gelu_backward.default"):
+                found = kept_elsewhere(spelling, place, operation)
+                if str(found) != str(want):
+                    wrong.append(f"{spelling}, {place}, {operation}: {str(found)[:150]}, not {want}")
+    return "\n".join(wrong)
+
+
+def backward_hooks_of_all_modules() -> str:
+    """A hook that sees the gradients of all modules sees none of pieces: such a step is left to the script."""
+    for register in ("register_module_full_backward_hook", "register_module_full_backward_pre_hook"):
+        net, x = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)), torch.ones(8, 6, requires_grad=True)
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        handle = getattr(nn.modules.module, register)(lambda module, *grads: None)
+        why = ""
+        try:
+            with Whole("aten.gelu.default", 8):
+                net(x).square().mean().backward()
+        except torch.OutOfMemoryError:
+            why = _torch._recorder.report.told[-1]["why"]  # type: ignore[union-attr]
+        finally:
+            handle.remove()
+        if why != "all modules have a backward hook, which would see the gradients of pieces":
+            return f"{register}: {why}"
+    return ""
 
 
 class Slow:
@@ -4117,7 +4327,7 @@ CHECKS = [
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
-    reached, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
+    reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,
     counts, indices, tried_once, left_behind, logged_once, a_log_is_tried_once, one_replay, learned_weights,
     parameters_that_pytorch_does_not_name,
     logs_are_plain, no_trial_for_numbers, a_new_parameter, counted_once,

@@ -16,7 +16,7 @@ from ..memory import room
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
 from ..tape.recorded_module import number_of, record_of
-from ..tape.snapshot import submodules
+from ..tape.snapshot import hooks_backward_of_all, submodules
 from ..tape.tape import Entry, Outside, Tape
 from .groups import NUMBER, TF32, Groups, Inputs, Sketch, added, residual
 from .plan import Plan
@@ -412,7 +412,9 @@ def hooks_backward(module: torch.nn.Module) -> bool:
 
 
 def refuse_backward_hooks(modules: Sequence[torch.nn.Module]) -> None:
-    """Raises :class:`Refused` if a module has a hook that would see the gradients of pieces."""
+    """Raises :class:`Refused` if a module, or all modules, have a hook that would see the gradients of pieces."""
+    if hooks_backward_of_all():
+        raise Refused("all modules have a backward hook, which would see the gradients of pieces")
     for m in submodules(modules):
         if hooks_backward(m):
             raise Refused(f"{type(m).__name__} has a backward hook, which would see the gradients of pieces")

@@ -23,6 +23,7 @@ from .snapshot import (
     attributes,
     buffers,
     forward_hooks,
+    hooks_of_all,
     parameters,
     plain_reached,
     submodules,
@@ -432,7 +433,7 @@ def state_of(module: torch.nn.Module) -> tuple[int, int, tuple]:
     as long as the first hash is the same."""
     record = record_of(module)
     unread = record.unread if record is not None else ()
-    names: list = []
+    names: list = hooks_of_all()
     own: list = []  # numbers among the attributes
     numbers: list = []
     objects: dict[int, Any] = {}

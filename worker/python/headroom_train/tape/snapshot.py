@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import count, cycle, islice
@@ -22,6 +22,7 @@ from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, Meth
 from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
+from torch.nn.modules import module as _all_modules
 from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 
@@ -30,6 +31,7 @@ from .trees import slots_of
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
 WIDE = 64  # the most elements of a container whose elements are inspected for nested containers, too
+FOLLOWED = 500  # the most functions outside the modules' classes and hooks that are looked at
 # Attributes that no call changes: those that every module has, and the one by which the worker finds a module.
 USUAL = set(vars(torch.nn.Module())) - {"_parameters", "_buffers", "training"} | {"_compiled_call_impl"}
 PLAIN = (int, float, str, bool, bytes, type(None), torch.Size, torch.dtype, torch.device)
@@ -48,8 +50,28 @@ def attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def forward_hooks(module: torch.nn.Module) -> list[Any]:
-    """The hooks that run before and after a module's own forward."""
-    return [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    """The hooks that run before and after a module's own forward: its own, and those for all modules."""
+    return [hook for hooks in (*_of_all(), *_of_one(module)) for hook in hooks.values()]
+
+
+def hooks_of_all() -> list[int]:
+    """The numbers of the hooks of every module there is."""
+    return [number for hooks in (*_of_all(), hooks_backward_of_all()) for number in hooks]
+
+
+def _of_all() -> tuple[dict, dict]:
+    """By their numbers, the hooks that run before and after the forward of every module there is."""
+    return _all_modules._global_forward_hooks, _all_modules._global_forward_pre_hooks
+
+
+def hooks_backward_of_all() -> dict:
+    """By their numbers, the hooks that see gradients of every module there is."""
+    return {**_all_modules._global_backward_hooks, **_all_modules._global_backward_pre_hooks}
+
+
+def _of_one(module: torch.nn.Module) -> tuple[dict, dict]:
+    """By their numbers, the hooks that run before and after this module's own forward only."""
+    return module._forward_hooks, module._forward_pre_hooks
 
 
 class Hooks:
@@ -63,8 +85,13 @@ class Hooks:
         self._asked = RemovableHandle.next_id
         if self._asked == self._known:
             return []
-        hooked = [m for m in submodules([module]) if m._forward_hooks or m._forward_pre_hooks]
-        return [m for m in hooked if max((*m._forward_hooks, *m._forward_pre_hooks)) >= self._known]
+        modules = submodules([module])
+        if self._new(_of_all()):
+            return modules
+        return [m for m in modules if (m._forward_hooks or m._forward_pre_hooks) and self._new(_of_one(m))]
+
+    def _new(self, hooks: Iterable[dict]) -> bool:
+        return any(max(numbers) >= self._known for numbers in hooks if numbers)
 
     def ran(self) -> None:
         """Called when the call has succeeded that came after :meth:`unknown`."""
@@ -206,6 +233,27 @@ class Names(Contents):
                 del self._owner[key]
             else:
                 delattr(self._owner, key)
+
+
+class Cell(Names):
+    """The former value of a variable that a function shares with those inside it (``nonlocal``)."""
+
+    @property
+    def container(self) -> dict:
+        try:
+            return {self._names[0]: self._owner.cell_contents}
+        except ValueError:  # it has no value yet
+            return {}
+
+    def put(self, key: Any, value: Any) -> None:
+        self._owner.cell_contents = value
+
+    def put_back(self) -> None:
+        for key in self.keys():
+            if key in self.before:
+                self.put(key, self.before[key])
+            else:
+                del self._owner.cell_contents
 
 
 class Drawn(Contents):
@@ -420,12 +468,23 @@ def _names(code: CodeType) -> frozenset[str]:
 @cache
 def _assigned(code: CodeType) -> frozenset[str]:
     """The names among these that it may give new values. Those that it has as strings may be for ``setattr``."""
-    stored = {i.argval for i in dis.get_instructions(code) if i.opname in _STORES}
     strings = {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
-    return frozenset(stored | strings).union(*(_assigned(c) for c in code.co_consts if isinstance(c, CodeType)))
+    return _stored(code, _STORES).union(strings, *(_assigned(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-_STORES = {"STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"}
+@cache
+def _shared(code: CodeType) -> frozenset[str]:
+    """The variables of the functions around it that it may give new values."""
+    inside = (_shared(c) for c in code.co_consts if isinstance(c, CodeType))
+    return _stored(code, _SHARED).union(*inside).intersection(code.co_freevars)
+
+
+def _stored(code: CodeType, operations: frozenset[str]) -> frozenset[str]:
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in operations)
+
+
+_STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_GLOBAL"})
+_SHARED = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
 
 @cache
@@ -433,24 +492,71 @@ def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
     """Considers a class and its bases, but only those that are the script's own. Returns their methods, then the
     classes themselves."""
     classes = [c for c in kind.__mro__ if _own(c.__module__)]
-    return [f for c in classes for f in vars(c).values() if isinstance(f, FunctionType)], classes
+    return [*dict.fromkeys(f for c in classes for v in vars(c).values() for f in _functions(v))], classes
 
 
-def _reached(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yields, by name, everything outside a module's attributes that its methods and hooks may
-    change. Methods and hooks that are not the script's own are left out. Plain values, which have
-    no identity, are represented by their :class:`Names`, as is whatever gets a new value."""
-    functions, classes = _classes(type(module))  # type: ignore[arg-type]
-    assigned = frozenset[str]().union(*(_assigned(f.__code__) for f in functions))
-    functions = functions + [f for f in vars(module).values() if isinstance(f, FunctionType) and _own(f.__module__)]
-    for kind in classes:
-        yield from _of_class(kind, vars(kind), assigned)
-    for function in functions:
-        yield from _used_by(function, classes)
-    for hook in forward_hooks(module):
-        function, given = _called(hook)
-        if isinstance(function, FunctionType) and _own(function.__module__):
-            yield from _used_by(function, classes, given)
+def _functions(value: Any) -> Iterator[FunctionType]:
+    """The functions of the script's own that are run where a value is called, or read as an attribute: the value itself
+    and, if a decorator has made it, what it decorates."""
+    todo, found = [value], set[int]()
+    while todo:
+        value = todo.pop()
+        if isinstance(value, (staticmethod, classmethod, MethodType)):
+            todo.append(value.__func__)
+        elif isinstance(value, property):
+            todo += [value.fget, value.fset, value.fdel]
+        elif isinstance(value, FunctionType):
+            if id(value) in found or len(found) > WIDE:
+                continue
+            found.add(id(value))
+            if _own(value.__module__):
+                yield value
+            todo += [v for _, v in _closure(value) if isinstance(v, (FunctionType, MethodType))]
+            todo.append(vars(value).get("__wrapped__"))
+        elif type(value).__module__ == "functools":  # partial, cached_property, lru_cache and the like
+            todo += [getattr(value, "func", None), getattr(value, "__wrapped__", None)]
+
+
+def _closure(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The variables that a function shares with the functions around it, by name."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with suppress(ValueError):  # the cell is still empty
+            yield name, cell.cell_contents
+
+
+class Methods(NamedTuple):
+    """Methods of a class that are the script's own, and the names of what they use and of what they assign."""
+
+    functions: list[FunctionType]
+    names: frozenset[str]
+    assigned: frozenset[str]
+
+
+# Methods that Python calls without their names, when an object is made, shown, copied or freed.
+_UNUSED = {"__new__", "__init__", "__del__", "__repr__", "__str__", "__format__", "__sizeof__", "__dir__", "__copy__"}
+_UNUSED |= {"__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__init_subclass__"}
+_IMPLIED = {torch.nn.Module: {"forward"}, torch.autograd.Function: {"forward", "backward", "setup_context", "jvp"}}
+
+
+@cache
+def _methods(kind: type, names: frozenset[str], made: bool) -> Methods:
+    """What code with these names may call of an object, or, with ``made``, of a class, of which it may make objects:
+    the methods with these names, those that Python calls without naming them, and those that the methods name."""
+    every: dict[str, list[FunctionType]] = {}
+    for c in _classes(kind)[1]:
+        for name, value in vars(c).items():
+            every.setdefault(name, []).extend(_functions(value))
+    implied = [n for base, known in _IMPLIED.items() if issubclass(kind, base) for n in known]
+    implied += [n for n in every if n[:2] == n[-2:] == "__" and (made or n not in _UNUSED)]
+    todo, used, assigned = [*implied, *names.intersection(every)], names, frozenset[str]()
+    found: dict[FunctionType, None] = {}
+    while todo:
+        for function in every.pop(todo.pop(), ()):
+            found[function] = None
+            assigned |= _assigned(function.__code__)
+            used |= _names(function.__code__)
+            todo += _names(function.__code__).intersection(every)
+    return Methods([*found], used, assigned)
 
 
 def _called(hook: Any) -> tuple[Any, list]:
@@ -467,6 +573,172 @@ def _called(hook: Any) -> tuple[Any, list]:
     return hook, given
 
 
+class Walk:
+    """Finds what modules reach outside their attributes, by what their methods and hooks name, and by what the
+    functions and methods name that those call. Looks at each function once. With ``follow`` false, only methods and
+    hooks are looked at. Nothing of the script's is run."""
+
+    def __init__(self, follow: bool = True) -> None:
+        self._follow = follow
+        self._left = FOLLOWED
+        self._done: dict[Any, Any] = {}  # what has been looked at; that keeps it, and so its id
+        self._todo: list[FunctionType] = []
+
+    def _first(self, key: Any, value: Any = None) -> bool:
+        if key in self._done:
+            return False
+        self._done[key] = value
+        return True
+
+    def reached(self, module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+        """Yields, by name, everything outside a module's attributes that its methods and hooks may
+        change. Methods and hooks that are not the script's own are left out. Plain values, which have
+        no identity, are represented by their :class:`Names`, as is whatever gets a new value."""
+        kind, own = type(module), vars(module)
+        functions, classes = _classes(kind)  # type: ignore[arg-type]
+        if classes:
+            methods = _methods(kind, _all_names(kind), True)  # type: ignore[arg-type]
+            if self._first(kind):
+                for c in classes:
+                    self._first((c, "whole"))
+                    yield from _of_class(c, vars(c), methods.assigned)
+                for function in functions:
+                    yield from self._used_by(function)
+            if self._follow:
+                yield from self._called_by(
+                    [(n, v) for n, v in own.items() if n not in USUAL and n[0] != "_"], methods.names
+                )
+        for function in [f for f in own.values() if isinstance(f, FunctionType) and _own(f.__module__)]:
+            yield from self._used_by(function)
+        for hook in forward_hooks(module):
+            function, given = _called(hook)
+            if isinstance(function, FunctionType) and _own(function.__module__):
+                yield from self._used_by(function, given)
+        while self._todo and self._left > 0:
+            self._left -= 1
+            yield from self._used_by(self._todo.pop())
+
+    def _later(self, functions: Iterable[FunctionType]) -> None:
+        if self._follow:
+            self._todo += [f for f in functions if id(f) not in self._done]
+
+    def _used_by(self, function: FunctionType, given: Sequence = ()) -> Iterator[tuple[str, Any]]:
+        """Yields what a function can reach by its globals, its closure and its defaults, and by what it is given."""
+        if not self._first(id(function), function) and not given:
+            return
+        code = function.__code__
+        names, assigned = _names(code), _assigned(code)
+        values = [("", v) for v in (*given, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())]
+        values += _closure(function)
+        if _own(function.__globals__.get("__name__", "")):
+            values += _named(function.__globals__, names, assigned)
+        if self._follow:
+            shared = _shared(code)
+            for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+                if name in shared and self._first(id(cell), cell):
+                    yield name, Cell(cell, [name])
+            if vars(function):
+                values += _named(vars(function), names, assigned)
+                self._later(_functions(vars(function).get("__wrapped__")))
+        for name, value in values:
+            yield from self._used(name, value, names, assigned)
+
+    def _used(
+        self, name: str, value: Any, names: frozenset[str], assigned: frozenset[str]
+    ) -> Iterator[tuple[str, Any]]:
+        """Yields what a function can reach by a value that it uses."""
+        if isinstance(value, Names):
+            yield name, value
+            return
+        if type(value) in PLAIN:
+            return
+        if type(value) in (FunctionType, ModuleType):
+            yield from self._used_of(value, names, assigned)
+            return
+        if isinstance(value, MethodType) and self._follow:
+            self._later(_functions(value))
+            names |= {value.__func__.__name__}
+        if isinstance(value, (MethodType, BuiltinMethodType)):  # as a list's append
+            value = value.__self__
+        kind = value if isinstance(value, type) else type(value)
+        if _own(kind.__module__):
+            if self._follow:
+                methods = _methods(kind, names, value is kind)
+                self._later(methods.functions)
+                names, assigned = methods.names, methods.assigned | assigned
+            yield from self._of_classes(kind, names, assigned)
+        inner = None if isinstance(value, (dict, list, deque, set)) else _inner(value)
+        if isinstance(value, torch.nn.Module):
+            inner = vars(value)
+            yield from self._used_inside(value, names, assigned)
+        if inner is None:
+            yield name, value
+            yield from self._called_by([(name, value)], names)
+            return
+        # The other attributes of an object outside the model may belong to other code, and to other threads.
+        for found in _named(inner, names, assigned):
+            yield found
+            yield from self._called_by([found], names)
+
+    def _used_of(self, value: Any, names: frozenset[str], assigned: frozenset[str]) -> Iterator[tuple[str, Any]]:
+        """Yields what a function can reach by another function, or by a Python module."""
+        if not self._follow:
+            return
+        if isinstance(value, FunctionType):
+            self._later(_functions(value))
+            if _own(value.__module__) and (vars(value) or value.__name__ in names):
+                yield from _named(vars(value), names, assigned)
+        elif _own(value.__name__) and self._first((id(value), names), value):
+            for name, found in _named(vars(value), names, assigned):
+                if type(found) is not ModuleType:
+                    yield from self._used(name, found, names, assigned)
+
+    def _used_inside(
+        self, module: torch.nn.Module, names: frozenset[str], assigned: frozenset[str]
+    ) -> Iterator[tuple[str, Any]]:
+        """Yields what a function can reach by the hooks of a module that it calls, and by the modules inside."""
+        if not self._follow or not self._first((id(module), names), module):
+            return
+        self._later(f for hooks in _of_one(module) for hook in hooks.values() for f in _functions(hook))
+        for name in names.intersection(module._modules):
+            yield from self._used(name, module._modules[name], names, assigned)
+
+    def _of_classes(self, kind: type, names: frozenset[str], assigned: frozenset[str]) -> Iterator[tuple[str, Any]]:
+        for c in _classes(kind)[1] if self._follow else (kind,):
+            if (c, "whole") not in self._done:
+                yield from _of_class(c, names, assigned)
+
+    def _called_by(self, values: Iterable[tuple[str, Any]], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+        """Notes the functions that code with these names may call of values that are yielded as a whole, and of their
+        elements. Yields what their classes keep."""
+        if not self._follow:
+            return
+        todo = [v for _, v in values]
+        for value in todo:
+            if isinstance(value, (dict, list, tuple, deque)):
+                if len(value) <= WIDE and len(todo) <= WIDE:
+                    todo += value.values() if isinstance(value, dict) else value
+            elif isinstance(value, partial):
+                todo += [value.func, *value.args, *value.keywords.values()]
+            elif isinstance(value, MethodType) and not isinstance(value.__self__, torch.nn.Module):
+                yield from self._used("", value, names, frozenset())
+            elif isinstance(value, FunctionType):
+                self._later(_functions(value))
+            elif type(value) not in PLAIN and not isinstance(value, (torch.nn.Module, torch.Tensor, Names)):
+                kind = value if isinstance(value, type) else type(value)
+                if _own(kind.__module__):
+                    methods = _methods(kind, names, value is kind)
+                    self._later(methods.functions)
+                    if self._first((kind, names)):
+                        yield from self._of_classes(kind, methods.names, methods.assigned)
+
+
+@cache
+def _all_names(kind: type) -> frozenset[str]:
+    """The names that the methods of a class use."""
+    return frozenset[str]().union(*(_names(f.__code__) for f in _classes(kind)[0]))
+
+
 def _of_class(kind: type, names: Iterable[str], assigned: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Yields the values by which methods may change a class: those of the given names."""
     own = {n: v for n, v in vars(kind).items() if n in names and not n.startswith("__")}
@@ -480,38 +752,11 @@ def _unhidden(kind: type, names: frozenset[str]) -> frozenset[str]:
     return frozenset(n for n in names if n[:2] != "__" and not hasattr(type(getattr(kind, n, None)), "__get__"))
 
 
-def _used_by(function: FunctionType, known: list[type], given: Iterable = ()) -> Iterator[tuple[str, Any]]:
-    """Yields what a function can reach by its globals, its closure and its defaults, and by what it is given. What
-    classes have that are ``known`` is left out."""
-    names, assigned = _names(function.__code__), _assigned(function.__code__)
-    values = [("", v) for v in (*given, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        with suppress(ValueError):  # the cell is still empty
-            values.append((name, cell.cell_contents))
-    values += _named(function.__globals__, names, assigned)
-    for name, value in values:
-        if type(value) in (FunctionType, ModuleType):
-            continue
-        if isinstance(value, (MethodType, BuiltinMethodType)):  # as a list's append
-            value = value.__self__
-        if isinstance(value, Names):
-            yield name, value
-            continue
-        kind = value if isinstance(value, type) else type(value)
-        if _own(kind.__module__) and kind not in known:
-            yield from _of_class(kind, names, assigned)
-        inner = None if isinstance(value, (dict, list, deque, set)) else _inner(value)
-        if isinstance(value, torch.nn.Module):
-            inner = vars(value)
-        # The other attributes of an object outside the model may belong to other code, and to other threads.
-        yield from [(name, value)] if inner is None else _named(inner, names, assigned)
-
-
 def plain_reached(module: torch.nn.Module) -> list[tuple]:
-    """The plain values among those that :func:`_reached` yields, as (name, value)."""
+    """The plain values among those that a module's methods and hooks name, as (name, value)."""
     if not _classes(type(module))[1]:  # type: ignore[arg-type]
         return []
-    found = (item for _, v in _reached(module) if isinstance(v, Names) for item in v.before.items())
+    found = (item for _, v in Walk(follow=False).reached(module) if isinstance(v, Names) for item in v.before.items())
     return [(name, value) for name, value in found if isinstance(value, PLAIN)]
 
 
@@ -590,6 +835,7 @@ class Snapshot:
         self._reached: list[Reached] = []
         self._same: Optional[list] = None  # what follow compares
         seen: set[int] = set()
+        walk = Walk()
         for m in modules:
             own, ref = dict(attributes(m)), weakref.ref(m)
             self._own.append((ref, own))
@@ -600,7 +846,7 @@ class Snapshot:
                 if deep and type(value) not in PLAIN:
                     every = (c for c in _within(value, seen) if not attribute or c.container is not value)
                     self._reached += [Reached(ref, name, c, False) for c in every]
-            for name, value in _reached(m) if deep else ():
+            for name, value in walk.reached(m) if deep else ():
                 found = (value,) if isinstance(value, Names) else _within(value, seen)
                 self._reached += [Reached(ref, name, c, False) for c in found]
 
