@@ -59,6 +59,15 @@ class Accumulates(Training):
     accumulates = True
 
 
+class Grown(Training):
+    """The model gets a layer after the function has been decorated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net.append(nn.Linear(5, 5))
+        self.optimizer.add_param_group({"params": self.net[-1].parameters()})
+
+
 class Sums(Training):
     def step(self, x: Tensor, y: Tensor) -> Any:
         F.cross_entropy(self.net(x), y, reduction="sum").backward()
@@ -238,6 +247,7 @@ class Steps(Training):
 CASES = [
     Training,
     Accumulates,
+    Grown,
     Sums,
     Penalised,
     InMapping,

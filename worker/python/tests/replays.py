@@ -2319,8 +2319,13 @@ def kept_out_of_reach(change: str = "") -> tuple[list[str], list[str]]:
     recorder: Any = _torch._recorder
     net, before = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)), nn.Linear(6, 6)
     optimizer = torch.optim.SGD([*net.parameters(), *before.parameters()], lr=0.1)
+    node: Any = net[0].weight.expand_as(net[0].weight).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
     if change == "hook":
         net[0].weight.register_hook(lambda grad: grad.clamp(-1, 1))
+    if change == "hook that comes after":
+        net[0].weight.register_post_accumulate_grad_hook(lambda p: None)
+    if change == "hook on the node":
+        node.register_hook(lambda *_: None)
     bank, x, y = Bank(), torch.randn(8, 6), torch.arange(8) % 5
     for i in range(4):
         with changed(recorder.spill, "_pools", {0: bank} if i == 3 else {}):
@@ -2344,7 +2349,8 @@ def what_is_made_to_fail() -> str:
     the script's, nor behind a graph of its own. Nor is a function that writes in place. What has been let go is kept for
     libraries in part, and given to one that fails."""
     with changed(functions, "LARGE", 0):
-        found = {change: kept_out_of_reach(change) for change in ("", "hook", "graph", "fails", "in place")}
+        hooks = ("hook", "hook that comes after", "hook on the node")
+        found = {change: kept_out_of_reach(change) for change in ("", *hooks, "graph", "fails", "in place")}
     wrong = {c: held for c, (held, _) in found.items() if ("backward" in held) != (c in ("", "fails", "in place"))}
     wrong.update({c: held for c, (held, _) in found.items() if "in place" in held or "function" not in held})
     return "" if not wrong and "kept" in found["fails"][1] else f"{wrong}, {found['fails'][1]}"

@@ -14,7 +14,7 @@ from ..hooks.genuine import backward, grad
 from ..ranks.collectives import Silent
 from ..ranks.ddp import reduces
 from ..sandbox.sandbox import STANCES, Watched
-from ..tape.graph import reentrant
+from ..tape.graph import has_hooks_at_leaves, reentrant
 from ..tape.recorded_module import record_of
 from ..tape.snapshot import parameters, submodules
 from ..tape.tape import Tape
@@ -204,6 +204,8 @@ class Inputs:
         key = tuple(slots)
         if key not in self.reentrant:
             self.reentrant[key] = reentrant(total)
+            if self.reentrant[key] and has_hooks_at_leaves(self.own):
+                raise Refused(HOOKED)
         tensors = [*self.own, *leaves]
         if not self.reentrant[key]:
             return self._silently(lambda: grad(total, tensors, retain=retain))

@@ -13,7 +13,7 @@ import torch
 from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
 from ..hooks.genuine import in_place
 from ..hooks.updates import state_of
-from ..proof.groups import NUMBER, Inputs, hooked
+from ..proof.groups import NUMBER, Inputs
 from ..proof.plan import Plan
 from ..proof.proof import Proof, hooks_backward, proven
 from ..proof.recheck import agree, confirm, note
@@ -26,10 +26,11 @@ from ..replay.pieces import gradients, pieces_of
 from ..replay.twopass import apart, results, two_pass
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import HALF, rehearsal
-from ..tape.graph import HOOKED, has_hooks, leaves_behind, walk, within
+from ..tape.graph import HOOKED, has_hooks, has_hooks_at_leaves, leaves_behind, walk, within
 from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
+from .hooked import RAN, HookWatch, sees_gradients
 from .recovery import Recovery, Way
 
 
@@ -96,8 +97,9 @@ class Backward:
         if tape.reducers is not None:
             tape.reducers.backward_begins()
         failed: Optional[BaseException] = None
+        hooks = HookWatch(params if usual else ())
         try:
-            with torch._C.DisableTorchFunctionSubclass(), self._withheld(tape, usual):
+            with torch._C.DisableTorchFunctionSubclass(), self._withheld(tape, usual), hooks:
                 result = call(func, args, kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
@@ -117,7 +119,7 @@ class Backward:
         if tape.reducers is not None:
             tape.reducers.backward_failed()
         recorder.leave(tape)
-        failing = FailedBackward(recorder, tape, args, kwargs, failed, params, before, usual)
+        failing = FailedBackward(recorder, tape, args, kwargs, failed, params, before, hooks, usual)
         return recorder.recover(failed, failing.ways())
 
     def _withheld(self, tape: Tape, usual: bool) -> Any:
@@ -125,7 +127,9 @@ class Backward:
         recorder, records = self._recorder, records_of(tape)
         if not recorder.spill.open or not usual or tape.why_not:
             return nullcontext()
-        if any(t.requires_grad and not t.is_leaf for t in tape.outside) or any(hooked(r.params) for r in records):
+        if any(t.requires_grad and not t.is_leaf for t in tape.outside):
+            return nullcontext()
+        if any(sees_gradients(r.params) for r in records):
             return nullcontext()
         return recorder.withheld(records)
 
@@ -228,7 +232,7 @@ def summed(
 class FailedBackward:
     """A backward pass that has failed. ``args`` and ``kwargs`` are the arguments of the call to backward, ``usual``
     whether these are of the usual kind. ``before`` holds, for each of ``params``, what :func:`state_of` returned before
-    that call."""
+    that call. ``hooks`` has watched those of the script on these parameters."""
 
     def __init__(
         self,
@@ -239,10 +243,11 @@ class FailedBackward:
         failure: BaseException,
         params: list,
         before: list,
+        hooks: HookWatch,
         usual: bool,
     ) -> None:
         self._recovery, self._tape, self._args, self._failure = recovery, tape, args, failure
-        self._params, self._before, self._usual = params, before, usual
+        self._params, self._before, self._hooks, self._usual = params, before, hooks, usual
         self._given = args[1] if len(args) > 1 else kwargs.get("gradient")
         self._modules = modules_of(tape)
         self._records = records_of(tape)
@@ -255,6 +260,8 @@ class FailedBackward:
 
     def _ready(self) -> None:
         """Raises :class:`Unrepeatable` if nothing may be run again. Otherwise lets go of the failed pass."""
+        if self._hooks.ran:
+            raise Unrepeatable(RAN)
         if self._cleaned:
             return
         tape = self._tape
@@ -262,10 +269,12 @@ class FailedBackward:
             raise Unrepeatable(tape.why_not)
         if not self._usual:
             raise Unrepeatable("the graph is kept to be used again (retain_graph)")
+        if place_of(self._args[0]) is None:
+            raise Unrepeatable("a step of an optimizer was made within the backward pass that failed")
         if tape.reducers is None and reduces(self._params):
             raise Unrepeatable("the script has called a module that belongs to a DistributedDataParallel")
         with torch._C.DisableTorchFunctionSubclass():
-            if hooks_nodes(tape, self._args[0]):
+            if hooks_nodes(tape, self._args[0]) or has_hooks_at_leaves(self._params):
                 raise Unrepeatable(HOOKED)
         self._reached()
         note(tape)
@@ -484,7 +493,7 @@ class FailedBackward:
             with torch.enable_grad():
                 value = HandBack.apply(torch.zeros(()), self._tape, set(), [sums], 1.0, *missing)
             # Hooks of the script run, on parameters.
-            with in_place(), reducers.completing(value) if reducers is not None else nullcontext():
+            with self._hooks, in_place(), reducers.completing(value) if reducers is not None else nullcontext():
                 value.backward()
 
 

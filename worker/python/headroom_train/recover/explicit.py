@@ -10,6 +10,7 @@ exception is left to the user's code.
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Callable, NamedTuple, Optional
@@ -35,6 +36,7 @@ from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Snapshot
 from ..tape.tape import random_state, recorded, set_random_state, versions_of
 from ..tape.trees import flatten, mapped, opened, tensors_in, unflatten
+from .hooked import sees_gradients
 
 IGNORED = [-100]  # the label that PyTorch's losses ignore by default
 
@@ -68,12 +70,16 @@ class Explicit:
         recorder: Any,
     ) -> None:
         self._function, self._models, self._recorder = function, models, recorder
-        every = [p for m in models for p in m.parameters()] + [
-            p for g in (optimizer.param_groups if optimizer is not None else ()) for p in g["params"]
-        ]
-        self._params = list({id(p): p for p in every if p.requires_grad}.values())
+        self._optimizer = weakref.ref(optimizer) if optimizer is not None else lambda: None
+        self._params = self._trained()
         self._limits, self._sizes = Limits(), Sizes()
         self._sizes.tell = recorder.report.failed
+
+    def _trained(self) -> list[torch.Tensor]:
+        optimizer = self._optimizer()
+        groups = optimizer.param_groups if optimizer is not None else ()
+        every = [*(p for m in self._models for p in m.parameters()), *(p for g in groups for p in g["params"])]
+        return list({id(p): p for p in every if p.requires_grad}.values())
 
     def __call__(self, args: tuple, kwargs: dict) -> Any:
         try:
@@ -86,9 +92,12 @@ class Explicit:
         recorder, sizes = self._recorder, self._sizes
         if recorder.mine().busy or not recorder.here() or not torch.is_grad_enabled() or recorded(args, kwargs):
             return self._function(*args, **kwargs)
-        records = [record_of(m) or RecordedModule(recorder, m) for m in self._models]
+        known = [*map(record_of, self._models)]
+        records = [r or RecordedModule(recorder, m) for r, m in zip(known, self._models)]
         if not all([recorder.claims(r, trains=True) for r in records]):
             return self._function(*args, **kwargs)
+        if any([r.follow(m) for r, m in zip(records, self._models)]) or None in known:
+            self._params = self._trained()
         for r in records:
             r.before(versions_of(r.params).count(-1))
         state, before = random_state(), [state_of(p) for p in self._params]
@@ -164,7 +173,7 @@ class Explicit:
         """The number of rows of a call's batch. Raises :class:`Refused` if the batch must not be
         cut."""
         refuse_batchwise(self._models)
-        if any(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None) for p in self._params):
+        if sees_gradients(self._params):
             raise Refused("a parameter has a hook, which would see the gradients of pieces")
         return rows_of(args, kwargs)
 

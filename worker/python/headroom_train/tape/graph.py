@@ -15,6 +15,8 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from ..hooks.genuine import apart, hidden
+
 # The name of a reentrant checkpoint's node, in PyTorch and in libraries that have their own.
 REENTRANT = "CheckpointFunctionBackward"
 # Why a step whose nodes have hooks is not made again.
@@ -75,6 +77,18 @@ def has_hooks(node: Any) -> bool:
         if others:
             return True
     return False
+
+
+def has_hooks_at_leaves(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether Python's hooks are registered on the node that adds to the gradient of any of the tensors that are
+    leaves."""
+    with apart(), hidden(), torch.enable_grad():
+        nodes = (_view(t).grad_fn.next_functions[0][0] for t in tensors if t.requires_grad and t.is_leaf)
+        return any(map(has_hooks, nodes))
+
+
+def _view(tensor: torch.Tensor) -> Any:
+    return torch._C.TensorBase.view_as(tensor, tensor)
 
 
 @cache

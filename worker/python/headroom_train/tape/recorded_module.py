@@ -34,6 +34,8 @@ from .trees import tensors_in
 # Where code draws random numbers: nowhere, in functions called from Python, or in any operation.
 NEVER, CALLED, ANYWHERE = range(3)
 MANY = 1000  # the most containers that are inspected before every call
+MANY_PARTS = 10000  # submodules of a module
+OTHERS = 8  # the most calls in a row before each of which a module is taken for another one
 _NUMBERS = count(1)
 # Modules that keep running statistics, and write them without raising a version.
 _NORMS = torch.nn.modules.batchnorm._NormBase
@@ -108,19 +110,26 @@ class RecordedModule(Limits):
     def __init__(self, recorder: Any, module: torch.nn.Module, trained: bool = True) -> None:
         super().__init__()
         self.trained = trained  # if not, calls that compute gradients are the script's own business
+        self.recorder, self.module = recorder, weakref.ref(module)
+        self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
+        self.calls = 0
+        self._others = 0  # how often in a row the module has been another one than in the call before
+        self._learn(module)
+        module.__dict__["_compiled_call_impl"] = self
+
+    def _learn(self, module: torch.nn.Module) -> None:
+        """Begins to learn about the module, with the submodules that it has now."""
+        self._parts = _parts(module)
         self.evaluation = Evaluation()
         # Whether calls that are given nothing with a gradient compute none, even where gradients are enabled.
         self.closed: Optional[bool] = None
-        self.recorder, self.module = recorder, weakref.ref(module)
         self.known = Known()  # shapes of arguments with which calls have succeeded
-        self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
         self.params: list[torch.Tensor] = [*parameters([module])]  # frozen ones too
         self.buffers = buffers([module])
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None if not known yet
         # Of the submodules whose running statistics are among those buffers.
         self._norms: list[weakref.ref[torch.nn.Module]] = []
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
-        self.calls = 0
         self.why_not = ""  # why the module's calls are not recorded; empty if they are
         self.half = False  # a trial has seen half precision in the module
         self.draws: Optional[int] = None  # where trials have seen it draw random numbers: None before the first trial
@@ -144,7 +153,6 @@ class RecordedModule(Limits):
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
         self.divides = False  # a trial has seen a call divide by a number that depends on the rows
         self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module
-        module.__dict__["_compiled_call_impl"] = self
 
     @property
     def norms(self) -> list[torch.nn.Module]:
@@ -206,6 +214,8 @@ class RecordedModule(Limits):
             elif not module.training and is_closed(module) and recorder.claims(self, trains=False):  # type: ignore
                 return self._within(recorder.evaluate, self, module, call, args, kwargs, True)
             return call(*args, **kwargs)
+        if not recorder.idle.now:
+            self.follow(module)  # type: ignore[arg-type]
         if not recorder.claims(self, trains=gradients):
             return self._within(lambda: call(*args, **kwargs))
         if not gradients:
@@ -216,6 +226,19 @@ class RecordedModule(Limits):
             result = recorder.call(self, module, call, args, kwargs)
         recorder.report.phases.forward_ends()
         return result
+
+    def follow(self, module: torch.nn.Module) -> bool:
+        """Forgets what is known of a module to which the script has added a layer since the last call, or from which it
+        has taken one: it is another module, with other parameters. One whose calls do that themselves is let be.
+        Returns whether it is another one."""
+        if _parts(module) == self._parts:
+            self._others = 0
+            return False
+        if self._others < OTHERS:
+            self._others += 1
+            Limits.__init__(self)
+            self._learn(module)
+        return True
 
     def _lacks_gradients(self, args: tuple, kwargs: dict) -> bool:
         """Whether a call, although gradients are enabled, computes none: a frozen teacher that is called without
@@ -380,6 +403,16 @@ class RecordedModule(Limits):
         moved: dict[int, Any] = {id(m): m for m in (*self.moving, *(c.module() for c in changes))}
         self._moving = [weakref.ref(m) for m in moved.values()]
         self.still = Snapshot([m for m in self.module().modules() if id(m) not in moved])  # type: ignore[union-attr]
+
+
+def _parts(module: torch.nn.Module) -> list[int]:
+    """The ids of a module and of its submodules, in an order of their own: this takes a fifth of the time that
+    :func:`submodules` takes."""
+    every: list[Any] = [module]
+    for m in every:
+        if m is not None and m._modules and len(every) < MANY_PARTS:
+            every += m._modules.values()
+    return [*map(id, every)]
 
 
 def _there(refs: list[weakref.ref[torch.nn.Module]]) -> list[torch.nn.Module]:

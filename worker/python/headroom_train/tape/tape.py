@@ -204,9 +204,12 @@ class Tape:
             (version, checksum), now = self.contents[i], contents(self.outside[i])
             if now[0] != version or checksum and now[1] != checksum:  # no checksum: since then an array may share it
                 return "an argument has been changed since it was used"
-        if entry.module is None or entry.versions is None or entry.versions == versions_of(parameters([entry.module])):
+        if entry.module is None or entry.versions is None:
             return None
-        return UPDATED
+        versions = versions_of(parameters([entry.module]))
+        if len(versions) != len(entry.versions):
+            return f"{entry.call_name()} has got other parameters since it was called"
+        return None if versions == entry.versions else UPDATED
 
     def may_begin(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of the script's may become a result of the tape when something is added or written to it in
