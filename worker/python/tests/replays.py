@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 import loops_adapters
 import loops_parts
@@ -2045,6 +2046,105 @@ def hooks_of_modules() -> str:
                 calls.extend(seen[0])
         seen.append(calls)
     return "" if close(torch.tensor(seen[0]), torch.tensor(seen[1])) else f"{seen}"
+
+
+class Clamp(torch.autograd.Function):
+    """Clamps gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad.clamp(-0.004, 0.004)
+
+
+class Clamping(nn.Module):
+    """Clamps gradients on their way through it, in a way that depends on ``how``."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.first, self.tanh, self.last = how, nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2)
+        if how == "a hook of a module":
+            self.tanh.register_full_backward_hook(lambda m, inner, outer: (inner[0].clamp(-0.004, 0.004),))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.first(x)
+        if self.how == "a function":
+            z = Clamp.apply(z)
+        elif self.how == "a function in a checkpoint":
+            z = checkpoint(Clamp.apply, z, use_reentrant=True)
+        elif self.how == "a hook on a tensor" and z.requires_grad:
+            z.register_hook(lambda g: g.clamp(-0.004, 0.004))
+        elif self.how == "a hook on a node" and z.grad_fn is not None:
+            z.grad_fn.register_prehook(lambda grads: (grads[0].clamp(-0.004, 0.004),))
+        return self.last(self.tanh(z))
+
+
+class Once(Whole):
+    """Makes the operation fail once."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {})) if self.raised else super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def gradients_that_are_not_linear() -> str:
+    """A model that clamps gradients has those of the loss as the script scales it, whether the script has read the loss
+    before or not, and wherever the step fails. What cannot be known in time is left to the script."""
+
+    def joined(out: torch.Tensor, read: bool) -> torch.Tensor:
+        one, other = out[:, 0].square().mean(), (out[:, 1] - 1).abs().mean()
+        if read:
+            one.item(), other.item()
+        return (one + other) * 4
+
+    def scaled(factor: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, bool], torch.Tensor]:
+        def loss(out: torch.Tensor, read: bool) -> torch.Tensor:
+            loss = out.square().mean()
+            if read:
+                loss.item()
+            return factor(loss)
+
+        return loss
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    spellings: dict[str, tuple[Callable[[torch.Tensor, bool], torch.Tensor], float]] = {
+        "divided": (scaled(lambda loss: loss / 3), 1.0),
+        "scaled": (scaled(scaler.scale), 1.0),  # type: ignore[arg-type]
+        "a gradient": (scaled(lambda loss: loss), 64.0),
+        "two losses": (joined, 1.0),
+    }
+    hows = ["a function", "a function in a checkpoint", "a hook on a tensor", "a hook on a node", "a hook of a module"]
+    cases = [(how, said, True, "tanh") for how in hows for said in spellings]
+    cases += [("a function", said, read, "tanh_backward") for said in spellings for read in (False, True)]
+    cases += [(how, said, False, "tanh") for how in ("a function", "a hook on a tensor") for said in spellings]
+    wrong, known = [], dict[tuple, list]()
+
+    def trained(how: str, said: str, read: bool, at: str) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        (loss, given), net = spellings[said], Clamping(how)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            # A module with such a hook is never run in pieces.
+            fails = Whole(f"aten.{at}.default", 8) if how != "a hook of a module" else Once(f"aten.{at}.default", 8)
+            with fails if at else nullcontext():
+                loss(net(torch.randn(8, 6)), read).backward(torch.tensor(given))
+            optimizer.step()
+            optimizer.zero_grad()
+        return [p.detach() for p in net.parameters()]
+
+    for how, said, read, at in cases:
+        if (how, said) not in known:
+            known[how, said] = trained(how, said, False, "")
+        try:
+            found = trained(how, said, read, at)
+        except torch.OutOfMemoryError:
+            wrong.append(f"{how}, {said}, read: {read}, {at}: raised")
+            continue
+        if not all(map(close, known[how, said], found)):
+            wrong.append(f"{how}, {said}, read: {read}, {at}: other weights")
+    return "; ".join(wrong)
 
 
 def same_draws() -> str:
@@ -4343,7 +4443,7 @@ CHECKS = [
     half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
     a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, what_is_read_of_computed_weights, no_memory_for_our_own, memory_of_the_host_is_not_the_gpus, what_is_made_to_fail, a_library_fails_in_our_own_code, a_loss_inside_is_tried_on_few_rows, a_library_that_finds_no_memory, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
-    rows_by_number, hooks_of_modules, hooks_that_come_later_have_run_once, hooks_that_have_run_are_known, generators_of_the_script, memory_is_arranged, strides_on_the_host,
+    rows_by_number, hooks_of_modules, gradients_that_are_not_linear, hooks_that_come_later_have_run_once, hooks_that_have_run_are_known, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 
 

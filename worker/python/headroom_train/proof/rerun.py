@@ -155,6 +155,19 @@ def records_of(tape: Tape) -> list[RecordedModule]:
     return [r for r in map(record_of, modules_of(tape)) if r is not None]
 
 
+def bends(tape: Tape) -> bool:
+    """Whether the backward pass of a step is known to be one that may not be linear in the gradient that it is given:
+    the gradients of a loss that the script will scale are then not those of the loss, scaled."""
+    return tape.bends or any(r.bends for r in records_of(tape))
+
+
+def note_bends(tape: Tape) -> None:
+    """Notes that :func:`bends` is true of a tape, and of later ones of the same modules."""
+    tape.bends = True
+    for record in records_of(tape):
+        record.bends = True
+
+
 def half_in(tape: Tape, modules: Sequence[torch.nn.Module]) -> bool:
     """Whether a step computes anything in half precision. Half precision inside a module is known
     only if a trial has seen it."""

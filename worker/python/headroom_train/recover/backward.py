@@ -491,7 +491,7 @@ class FailedBackward:
             missing, sums = reducers.rest(missing, grads)
         if missing:
             with torch.enable_grad():
-                value = HandBack.apply(torch.zeros(()), self._tape, set(), [sums], 1.0, *missing)
+                value = HandBack.apply(torch.zeros(()), self._tape, set(), [sums], 1.0, None, *missing)
             # Hooks of the script run, on parameters.
             with self._hooks, in_place(), reducers.completing(value) if reducers is not None else nullcontext():
                 value.backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Callable, Optional
 
 import torch
@@ -242,12 +243,22 @@ class DeferredFunction:
         if place is None or not place.deferred:
             return t
         if self._deferred.plan.is_scalar(place.slot):
-            return self._deferred.scalar(place.slot)
+            return self._deferred.scalar(place.slot, self._incoming(t))
         known = self._deferred.plan.slots[place.slot]
         # A tensor of the script's own, such as a sum for a log, is changed.
         outward = changes(self._name) and not self._changes
         wanted = (self._tape.step.done or outward and known.dim is None) and not known.requires_grad
         return self._deferred.value(place.slot) if wanted else t
+
+    def _incoming(self, t: torch.Tensor) -> Optional[torch.Tensor]:
+        """The gradient of ``t`` that the script gives to what computes gradients; None if it is 1, or not known."""
+        at, name = {"backward": (1, "gradient"), "grad": (2, "grad_outputs")}.get(self._name, (0, ""))
+        given = self._args[at] if 0 < at < len(self._args) else self._kwargs.get(name)
+        if isinstance(given, (list, tuple)) and len(given) == 1:
+            [given] = given
+        if not isinstance(given, torch.Tensor) or place_of(given) is not None or given.shape != t.shape:
+            return None
+        return given.detach() if given.numel() == 1 and float(given.abs()) not in (0.0, inf) else None
 
     def _is_derived(self) -> bool:
         """Whether what a function returns belongs to the batch as a whole and may be differentiated: its deferred
@@ -312,7 +323,7 @@ class DeferredFunction:
             try:
                 return self._plainly()
             except BaseException as e:
-                if not is_out_of_memory(e):
+                if not is_out_of_memory(e) or hasattr(e, "_headroom_refused"):
                     raise
                 failed = e
             clean(failed)

@@ -25,7 +25,7 @@ from ..proof.groups import NUMBER
 from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm
-from ..proof.rerun import modules_of, needed, refuse_acted_upon, run, unchanged
+from ..proof.rerun import bends, modules_of, needed, refuse_acted_upon, run, unchanged
 from ..proof.rows import Slot, perform
 from ..proof.terms import Terms
 from ..sandbox.sandbox import HALF, rehearsal
@@ -98,17 +98,50 @@ def unseen(tape: Tape, plan: Plan) -> Iterator[None]:
             snapshot.put_back()
 
 
+# Why gradients that are known for one incoming gradient are not handed back for another.
+BENDS = (
+    "backward computes something that may not be linear (a custom autograd function, or a hook on a tensor or module), "
+    "and the loss is scaled, or joined with another, in a way that is only known once backward has begun"
+)
+
+
+class Bending:
+    """For the results of a tape whose backward pass may not be linear: hands gradients back only for the incoming
+    gradient for which they are known. ``refused`` reports why not. It must not hold the tape."""
+
+    def __init__(self, refused: Callable[[BaseException, Refused], None]) -> None:
+        self._refused = refused
+        self._passes: list[tuple[int, set[int]]] = []  # of each backward pass, what it has used of the graph
+
+    def confirm(self, failure: BaseException, slots: set[int], factor: torch.Tensor) -> None:
+        """Raises ``failure`` if gradients are wrong where they have to be multiplied by ``factor``, or where the same
+        backward pass has come through the same graph already."""
+        task = torch._C._current_graph_task_id()
+        met = any(task == known and slots & used for known, used in self._passes)
+        self._passes.append((task, slots))
+        if met or float(factor) != 1.0:
+            self._refused(failure, Refused(BENDS))
+            raise failure
+
+
 class HandBack(torch.autograd.Function):
     """A scalar whose gradients are already known: backward passes them on, multiplied by the incoming
-    gradient.
+    gradient, of which they are a multiple unless there is a :class:`Bending`.
 
     The node must not hold its tape, which holds the scalar: Python could not detect that cycle."""
 
     @staticmethod
     def forward(
-        ctx: Any, value: torch.Tensor, tape: Tape, slots: set[int], sums: list, scale: float, *inputs: torch.Tensor
+        ctx: Any,
+        value: torch.Tensor,
+        tape: Tape,
+        slots: set[int],
+        sums: list,
+        scale: float,
+        bending: Optional[Bending],
+        *inputs: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.tape, ctx.slots, ctx.sums, ctx.scale = weakref.ref(tape), slots, sums, scale
+        ctx.tape, ctx.slots, ctx.sums, ctx.scale, ctx.bending = weakref.ref(tape), slots, sums, scale, bending
         ctx.failure, ctx.reducers = bare(tape.step.failure), tape.reducers
         return value.detach().clone()
 
@@ -117,6 +150,10 @@ class HandBack(torch.autograd.Function):
         if not ctx.sums or torch.is_grad_enabled():
             # The sums have been freed already, or a second derivative is wanted, for which nothing is known here.
             raise ctx.failure
+        with set_aside():
+            factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
+            if ctx.bending is not None:
+                ctx.bending.confirm(ctx.failure, ctx.slots, factor)
         if ctx.reducers is not None:
             ctx.reducers.begins()
         tape = ctx.tape()
@@ -126,16 +163,15 @@ class HandBack(torch.autograd.Function):
             if tape.deferred is not None:
                 tape.deferred.spent |= ctx.slots
         with set_aside():
-            return HandBack._scaled(ctx, retain, grad)
+            return HandBack._scaled(ctx, retain, factor)
 
     @staticmethod
-    def _scaled(ctx: Any, retain: bool, grad: torch.Tensor) -> Any:
-        factor = grad.reshape(()) if ctx.scale == 1.0 else grad.reshape(()) / ctx.scale
+    def _scaled(ctx: Any, retain: bool, factor: torch.Tensor) -> Any:
         if retain:
-            return (None,) * 5 + tuple(None if g is None else g * factor.to(g.device) for g in ctx.sums[0])
+            return (None,) * 6 + tuple(None if g is None else g * factor.to(g.device) for g in ctx.sums[0])
         sums = ctx.sums.pop()
         scaled([g for g in sums if g is not None], factor)
-        return (None,) * 5 + tuple(sums)
+        return (None,) * 6 + tuple(sums)
 
 
 def scaled(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
@@ -358,6 +394,7 @@ class Deferred:
         # Slots in the graph of a scalar of which a backward pass has taken the gradients: the ``slots`` of a HandBack.
         self.spent: set[int] = set()
         self._shared: dict[int, int] = {}  # checksums of values whose memory an array of the script's shares, by slot
+        self._bending = Bending(report.refused)
         self.nodes: list[Any] = []  # the nodes of results without values that the script has got hold of (grad_fn)
 
     def free(self) -> None:
@@ -496,16 +533,26 @@ class Deferred:
             else:
                 self._scalars[s] = self.scalar(s) if plan.is_scalar(s) else self.value(s).clone()
 
-    def scalar(self, slot: int) -> torch.Tensor:
-        """The real scalar, with a graph. Raises Refused if it cannot be computed exactly."""
+    def scalar(self, slot: int, incoming: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """The real scalar, with a graph. ``incoming`` is the gradient that it is about to be given, if that is not 1.
+        Raises Refused if it cannot be computed exactly."""
         if slot not in self._scalars:
-            self._scalars[slot] = self._handed(slot)
+            found = self._handed(slot, incoming)
+            assert found is not None
+            self._scalars[slot] = found
         return self._scalars[slot]
 
-    def _handed(self, slot: int) -> torch.Tensor:
+    def _read_scalar(self, slot: int) -> None:
+        """Makes the value of a scalar known, and its gradients for the backward pass that will follow; only the value
+        if the gradients may depend on what the script makes of the scalar before."""
+        found = self._handed(slot, None, read=True)
+        if found is not None:
+            self._scalars[slot] = found
+
+    def _handed(self, slot: int, incoming: Optional[torch.Tensor], read: bool = False) -> Optional[torch.Tensor]:
         """Computes a scalar and its gradients, by one replay for all of its terms. How much a term counts may depend
         on values that are known only afterwards, as in a product. If it turns out to be another number than was
-        assumed, there is a second replay."""
+        assumed, there is a second replay. None if the scalar is only ``read`` and its gradients are not linear."""
         tape, known = self.tape, self.plan.slots[slot]
         terms = Terms(tape, self.plan, slot)
         given = {r: self.value(r) for r in terms.given}
@@ -515,11 +562,16 @@ class Deferred:
 
         if math.prod(known.shape) != 1 or known.dtype.is_complex:
             return single(lambda: terms.value({**given, **{s: self.scalar(s) for s in terms.slots}}))
-        counts, _ = single(lambda: terms.derivatives({**given, **{s: self._guess(s) for s in terms.slots}}))
+
+        def derivatives(values: dict[int, torch.Tensor]) -> Any:
+            return single(lambda: terms.derivatives(values, incoming if bends(tape) else None))
+
+        counts, _ = derivatives({**given, **{s: self._guess(s) for s in terms.slots}})
         found = self._replayed({s: counts.get(s) for s in terms.slots})
         values = {**given, **{s: self._values[s] for s in terms.slots}}
-        counted, extra = single(lambda: terms.derivatives(values))
-        if not same_numbers(counts, counted):
+        counted, extra = derivatives(values)
+        bent = bends(tape)
+        if not (bent and read) and (not same_numbers(counts, counted) or bent and found.scale != 1.0):
             found = self._replayed({s: counted.get(s) for s in terms.slots})
         for t, g in extra.items():
             single(lambda t=t, g=g: found.add(t, g * found.scale))  # type: ignore[misc]
@@ -528,11 +580,15 @@ class Deferred:
         )
         if not found.tensors:
             return value
+        if bent and read:
+            return None
+        scale = found.scale if incoming is None or not bent else found.scale * float(incoming)
         tensors, sums = found.tensors, found.sums
         if tape.reducers is not None:
             tensors, sums = tape.reducers.complete(tensors, sums)
+        bending = self._bending if bent else None
         with torch.enable_grad():
-            scalar = single(lambda: HandBack.apply(value, tape, self._graph(slot), [sums], found.scale, *tensors))
+            scalar = single(lambda: HandBack.apply(value, tape, self._graph(slot), [sums], scale, bending, *tensors))
         if tape.reducers is not None:
             tape.reducers.handed([scalar])
         return scalar
@@ -557,13 +613,15 @@ class Deferred:
         except Refused as refused:  # then the whole batch is run again, with saved tensors on the host
             plan, why = None, bare(refused)  # type: ignore[assignment]
         scale = self._scale(counts)
-        if plan is None and len(counts) > 1:
+        if plan is None and len(counts) > 1 and not bends(self.tape):
             found = Sums(scale)
             for s, count in counts.items():
                 part = self._replayed({s: count})
                 for t, g in zip(part.tensors, part.sums):
                     found.add(t, g if g is None or part.scale == scale else g * (scale / part.scale))
-            return found
+            if not bends(self.tape) or not any(g is not None for g in counts.values()):
+                return found
+            scale = 1.0
         confirm(self.tape, self.plan, entries)
         # The cached blocks have the sizes of the whole batch, and would make pieces fail that otherwise fit.
         if not self.tape.step.preemptive:
@@ -638,7 +696,7 @@ class Deferred:
     def _scale(self, counts: dict[int, Any]) -> float:
         """The factor by which the sum of the terms is multiplied before it is differentiated, so that the largest of
         them is multiplied by what the script's GradScaler multiplies a loss by."""
-        scale = self.sizes.scale(self.tape)
+        scale = 1.0 if bends(self.tape) else self.sizes.scale(self.tape)
         if scale == 1.0:
             return scale
         most = max((abs(float(g)) for g in counts.values() if g is not None), default=1.0)
@@ -658,9 +716,10 @@ class Deferred:
             and wanted <= others[0]
             and math.prod(self.plan.slots[tops[0]].shape) == 1
             and not self.tape.step.done
+            and not bends(self.tape)
         ):
             with suppress(Refused):  # the values of the terms alone may still be known
-                self.scalar(tops[0])
+                self._read_scalar(tops[0])
                 return
         self._replayed(dict.fromkeys(sorted(wanted.union(*others))))
 

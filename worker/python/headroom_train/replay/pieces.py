@@ -7,20 +7,23 @@ own, so a piece that fails is simply run again with fewer rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import wraps
 from typing import Any, Callable, Optional
 
 import torch
 
 from ..failure import Refused, clean, is_out_of_memory, patiently
+from ..hooks.changes import changed
 from ..proof.groups import Inputs
 from ..proof.plan import Plan
 from ..proof.proof import SMALL, Proof, proven
-from ..proof.rerun import SOME, needed, parted, run, unchanged
+from ..proof.rerun import SOME, bends, needed, note_bends, parted, run, unchanged
 from ..proof.rows import Rows, Slot
 from ..proof.weights import Rule, agrees, halves, weight
 from ..sandbox.sandbox import HALF, NoRandomness
+from ..tape.graph import may_bend
 from ..tape.tape import Tape, random_state, same_random_state, set_random_state
 
 FINE = 16  # pieces that are finer than this part of a batch take longer than giving up what could be kept for later
@@ -155,9 +158,10 @@ def gradients(
     sums = Gradients(inputs)
     values: dict[int, Any] = dict.fromkeys(targets, 0.0)
     rules = {} if plan is None else {s: rule for s, (_, rule) in targets.items()}  # rules that are still to be checked
+    straight = Straight(tape)
 
     def work(rows: Optional[Rows]) -> Any:
-        return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules)
+        return _piece(tape, plan, entries, rows, targets, inputs, scale, offload, keep or {}, rules, straight)
 
     def add(rows: Optional[Rows], got: Any) -> None:
         if got is not None:
@@ -188,6 +192,34 @@ def gradients(
     return values, inputs, sums, by_pieces(batch, size, work, add, forget)
 
 
+class Straight:
+    """Looks, in the first piece that is differentiated, whether a tape's backward pass may not be linear, and notes
+    that."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape, self._looked = tape, bends(tape)
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """A context for a piece's forward pass, in which a hook on a tensor is noted: its graph will not show it."""
+        register = torch.Tensor.register_hook
+
+        @wraps(register)
+        def noted(tensor: torch.Tensor, hook: Any) -> Any:
+            note_bends(self._tape)
+            return register(tensor, hook)
+
+        with nullcontext() if bends(self._tape) else changed(torch.Tensor, "register_hook", noted):
+            yield
+
+    def look(self, total: torch.Tensor) -> None:
+        """Looks at the graph of a piece."""
+        if not self._looked:
+            self._looked = True
+            if may_bend(total):
+                note_bends(self._tape)
+
+
 class Refuted(Refused):
     """Raised if a rule that held for earlier batches does not hold for this one."""
 
@@ -203,6 +235,7 @@ def _piece(
     offload: bool,
     keep: dict[int, Any],
     rules: dict[int, Rule],
+    straight: Straight,
 ) -> Any:
     if tape.reducers is not None:
         tape.reducers.in_time()
@@ -219,7 +252,8 @@ def _piece(
         return {}, [None] * len(inputs.tensors), leaves, {s: env[s].clone() for s in keep if s in env}
     summed: list[int] = []  # slots of the scalars that are differentiated
     with torch.set_grad_enabled(any(factor is not None for factor, _ in targets.values())), hooks:
-        env = run(tape, plan, entries, rows, leaves=leaves)
+        with straight.hooks():
+            env = run(tape, plan, entries, rows, leaves=leaves)
         total: Any = 0.0
         values = {}
         for slot, (factor, _) in targets.items():
@@ -236,6 +270,7 @@ def _piece(
     env.clear()
     grads: list[Optional[torch.Tensor]] = [None] * len(inputs.tensors)
     if isinstance(total, torch.Tensor):  # otherwise none of the scalars that are differentiated has a weight here
+        straight.look(total)
         grads = inputs.differentiated(total, summed, list(leaves.values()))
     if not holds():
         raise Refuted("the loss of a batch is not a weighted sum of the losses of its rows")

@@ -91,6 +91,14 @@ def _view(tensor: torch.Tensor) -> Any:
     return torch._C.TensorBase.view_as(tensor, tensor)
 
 
+def may_bend(tensor: torch.Tensor) -> bool:
+    """Whether the backward pass of a tensor's graph may not be linear in the gradient that it is given: a function is
+    written in Python, as one that clamps gradients is, or a node has hooks. Hooks of parameters do not count. Those
+    that :meth:`torch.Tensor.register_hook` adds to a node are not seen from Python."""
+    inner = (n for n in walk([tensor.grad_fn]) if not n.name().endswith("AccumulateGrad"))
+    return any(isinstance(n, torch.autograd.function.BackwardCFunction) or has_hooks(n) for n in inner)
+
+
 @cache
 def _names(kind: type) -> tuple:
     return tuple(n for n in dir(kind) if n.startswith("_raw_saved_"))

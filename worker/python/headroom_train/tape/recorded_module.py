@@ -84,6 +84,7 @@ class Limits:
         self.twice = False  # results had to be computed twice, because of what the script made of them
         self.talks = False  # a call communicates with other ranks
         self.silent = False  # a backward pass through the module has been seen not to communicate with other ranks
+        self.bends = False  # the backward pass of a step that calls it may not be linear: see graph.may_bend
 
 
 class Evaluation(Limits):

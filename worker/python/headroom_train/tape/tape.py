@@ -164,6 +164,7 @@ class Tape:
         # Sequence numbers of the graphs of tries and replays, which must not be used.
         self.spans: list[tuple[int, int]] = []
         self.deferred: Any = None  # what is known about its deferred tensors
+        self.bends = False  # its backward pass may not be linear: see graph.may_bend
         # What the weights were like when something failed, by id, of a script without an optimizer: see rerun.weigh.
         self.weights: dict[int, list[float]] = {}
         # The DistributedDataParallels around its modules: see ranks.ddp.Reducers; None if there are none.
