@@ -4114,7 +4114,7 @@ class Meter:
         self.seen.append(len(z))
 
 
-def counting(calls: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
+def halving(calls: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
     def half(z: torch.Tensor) -> torch.Tensor:
         calls.append(len(z))
         return z / 2
@@ -4140,7 +4140,7 @@ GIVEN: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any], Ca
     "a set": (set, lambda g, z: g.add(len(g)), sorted),
     "an object": (Meter, lambda g, z: g.update(z), lambda g: (g.total, g.seen)),
     "a method": (lambda: Meter().update, lambda g, z: g(z), lambda g: (g.__self__.total, g.__self__.seen)),
-    "a function": (lambda: counting([]), lambda g, z: g(z), lambda g: g.__closure__[0].cell_contents),
+    "a function": (lambda: halving([]), lambda g, z: g(z), lambda g: g.__closure__[0].cell_contents),
     "an array": (lambda: np.zeros(2), lambda g, z: g.__iadd__(1), list),
     "arrays in a dict": (lambda: {"n": np.zeros(2)}, lambda g, z: g["n"].__iadd__(1), str),
     "an iterator": (lambda: iter(range(100)), lambda g, z: next(g), lambda g: next(g)),

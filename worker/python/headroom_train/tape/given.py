@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .snapshot import PLAIN, Contents, Names, _own, _used_by, _within
+from .snapshot import PLAIN, Contents, Names, Walk, is_own, within
 
 CHANGES = "changes its argument"
 LARGE = 1 << 20  # bytes: larger arrays are not looked at
@@ -63,8 +63,8 @@ def _inside(value: Any, seen: set[int]) -> Iterator[Contents]:
     if isinstance(value, MethodType):
         value = value.__self__
     if not isinstance(value, FunctionType):
-        yield from _within(value, seen)
-    elif _own(value.__module__) and id(value) not in seen:
+        yield from within(value, seen)
+    elif is_own(value.__module__) and id(value) not in seen:
         seen.add(id(value))
-        for _, used in _used_by(value, []):
-            yield from (used,) if isinstance(used, Names) else _within(used, seen)
+        for _, used in Walk().used(value):
+            yield from (used,) if isinstance(used, Names) else within(used, seen)

@@ -391,7 +391,7 @@ class Unavailable:
 
 
 @cache
-def _own(module: str) -> bool:
+def is_own(module: str) -> bool:
     """Whether the Python module of this name is the script's own and not a library's. Objects of
     libraries are not inspected, since most of the training can be reached from them, including much
     that other threads change."""
@@ -412,7 +412,7 @@ def _inner(value: Any) -> Any:
     classes; None for anything else."""
     if isinstance(value, (dict, list, set, deque)):
         return value
-    if isinstance(value, (torch.nn.Module, torch.Tensor, type, FunctionType)) or not _own(type(value).__module__):
+    if isinstance(value, (torch.nn.Module, torch.Tensor, type, FunctionType)) or not is_own(type(value).__module__):
         return None
     return getattr(value, "__dict__", None)
 
@@ -421,7 +421,7 @@ def _inner(value: Any) -> Any:
 def _slots(kind: type) -> tuple[str, ...]:
     """The names of a class's slots; empty if the class is not the script's own. A name that Python has changed is left
     out."""
-    if not _own(kind.__module__) or issubclass(kind, (torch.nn.Module, torch.Tensor, type)):
+    if not is_own(kind.__module__) or issubclass(kind, (torch.nn.Module, torch.Tensor, type)):
         return ()
     return tuple(n for n in slots_of(kind.__mro__) if not n.startswith("__"))
 
@@ -441,7 +441,7 @@ def _contents(value: Any, seen: set[int]) -> Optional[Contents]:
     return Names(value, slots) if slots else Contents(inner)
 
 
-def _within(value: Any, seen: set[int]) -> Iterator[Contents]:
+def within(value: Any, seen: set[int]) -> Iterator[Contents]:
     """Yields the contents of every container inside a value, including those of the value itself if
     it is a container. Leaves out containers whose ids are in ``seen``, and adds the ids of the
     others to it."""
@@ -491,7 +491,7 @@ _SHARED = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 def _classes(kind: type) -> tuple[list[FunctionType], list[type]]:
     """Considers a class and its bases, but only those that are the script's own. Returns their methods, then the
     classes themselves."""
-    classes = [c for c in kind.__mro__ if _own(c.__module__)]
+    classes = [c for c in kind.__mro__ if is_own(c.__module__)]
     return [*dict.fromkeys(f for c in classes for v in vars(c).values() for f in _functions(v))], classes
 
 
@@ -509,7 +509,7 @@ def _functions(value: Any) -> Iterator[FunctionType]:
             if id(value) in found or len(found) > WIDE:
                 continue
             found.add(id(value))
-            if _own(value.__module__):
+            if is_own(value.__module__):
                 yield value
             todo += [v for _, v in _closure(value) if isinstance(v, (FunctionType, MethodType))]
             todo.append(vars(value).get("__wrapped__"))
@@ -608,12 +608,20 @@ class Walk:
                 yield from self._called_by(
                     [(n, v) for n, v in own.items() if n not in USUAL and n[0] != "_"], methods.names
                 )
-        for function in [f for f in own.values() if isinstance(f, FunctionType) and _own(f.__module__)]:
+        for function in [f for f in own.values() if isinstance(f, FunctionType) and is_own(f.__module__)]:
             yield from self._used_by(function)
         for hook in forward_hooks(module):
             function, given = _called(hook)
-            if isinstance(function, FunctionType) and _own(function.__module__):
+            if isinstance(function, FunctionType) and is_own(function.__module__):
                 yield from self._used_by(function, given)
+        yield from self._rest()
+
+    def used(self, function: FunctionType) -> Iterator[tuple[str, Any]]:
+        """Yields, by name, what a function of the script's own may change."""
+        yield from self._used_by(function)
+        yield from self._rest()
+
+    def _rest(self) -> Iterator[tuple[str, Any]]:
         while self._todo and self._left > 0:
             self._left -= 1
             yield from self._used_by(self._todo.pop())
@@ -630,7 +638,7 @@ class Walk:
         names, assigned = _names(code), _assigned(code)
         values = [("", v) for v in (*given, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())]
         values += _closure(function)
-        if _own(function.__globals__.get("__name__", "")):
+        if is_own(function.__globals__.get("__name__", "")):
             values += _named(function.__globals__, names, assigned)
         if self._follow:
             shared = _shared(code)
@@ -661,7 +669,7 @@ class Walk:
         if isinstance(value, (MethodType, BuiltinMethodType)):  # as a list's append
             value = value.__self__
         kind = value if isinstance(value, type) else type(value)
-        if _own(kind.__module__):
+        if is_own(kind.__module__):
             if self._follow:
                 methods = _methods(kind, names, value is kind)
                 self._later(methods.functions)
@@ -686,9 +694,9 @@ class Walk:
             return
         if isinstance(value, FunctionType):
             self._later(_functions(value))
-            if _own(value.__module__) and (vars(value) or value.__name__ in names):
+            if is_own(value.__module__) and (vars(value) or value.__name__ in names):
                 yield from _named(vars(value), names, assigned)
-        elif _own(value.__name__) and self._first((id(value), names), value):
+        elif is_own(value.__name__) and self._first((id(value), names), value):
             for name, found in _named(vars(value), names, assigned):
                 if type(found) is not ModuleType:
                     yield from self._used(name, found, names, assigned)
@@ -726,7 +734,7 @@ class Walk:
                 self._later(_functions(value))
             elif type(value) not in PLAIN and not isinstance(value, (torch.nn.Module, torch.Tensor, Names)):
                 kind = value if isinstance(value, type) else type(value)
-                if _own(kind.__module__):
+                if is_own(kind.__module__):
                     methods = _methods(kind, names, value is kind)
                     self._later(methods.functions)
                     if self._first((kind, names)):
@@ -844,10 +852,10 @@ class Snapshot:
                 if attribute:
                     self._reached.append(Reached(ref, name, Contents(value), True))
                 if deep and type(value) not in PLAIN:
-                    every = (c for c in _within(value, seen) if not attribute or c.container is not value)
+                    every = (c for c in within(value, seen) if not attribute or c.container is not value)
                     self._reached += [Reached(ref, name, c, False) for c in every]
             for name, value in walk.reached(m) if deep else ():
-                found = (value,) if isinstance(value, Names) else _within(value, seen)
+                found = (value,) if isinstance(value, Names) else within(value, seen)
                 self._reached += [Reached(ref, name, c, False) for c in found]
 
     def iterators(self) -> list[str]:
