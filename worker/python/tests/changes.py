@@ -160,7 +160,6 @@ REFUSED: dict[str, tuple[Callable, float]] = {
     "another part": (around(lambda net: put(net, "act", nn.ReLU())), 0.0),
     "scaled": (around(lambda net: put(net, "scale", 3.0)), 0.0),
     "always scaled": (around(lambda net: put(net, "scale", 3.0), 1), 0.0),
-    "always scaled, with dropout": (around(lambda net: put(net, "scale", 3.0), 1), 0.1),
     "always another global": (around(lambda net: put(Net, "everywhere", 3.0), 1), 0.0),
     "always another global, with dropout": (around(lambda net: put(Net, "everywhere", 3.0), 1), 0.1),
     "another global": (around(lambda net: put(Net, "everywhere", 3.0)), 0.0),

@@ -4281,6 +4281,21 @@ class _Reversed(torch.autograd.Function):
         return grads[0] * -ctx.factor, None
 
 
+class _Given:
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def get(self) -> float:
+        return self.factor
+
+
+FACTOR, FACTORED, GIVEN = 1.0, {"factor": 1.0}, _Given()
+
+
+def _factor_of_all() -> float:
+    return FACTOR
+
+
 class Factored(nn.Module):
     """Multiplies the gradient that comes back by a factor, which is no part of its values."""
 
@@ -4294,6 +4309,7 @@ class Factored(nn.Module):
         self.factor, self.config["factor"], self.steps[0] = value, value, value
         self.tensor = torch.tensor(value)
         self.mode.train(value == 1)
+        globals()["FACTOR"] = FACTORED["factor"] = GIVEN.factor = value
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         z, k = self.body(x), self.factor
@@ -4305,6 +4321,12 @@ class Factored(nn.Module):
             k = self.config["factor"]
         elif self.kind == "in a list":
             k = self.steps[0]
+        elif self.kind == "in a dict elsewhere":
+            k = FACTORED["factor"]
+        elif self.kind == "in an object elsewhere":
+            k = GIVEN.get()
+        elif self.kind == "a global":
+            k = _factor_of_all()
         elif self.kind == "a tensor":
             k = self.tensor
         elif self.kind == "a mode":
@@ -4320,6 +4342,9 @@ FACTORS = {
     "in a dict": (("two calls",), ("first", "backward")),
     "in a list": (("two calls",), ("first", "backward")),
     "a tensor": (("two calls",), ("first", "backward")),
+    "in a dict elsewhere": (("two calls",), ("first", "backward")),
+    "in an object elsewhere": (("two calls",), ("first", "second", "backward")),
+    "a global": (("two calls", "one call"), ("first", "second", "backward")),
     "a mode": (("two calls", "evaluates"), ("first", "second", "backward")),
     # The failed call would have to be made whole.
     "of a module that changes others": (("two calls", "one call"), ("backward",)),
@@ -4350,6 +4375,8 @@ def _factored(kind: str, way: str, at: str) -> list[torch.Tensor]:
                     loss.backward()
         net.train()
         if net.factor != 1.0 or net.config != {"factor": 1.0} or net.steps != [1.0] or not net.mode.training:
+            return [torch.tensor(float(step))]
+        if {FACTOR, FACTORED["factor"], GIVEN.factor} != {1.0}:
             return [torch.tensor(float(step))]
         found += [p.grad.clone() for p in net.parameters()]  # type: ignore[union-attr]
         optimizer.step()

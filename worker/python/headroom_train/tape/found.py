@@ -6,20 +6,22 @@ tensors without a graph, and lists and dicts of plain values."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import is_
 from types import FunctionType
 from typing import Any, NamedTuple, Optional
 
 import torch
 
 from ..failure import Refused
-from .snapshot import PLAIN, USUAL, WIDE, Snapshot, Unavailable, is_same
+from .snapshot import PLAIN, USUAL, WIDE, Snapshot, Unavailable, is_same, named_by
 
 _KINDS = {*PLAIN, FunctionType}
 _APART = USUAL | {"_parameters", "_buffers"}
 _NORMS = torch.nn.modules.batchnorm._NormBase
 _MISSING = object()
+MOST = 128  # the most values outside modules
 _replay: Optional[object] = None  # a new object for each replay: the script runs between two of them
 
 
@@ -39,12 +41,86 @@ class Still:
         return self if snapshot.held() is self._source else Still(snapshot)
 
 
+class Around:
+    """Plain values outside the modules that the methods of the script's own classes name, also in lists, dicts and
+    objects of its classes; those that calls change are left out. What holds them is looked up each time: nothing of the
+    script's is kept."""
+
+    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
+        named = {(id(g), n): (g, n) for kind in {type(m) for m in modules} for g, n in named_by(kind)}
+        self._places: list[_Place] = []
+        for space, name in named.values():
+            if isinstance(space[name], PLAIN):
+                self._places.append(_Place(space, name, None))
+                continue
+            inside = _inside(space[name])
+            items = [*(enumerate(inside) if type(inside) is list else inside.items())] if len(inside) <= WIDE else []
+            self._places += [_Place(space, name, key) for key, value in items if isinstance(value, PLAIN)]
+        del self._places[MOST:]
+        self._values: list = []
+        self._paired: Optional[tuple[list, list[tuple[_Place, Any]]]] = None
+
+    def values(self) -> list:
+        """The present values; the same list as before while none has changed."""
+        if self._places:
+            now = [place.value() for place in self._places]
+            if len(now) != len(self._values) or not all(map(is_, now, self._values)):
+                self._values = now
+        return self._values
+
+    def called(self, before: list) -> list[tuple[_Place, Any]]:
+        """What a call has found that had these values before it. Leaves out from now on what it has changed."""
+        now = self.values()
+        if now is not before:
+            changed = {place for place, a, b in zip(self._places, before, now) if not is_same(a, b)}
+            before = [v for place, v in zip(self._places, before) if place not in changed]
+            self._places = [place for place in self._places if place not in changed]
+            self._values, self._paired = before, None
+        if self._paired is None or self._paired[0] is not before:
+            self._paired = before, [*zip(self._places, before)]
+        return self._paired[1]
+
+
+class _Place(NamedTuple):
+    """A global, or what is at a key in one."""
+
+    space: dict
+    name: str
+    key: Any
+
+    def __hash__(self) -> int:
+        return hash((id(self.space), self.name, self.key))
+
+    def __eq__(self, other: Any) -> bool:
+        return self.space is other.space and self[1:] == other[1:]
+
+    def owner(self) -> Any:
+        return self.space if self.key is None else _inside(self.space.get(self.name))
+
+    def at(self) -> Any:
+        return self.name if self.key is None else self.key
+
+    def value(self) -> Any:
+        return _get(self.owner(), self.at())
+
+
+def _inside(value: Any) -> Any:
+    """A list or dict itself, or the attributes of an object."""
+    return value if type(value) in (dict, list) else getattr(value, "__dict__", {})
+
+
+def _get(owner: Any, key: Any) -> Any:
+    if type(owner) is list:
+        return owner[key] if key < len(owner) else _MISSING
+    return owner.get(key, _MISSING)
+
+
 class Found:
     """What one call has found. ``moving`` is for modules whose calls change attributes: those that this one has not
     changed."""
 
-    def __init__(self, still: Still, moving: Held) -> None:
-        self._still = still
+    def __init__(self, still: Still, moving: Held, around: list[tuple[_Place, Any]]) -> None:
+        self._still, self._around = still, around
         self._moving = [(ref, {n: v for n, v in own.items() if type(v) in _KINDS}) for ref, own in moving]
         self._asked: Optional[object] = None
         self._others: list[_Other] = []
@@ -70,30 +146,34 @@ class Found:
                 for name in [n for n in now if n not in own and n not in _APART] if every else ():
                     if type(now[name]) in _KINDS:
                         yield _Other(now, name, _MISSING)
+        for place, value in self._around:
+            had = place.value()
+            if had is not _MISSING and value is not _MISSING and not is_same(had, value):
+                yield _Other(place.owner(), place.at(), value)
 
 
 class _Other(NamedTuple):
-    """An attribute that has another value now than a call found."""
+    """An attribute, or a value elsewhere, that is another one now than a call found."""
 
-    owner: dict
-    name: str
+    owner: Any
+    name: Any
     value: Any
 
     def put(self) -> tuple[Any, Any]:
         """Gives the attribute what the call found. Returns what it had, and what it has now, for :meth:`put_back`."""
-        had = self.owner.get(self.name, _MISSING)
+        had = _get(self.owner, self.name)
         if type(had) is not Unavailable:
             kind = type(self.value)
             _set(self.owner, self.name, kind(self.value) if kind in (dict, list) else self.value)
-        return had, self.owner.get(self.name, _MISSING)
+        return had, _get(self.owner, self.name)
 
     def put_back(self, had: Any, given: Any) -> None:
         """Gives the attribute what it had, unless the call has changed it."""
-        if self.owner.get(self.name, _MISSING) is given:
+        if _get(self.owner, self.name) is given:
             _set(self.owner, self.name, had)
 
 
-def _set(owner: dict, name: str, value: Any) -> None:
+def _set(owner: Any, name: Any, value: Any) -> None:
     if value is not _MISSING:
         owner[name] = value
     else:

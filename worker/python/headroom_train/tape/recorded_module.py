@@ -14,7 +14,7 @@ import torch
 
 from ..failure import is_out_of_memory, unframed
 from ..hooks.genuine import apart, hidden, is_inference, set_aside, unseen_copy
-from .found import Found, Held, Still
+from .found import Around, Found, Held, Still
 from .idle import Known
 from .snapshot import (
     Hooks,
@@ -141,6 +141,8 @@ class RecordedModule(Limits):
         self._moving: list[weakref.ref[torch.nn.Module]] = []  # see moving
         self.now: Optional[Snapshot] = None  # what the moving modules held before the newest call
         self.found: Any = None  # what the newest call that has succeeded found in attributes: see found.Found
+        self._around: Optional[Around] = None  # what the modules name; None until a call is made
+        self._values: list = []  # its values before the newest call
         self._kept: Optional[Still] = None  # what still holds, as far as a replay can be given it again
         self.hooks = Hooks()
         self.learns = True  # the newest call has shown, or was to show, what calls change
@@ -276,6 +278,7 @@ class RecordedModule(Limits):
         frozen parameters."""
         self._keep_buffers()
         module: Any = self.module()
+        self._look_around()
         hooked = self.hooks.unknown(module)
         self.learns = self.still is None or bool(hooked)
         if self.still is None:  # no call has succeeded yet
@@ -337,14 +340,23 @@ class RecordedModule(Limits):
 
     def finds(self) -> Found:
         """What a call finds in attributes that is about to be made in another way."""
+        self._look_around()
         if self.still is None:
-            return Found(Still(Snapshot(self.module().modules())), [])  # type: ignore[union-attr]
+            return Found(Still(Snapshot(self.module().modules())), [], self._near())  # type: ignore[union-attr]
         self.still.follow()
         return self._found(Snapshot(self.moving).held())
 
+    def _look_around(self) -> None:
+        if self._around is None:
+            self._around = Around(self.module().modules())  # type: ignore[union-attr]
+        self._values = self._around.values()
+
+    def _near(self) -> list:
+        return self._around.called(self._values) if self._around is not None else []
+
     def _found(self, moving: Held) -> Found:
         self._kept = self._kept.now(self.still) if self._kept is not None else Still(self.still)  # type: ignore
-        return Found(self._kept, moving)
+        return Found(self._kept, moving, self._near())
 
     def _changed_anew(self) -> list[torch.Tensor]:
         """The buffers that the newest call has changed, although none before it had."""

@@ -30,6 +30,7 @@ from .trees import slots_of
 
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
+FUNCTIONS = 200  # the most that are looked at for what a class names
 WIDE = 64  # the most elements of a container whose elements are inspected for nested containers, too
 FOLLOWED = 500  # the most functions outside the modules' classes and hooks that are looked at
 # Attributes that no call changes: those that every module has, and the one by which the worker finds a module.
@@ -758,6 +759,32 @@ def _of_class(kind: type, names: Iterable[str], assigned: frozenset[str]) -> Ite
 def _unhidden(kind: type, names: frozenset[str]) -> frozenset[str]:
     """The names by which a class has no methods, properties, slots and the like."""
     return frozenset(n for n in names if n[:2] != "__" and not hasattr(type(getattr(kind, n, None)), "__get__"))
+
+
+def named_by(kind: type) -> list[tuple[dict, str]]:
+    """The globals, each with its namespace, that the methods of a class of the script's own name, and its functions and
+    the methods of its other classes that these name. Only plain values, lists, dicts and objects of its classes."""
+    todo, seen, found = [*_classes(kind)[0]], set[CodeType](), dict[tuple[int, str], tuple[dict, str]]()
+    while todo and len(seen) < FUNCTIONS:
+        function = todo.pop()
+        if function.__code__ in seen:
+            continue
+        seen.add(function.__code__)
+        space = function.__globals__
+        for name in sorted(_names(function.__code__) & space.keys()):
+            value = space[name]
+            if isinstance(value, FunctionType):
+                todo += [value] if is_own(value.__module__) else []
+                continue
+            own = value if isinstance(value, type) else type(value)
+            if is_own(own.__module__) and not issubclass(own, (torch.nn.Module, torch.Tensor)):
+                methods = (getattr(f, "__func__", f) for f in vars(own).values())
+                todo += [f for f in methods if isinstance(f, FunctionType)]
+            elif not isinstance(value, PLAIN) and own not in (dict, list):
+                continue
+            if own is not value:
+                found[id(space), name] = space, name
+    return [*found.values()]
 
 
 def plain_reached(module: torch.nn.Module) -> list[tuple]:
