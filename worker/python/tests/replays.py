@@ -4103,7 +4103,7 @@ def iterators_of_a_module_that_is_evaluated() -> str:
     return "; ".join(wrong)
 
 
-class Meter:
+class Totals:
     """An object of the script's that a model is given."""
 
     def __init__(self) -> None:
@@ -4138,8 +4138,8 @@ GIVEN: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any], Ca
     ),
     "a deque": (lambda: deque(maxlen=2), lambda g, z: g.append(len(z)), list),
     "a set": (set, lambda g, z: g.add(len(g)), sorted),
-    "an object": (Meter, lambda g, z: g.update(z), lambda g: (g.total, g.seen)),
-    "a method": (lambda: Meter().update, lambda g, z: g(z), lambda g: (g.__self__.total, g.__self__.seen)),
+    "an object": (Totals, lambda g, z: g.update(z), lambda g: (g.total, g.seen)),
+    "a method": (lambda: Totals().update, lambda g, z: g(z), lambda g: (g.__self__.total, g.__self__.seen)),
     "a function": (lambda: halving([]), lambda g, z: g(z), lambda g: g.__closure__[0].cell_contents),
     "an array": (lambda: np.zeros(2), lambda g, z: g.__iadd__(1), list),
     "arrays in a dict": (lambda: {"n": np.zeros(2)}, lambda g, z: g["n"].__iadd__(1), str),
