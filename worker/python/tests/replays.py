@@ -4127,7 +4127,7 @@ def drops(given: random.Random, z: torch.Tensor) -> torch.Tensor:
 
 
 # By name: what a model is given, and what its forward does with it. The last item says what is left of it.
-GIVEN: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any], Callable[[Any], Any]]] = {
+ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any], Callable[[Any], Any]]] = {
     "a list of losses": (list, lambda g, z: g.append(z.pow(2).mean()), lambda g: [t.item() for t in g]),
     "a list of numbers": (list, lambda g, z: g.append(len(z)), list),
     "a dict": (dict, lambda g, z: g.update(z=float(z.detach().mean())), dict),
@@ -4149,7 +4149,7 @@ GIVEN: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any], Ca
 }
 
 
-class Given(nn.Module):
+class Changing(nn.Module):
     def __init__(self, does: Callable) -> None:
         super().__init__()
         self.first, self.last, self.does = nn.Linear(6, 16), nn.Linear(16, 1), does
@@ -4164,11 +4164,11 @@ def what_a_call_changes_in_its_arguments() -> str:
     """It is as without the failure, in training and in evaluation, or the failure is the script's."""
     wrong = []
     places = (("aten.tanh.default", 0), ("aten.tanh.default", 2), ("aten.tanh_backward.default", 2), ("eval", 2))
-    for (name, (make, does, left)), (at, first), named in itertools.product(GIVEN.items(), places, (False, True)):
+    for (name, (make, does, left)), (at, first), named in itertools.product(ARGUMENTS.items(), places, (False, True)):
         found, raised = [], False
         for fails in (False, True):
             torch.manual_seed(0)
-            net, given, losses = Given(does), make(), []
+            net, given, losses = Changing(does), make(), []
             if at == "eval":
                 net.eval().requires_grad_(False)
             other = nn.Linear(2, 2)
@@ -4205,12 +4205,15 @@ def what_a_call_changes_in_its_arguments() -> str:
 def what_a_later_call_changes_in_its_arguments() -> str:
     """As above, for a call that is given results without values beside it."""
     wrong = []
-    for name, (make, does, left) in GIVEN.items():
+    for name, (make, does, left) in ARGUMENTS.items():
         for together in (False, True):
             found, raised = [], False
             for fails in (False, True):
                 torch.manual_seed(0)
-                first, second = nn.Sequential(nn.Linear(6, 6), nn.GELU()), Given(lambda g, z, does=does: does(g[-1], z))
+                first, second = (
+                    nn.Sequential(nn.Linear(6, 6), nn.GELU()),
+                    Changing(lambda g, z, does=does: does(g[-1], z)),
+                )
                 optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
                 given, x = make(), torch.randn(8, 6)
                 try:
