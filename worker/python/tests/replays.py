@@ -19,7 +19,7 @@ import tempfile
 import threading
 import warnings
 import weakref
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
@@ -4103,6 +4103,77 @@ def iterators_of_a_module_that_is_evaluated() -> str:
     return "; ".join(wrong)
 
 
+class Lazy:
+    """Notes what it is asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    @property
+    def __class__(self) -> Any:
+        Lazy.asked.append("class")
+        return Lazy
+
+    def __getattr__(self, name: str) -> Any:
+        Lazy.asked.append(name)
+        raise AttributeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        Lazy.asked.append("eq")
+        return False
+
+    def __len__(self) -> int:
+        Lazy.asked.append("len")
+        return 3
+
+    __hash__ = object.__hash__
+
+
+class LazyWithSlots(Lazy):
+    __slots__ = ("own",)
+
+
+class Asked:
+    """A class property."""
+
+    def __get__(self, instance: Any, owner: Any) -> int:
+        Lazy.asked.append("get")
+        return 1
+
+
+class Lazily(nn.Module):
+    shared, asked = Lazy(), Asked()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.own, self.several = nn.Linear(6, 5), Lazy(), [Lazy(), LazyWithSlots()]
+
+    def forward(self, x: torch.Tensor, given: Any, *, named: Any = None) -> torch.Tensor:
+        return self.net(x).tanh()
+
+    def unused(self) -> None:
+        self.asked = self.shared = None  # type: ignore[assignment]
+
+
+def objects_of_the_script_are_asked_for_nothing() -> str:
+    """Nor is the class of one that says it is of another, in a step that goes well and in one that fails."""
+    wrong = []
+    for fails in (False, True):
+        net, x = Lazily(), torch.randn(8, 6)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        Lazy.asked.clear()
+        for step in range(3):
+            optimizer.zero_grad()
+            with Failing("aten.tanh.default", 1) if fails and step else nullcontext():
+                out = net(x, [Lazy(), {"a": LazyWithSlots()}], named=Lazy())
+            out.square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            net.eval()(x, (Lazy(), LazyWithSlots()))
+        if Lazy.asked:
+            wrong.append(f"{fails}: {Counter(Lazy.asked)}")
+    return ", ".join(wrong)
+
+
 class Totals:
     """An object of the script's that a model is given."""
 
@@ -4460,7 +4531,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, objects_of_the_script_are_asked_for_nothing, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

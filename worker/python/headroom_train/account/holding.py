@@ -31,7 +31,8 @@ from weakref import ReferenceType
 
 import torch
 
-from .look import LONG, Variables, frames, function, is_a, key_of
+from ..tape.trees import is_a
+from .look import LONG, Variables, frames, function, key_of
 from .source import source
 
 LEVELS = 12  # from a tensor up to what holds it: a weight of a model in a list of models is eight below the list

@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..failure import OURS
 from ..memory import may_ask
+from ..tape.trees import is_a
 from . import graphs
 from .fragments import fragments
-from .look import CONTAINERS, LONG, Key, Variables, frames, is_a, key_of
+from .look import CONTAINERS, LONG, Key, Variables, frames, key_of
 from .shares import (
     ACTIVATIONS,
     BUFFERS,

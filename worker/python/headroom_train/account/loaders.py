@@ -9,9 +9,9 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from ..tape.trees import is_a
 from . import kinds
 from .kinds import Evidence, Holder, Text
-from .look import is_a
 from .place import SURE
 from .source import source
 

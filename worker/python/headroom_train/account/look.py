@@ -51,12 +51,6 @@ class Look(NamedTuple):
     sequence: int  # the number that autograd would have given to its next node
 
 
-def is_a(o: Any, kinds: Any) -> bool:
-    """``isinstance`` by an object's real class: a lazy object of the script's might run code if it was asked for its
-    ``__class__``."""
-    return issubclass(type(o), kinds)
-
-
 def census() -> Census:
     tensors: list[torch.Tensor] = []
     containers: list[Any] = []

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
+from ..tape.trees import is_a
 from . import kinds
 from .holding import LRU, Name, class_file
 from .kinds import Text
-from .look import is_a
 from .source import Keeps, Source, source, stripped
 
 SURE = 128  # steps before which a cache may still be filling

@@ -10,10 +10,11 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
+from ..tape.trees import is_a
 from . import graphs, kinds
 from .holding import HOOKS, LRU, Content, Held, Name, Walk, content, is_array, unseen
 from .kinds import Evidence, Holder, Text
-from .look import Census, Key, Look, Sort, census, frames, is_a, key_of, look, size_of, sort_of
+from .look import Census, Key, Look, Sort, census, frames, key_of, look, size_of, sort_of
 from .notes import Notes, compiles
 from .place import MANAGED, Kept, direct, made, patience, place, statement
 from .source import joins, source

@@ -18,6 +18,7 @@ from ..sandbox.sandbox import NoRandomness
 from ..tape.recorded_module import number_of, record_of
 from ..tape.snapshot import hooks_backward_of_all, submodules
 from ..tape.tape import Entry, Outside, Tape
+from ..tape.trees import is_a
 from .groups import NUMBER, TF32, Groups, Inputs, Sketch, added, residual
 from .plan import Plan
 from .rerun import SEVERAL, SOME, full_precision, modules_of, needed, parted, precisely, rehearsed
@@ -293,7 +294,7 @@ class Proof:
         zero = tuple(bool(t.detach() == 0) for t in self._coefficients(made))
         calls = []
         for e in made:
-            words = [v for v in e.leaves() if isinstance(v, (str, bool))]  # such as the name of a loss's reduction
+            words = [v for v in e.leaves() if is_a(v, (str, bool))]  # such as the name of a loss's reduction
             calls.append((number_of(e.module), e.call_name(), e.grad, e.state and e.state[numbers], *words))
         return (*calls, *zero)
 

@@ -18,7 +18,7 @@ from ..tape.given import CHANGES, Given
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
 from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as
-from ..tape.trees import tensors_in
+from ..tape.trees import is_a, tensors_in
 
 SAMPLE = 4096  # the most values of a result that are kept
 
@@ -308,9 +308,9 @@ def _most(size: int, sizes: list[int]) -> bool:
     return sizes.count(size) * 2 > len(sizes)
 
 
-def _listed(argument: object) -> int:
+def _listed(argument: Any) -> int:
     """The number of items of a list that has tensors in them; 0 for a list of one item, and for anything else."""
-    if not isinstance(argument, list) or len(argument) < 2:
+    if not is_a(argument, list) or len(argument) < 2:
         return 0
     leaves = tree_flatten(argument, is_leaf=lambda t: type(t) in (Ref, Outside))[0]
     return len(argument) if any(type(t) in (Ref, Outside) for t in leaves) else 0

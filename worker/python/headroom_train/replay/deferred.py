@@ -45,6 +45,7 @@ from ..tape.tape import (
     set_random_state,
     unrecorded,
 )
+from ..tape.trees import is_a
 from .pieces import by_pieces, gradients, on_host, pieces_of
 from .twopass import apart, results, two_pass
 
@@ -70,7 +71,7 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
         return
 
     def left(value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.grad_fn is not None and within(value.grad_fn, tape.spans)
+        return is_a(value, torch.Tensor) and value.grad_fn is not None and within(value.grad_fn, tape.spans)
 
     # Inspecting a stand-in left by an earlier step must not count as using it.
     with torch._C.DisableTorchFunctionSubclass():
@@ -78,9 +79,9 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
             for name, value in attributes(module):
                 if left(value):
                     vars(module)[name] = gone(tape)
-                elif isinstance(value, list) and any(left(v) for v in value):
+                elif is_a(value, list) and any(left(v) for v in value):
                     value[:] = [gone(tape) if left(v) else v for v in value]
-                elif isinstance(value, dict) and any(left(v) for v in value.values()):
+                elif is_a(value, dict) and any(left(v) for v in value.values()):
                     value.update({k: gone(tape) for k, v in value.items() if left(v)})
 
 

@@ -16,6 +16,7 @@ import torch
 
 from ..failure import Refused
 from .snapshot import PLAIN, USUAL, WIDE, Snapshot, Unavailable, is_same, named_by
+from .trees import is_a
 
 _KINDS = {*PLAIN, FunctionType}
 _APART = USUAL | {"_parameters", "_buffers"}
@@ -50,12 +51,12 @@ class Around:
         named = {(id(g), n): (g, n) for kind in {type(m) for m in modules} for g, n in named_by(kind)}
         self._places: list[_Place] = []
         for space, name in named.values():
-            if isinstance(space[name], PLAIN):
+            if is_a(space[name], PLAIN):
                 self._places.append(_Place(space, name, None))
                 continue
             inside = _inside(space[name])
             items = [*(enumerate(inside) if type(inside) is list else inside.items())] if len(inside) <= WIDE else []
-            self._places += [_Place(space, name, key) for key, value in items if isinstance(value, PLAIN)]
+            self._places += [_Place(space, name, key) for key, value in items if is_a(value, PLAIN)]
         del self._places[MOST:]
         self._values: list = []
         self._paired: Optional[tuple[list, list[tuple[_Place, Any]]]] = None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .snapshot import PLAIN, Contents, Names, Walk, is_own, within
+from .trees import is_a
 
 CHANGES = "changes its argument"
 LARGE = 1 << 20  # bytes: larger arrays are not looked at
@@ -35,10 +36,10 @@ class Given:
             self._keep_array(value)
             for contents in _inside(value, seen):
                 self._contents.append(contents)
-                held = contents.before.values() if isinstance(contents.before, dict) else contents.before
-                for inner in held if not isinstance(held, int) else ():
+                held = contents.before.values() if is_a(contents.before, dict) else contents.before
+                for inner in held if not is_a(held, int) else ():
                     self._keep_array(inner)
-                    if isinstance(inner, (FunctionType, MethodType)):
+                    if type(inner) in (FunctionType, MethodType):
                         values.append(inner)
 
     def _keep_array(self, value: Any) -> None:
@@ -60,11 +61,11 @@ class Given:
 
 def _inside(value: Any, seen: set[int]) -> Iterator[Contents]:
     """Everything inside an argument that may change, except what is in ``seen``."""
-    if isinstance(value, MethodType):
+    if type(value) is MethodType:
         value = value.__self__
-    if not isinstance(value, FunctionType):
+    if type(value) is not FunctionType:
         yield from within(value, seen)
     elif is_own(value.__module__) and id(value) not in seen:
         seen.add(id(value))
         for _, used in Walk().used(value):
-            yield from (used,) if isinstance(used, Names) else within(used, seen)
+            yield from (used,) if is_a(used, Names) else within(used, seen)

@@ -16,6 +16,7 @@ from typing import Any, Callable
 import torch
 
 from ..memory import Memory, memories
+from .trees import is_a
 
 STEPS = 20  # the first optimizer steps, which are always recorded
 EVERY = 0.2  # seconds between two checks of the memory
@@ -35,7 +36,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def shapes_of(args: tuple, kwargs: dict) -> Shapes:
-    return tuple(tuple(t.shape) for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor))
+    return tuple(tuple(t.shape) for t in (*args, *kwargs.values()) if is_a(t, torch.Tensor))
 
 
 class Known:

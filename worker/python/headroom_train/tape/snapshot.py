@@ -26,7 +26,7 @@ from torch.nn.modules import module as _all_modules
 from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 
-from .trees import slots_of
+from .trees import is_a, slots_of
 
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
@@ -130,21 +130,19 @@ def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for name, value in attributes(module):
         if name not in ("_parameters", "_buffers"):
-            inside = (
-                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
-            )
+            inside = value.values() if is_a(value, dict) else value if is_a(value, (list, tuple)) else (value,)
             found += [t for t in islice(inside, MOST) if type(t) is torch.Tensor and not t.requires_grad]
     return found
 
 
 def is_same(a: Any, b: Any) -> bool:
     """Whether two values are one object, or equal plain values."""
-    return a is b or type(a) is type(b) and isinstance(a, PLAIN) and a == b
+    return a is b or type(a) is type(b) and is_a(a, PLAIN) and a == b
 
 
 def _plain(values: list) -> bool:
     """Whether the given values contain nothing but numbers, strings and other plain values."""
-    return all(isinstance(leaf, PLAIN) for leaf in tree_flatten(values)[0])
+    return all(is_a(leaf, PLAIN) for leaf in tree_flatten(values)[0])
 
 
 class Contents:
@@ -153,7 +151,7 @@ class Contents:
 
     def __init__(self, container: Any) -> None:
         self.container = container
-        copied = dict if isinstance(container, dict) else set if isinstance(container, set) else list
+        copied = dict if is_a(container, dict) else set if is_a(container, set) else list
         self.before: Any = len(container) if len(container) > MOST else copied(container)
 
     def keys(self) -> list:
@@ -161,11 +159,11 @@ class Contents:
         removed. If only the former length is known, these are the keys, indices or elements beyond
         that length."""
         now, before = self.container, self.before
-        if isinstance(before, int):
-            return list(islice(now, before, None)) if isinstance(now, (dict, set)) else list(range(before, len(now)))
-        if isinstance(now, set):
+        if is_a(before, int):
+            return list(islice(now, before, None)) if is_a(now, (dict, set)) else list(range(before, len(now)))
+        if is_a(now, set):
             return list(now ^ before)
-        if isinstance(now, dict):
+        if is_a(now, dict):
             return [k for k, v in now.items() if k not in before or not is_same(before[k], v)] + [
                 k for k in before if k not in now
             ]
@@ -175,15 +173,15 @@ class Contents:
 
     def plain(self, keys: Iterable) -> bool:
         """Whether the values at these keys were, and are, nothing but numbers, strings and other plain values."""
-        every = [self.container] if isinstance(self.before, int) else [self.container, self.before]
+        every = [self.container] if is_a(self.before, int) else [self.container, self.before]
         return all(_plain(_at(c, keys)) for c in every)
 
     def put(self, key: Any, value: Any) -> None:
         """Puts a value at a key that once had a value."""
-        if isinstance(self.container, set):
+        if is_a(self.container, set):
             self.container.discard(key)
             self.container.add(value)
-        elif isinstance(self.container, dict) or key < len(self.container):
+        elif is_a(self.container, dict) or key < len(self.container):
             self.container[key] = value
         else:
             self.container.extend([value] * (key + 1 - len(self.container)))
@@ -192,17 +190,17 @@ class Contents:
         now, keys = self.container, self.keys()
         if not keys:
             return
-        if isinstance(self.before, int):
-            if isinstance(now, set):
+        if is_a(self.before, int):
+            if is_a(now, set):
                 now.difference_update(keys)
             else:
                 for k in reversed(keys):
                     del now[k]
-        elif isinstance(now, list):
+        elif is_a(now, list):
             now[:] = self.before
         else:
             now.clear()
-            (now.extend if isinstance(now, deque) else now.update)(self.before)
+            (now.extend if is_a(now, deque) else now.update)(self.before)
 
 
 class Names(Contents):
@@ -216,12 +214,12 @@ class Names(Contents):
     @property
     def container(self) -> dict:
         """The present values of the names, by name."""
-        if isinstance(self._owner, dict):
+        if is_a(self._owner, dict):
             return {n: self._owner[n] for n in self._names if n in self._owner}
         return {n: getattr(self._owner, n) for n in self._names if hasattr(self._owner, n)}
 
     def put(self, key: Any, value: Any) -> None:
-        if isinstance(self._owner, dict):
+        if is_a(self._owner, dict):
             self._owner[key] = value
         else:
             setattr(self._owner, key, value)
@@ -230,7 +228,7 @@ class Names(Contents):
         for key in self.keys():
             if key in self.before:
                 self.put(key, self.before[key])
-            elif isinstance(self._owner, dict):
+            elif is_a(self._owner, dict):
                 del self._owner[key]
             else:
                 delattr(self._owner, key)
@@ -315,7 +313,7 @@ def _iterates(value: Any) -> bool:
 
 def _progress(iterator: Any) -> Any:
     """Something that is equal as long as nothing has been taken from an iterator, if that can be known."""
-    if isinstance(iterator, GeneratorType):
+    if is_a(iterator, GeneratorType):
         frame = iterator.gi_frame
         return frame and (frame.f_lasti, [id(v) for v in frame.f_locals.values()])
     if type(iterator) is cycle:
@@ -332,7 +330,7 @@ def _inside(iterator: Any) -> list:
 
 
 def _over(iterator: Any) -> bool:
-    if isinstance(iterator, GeneratorType):
+    if is_a(iterator, GeneratorType):
         return iterator.gi_frame is None
     if type(iterator) in (map, filter, zip, enumerate):
         return any(map(_over, _inside(iterator)))
@@ -359,11 +357,9 @@ def _states(kind: type) -> Optional[tuple[Callable[[Any], Any], Callable[[Any, A
 
 def _at(container: Any, keys: Iterable) -> list:
     """The values at the given keys in a container. Keys that do not exist are left out."""
-    if isinstance(container, set):
+    if is_a(container, set):
         return list(keys)
-    return [
-        container[k] for k in keys if (k < len(container) if isinstance(container, (list, deque)) else k in container)
-    ]
+    return [container[k] for k in keys if (k < len(container) if is_a(container, (list, deque)) else k in container)]
 
 
 class Unavailable:
@@ -411,11 +407,12 @@ def is_own(module: str) -> bool:
 def _inner(value: Any) -> Any:
     """The value itself if it is a container; the ``__dict__`` of an object of the script's own
     classes; None for anything else."""
-    if isinstance(value, (dict, list, set, deque)):
+    kind = type(value)  # isinstance would ask an object for its __class__
+    if issubclass(kind, (dict, list, set, deque)):
         return value
-    if isinstance(value, (torch.nn.Module, torch.Tensor, type, FunctionType)) or not is_own(type(value).__module__):
+    if issubclass(kind, (torch.nn.Module, torch.Tensor, type, FunctionType)) or not is_own(kind.__module__):
         return None
-    return getattr(value, "__dict__", None)
+    return object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else None
 
 
 @cache
@@ -450,33 +447,33 @@ def within(value: Any, seen: set[int]) -> Iterator[Contents]:
     while todo and len(seen) < MOST:
         value, depth = todo.pop()
         inside = value
-        if not isinstance(value, tuple):
+        if not is_a(value, tuple):
             contents = None if type(value) in PLAIN else _contents(value, seen)
             if contents is None:
                 continue
             yield contents
             inside = contents.before
-        if depth < DEPTH and not isinstance(inside, (int, set)) and len(inside) <= WIDE:
-            todo += [(v, depth + 1) for v in (inside.values() if isinstance(inside, dict) else inside)]
+        if depth < DEPTH and not is_a(inside, (int, set)) and len(inside) <= WIDE:
+            todo += [(v, depth + 1) for v in (inside.values() if is_a(inside, dict) else inside)]
 
 
 @cache
 def _names(code: CodeType) -> frozenset[str]:
     """The names of the globals and attributes that a function, and the functions inside it, may use."""
-    return _assigned(code).union(code.co_names, *(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    return _assigned(code).union(code.co_names, *(_names(c) for c in code.co_consts if is_a(c, CodeType)))
 
 
 @cache
 def _assigned(code: CodeType) -> frozenset[str]:
     """The names among these that it may give new values. Those that it has as strings may be for ``setattr``."""
-    strings = {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
-    return _stored(code, _STORES).union(strings, *(_assigned(c) for c in code.co_consts if isinstance(c, CodeType)))
+    strings = {c for c in code.co_consts if is_a(c, str) and c.isidentifier()}
+    return _stored(code, _STORES).union(strings, *(_assigned(c) for c in code.co_consts if is_a(c, CodeType)))
 
 
 @cache
 def _shared(code: CodeType) -> frozenset[str]:
     """The variables of the functions around it that it may give new values."""
-    inside = (_shared(c) for c in code.co_consts if isinstance(c, CodeType))
+    inside = (_shared(c) for c in code.co_consts if is_a(c, CodeType))
     return _stored(code, _SHARED).union(*inside).intersection(code.co_freevars)
 
 
@@ -502,17 +499,17 @@ def _functions(value: Any) -> Iterator[FunctionType]:
     todo, found = [value], set[int]()
     while todo:
         value = todo.pop()
-        if isinstance(value, (staticmethod, classmethod, MethodType)):
+        if is_a(value, (staticmethod, classmethod, MethodType)):
             todo.append(value.__func__)
-        elif isinstance(value, property):
+        elif is_a(value, property):
             todo += [value.fget, value.fset, value.fdel]
-        elif isinstance(value, FunctionType):
+        elif is_a(value, FunctionType):
             if id(value) in found or len(found) > WIDE:
                 continue
             found.add(id(value))
             if is_own(value.__module__):
                 yield value
-            todo += [v for _, v in _closure(value) if isinstance(v, (FunctionType, MethodType))]
+            todo += [v for _, v in _closure(value) if is_a(v, (FunctionType, MethodType))]
             todo.append(vars(value).get("__wrapped__"))
         elif type(value).__module__ == "functools":  # partial, cached_property, lru_cache and the like
             todo += [getattr(value, "func", None), getattr(value, "__wrapped__", None)]
@@ -563,12 +560,12 @@ def _methods(kind: type, names: frozenset[str], made: bool) -> Methods:
 def _called(hook: Any) -> tuple[Any, list]:
     """The function that is run where a hook is called, and what it is given besides the hook's arguments."""
     given: list = []
-    while isinstance(hook, partial):
+    while is_a(hook, partial):
         given += [*hook.args, *hook.keywords.values()]
         hook = hook.func
-    if not isinstance(hook, (FunctionType, MethodType)):
+    if not is_a(hook, (FunctionType, MethodType)):
         hook = hook.__call__
-    if isinstance(hook, MethodType):
+    if is_a(hook, MethodType):
         given.append(hook.__self__)
         hook = hook.__func__
     return hook, given
@@ -609,11 +606,11 @@ class Walk:
                 yield from self._called_by(
                     [(n, v) for n, v in own.items() if n not in USUAL and n[0] != "_"], methods.names
                 )
-        for function in [f for f in own.values() if isinstance(f, FunctionType) and is_own(f.__module__)]:
+        for function in [f for f in own.values() if is_a(f, FunctionType) and is_own(f.__module__)]:
             yield from self._used_by(function)
         for hook in forward_hooks(module):
             function, given = _called(hook)
-            if isinstance(function, FunctionType) and is_own(function.__module__):
+            if is_a(function, FunctionType) and is_own(function.__module__):
                 yield from self._used_by(function, given)
         yield from self._rest()
 
@@ -656,7 +653,7 @@ class Walk:
         self, name: str, value: Any, names: frozenset[str], assigned: frozenset[str]
     ) -> Iterator[tuple[str, Any]]:
         """Yields what a function can reach by a value that it uses."""
-        if isinstance(value, Names):
+        if is_a(value, Names):
             yield name, value
             return
         if type(value) in PLAIN:
@@ -664,20 +661,20 @@ class Walk:
         if type(value) in (FunctionType, ModuleType):
             yield from self._used_of(value, names, assigned)
             return
-        if isinstance(value, MethodType) and self._follow:
+        if is_a(value, MethodType) and self._follow:
             self._later(_functions(value))
             names |= {value.__func__.__name__}
-        if isinstance(value, (MethodType, BuiltinMethodType)):  # as a list's append
+        if is_a(value, (MethodType, BuiltinMethodType)):  # as a list's append
             value = value.__self__
-        kind = value if isinstance(value, type) else type(value)
+        kind: Any = value if is_a(value, type) else type(value)
         if is_own(kind.__module__):
             if self._follow:
                 methods = _methods(kind, names, value is kind)
                 self._later(methods.functions)
                 names, assigned = methods.names, methods.assigned | assigned
             yield from self._of_classes(kind, names, assigned)
-        inner = None if isinstance(value, (dict, list, deque, set)) else _inner(value)
-        if isinstance(value, torch.nn.Module):
+        inner = None if is_a(value, (dict, list, deque, set)) else _inner(value)
+        if is_a(value, torch.nn.Module):
             inner = vars(value)
             yield from self._used_inside(value, names, assigned)
         if inner is None:
@@ -693,7 +690,7 @@ class Walk:
         """Yields what a function can reach by another function, or by a Python module."""
         if not self._follow:
             return
-        if isinstance(value, FunctionType):
+        if is_a(value, FunctionType):
             self._later(_functions(value))
             if is_own(value.__module__) and (vars(value) or value.__name__ in names):
                 yield from _named(vars(value), names, assigned)
@@ -724,17 +721,17 @@ class Walk:
             return
         todo = [v for _, v in values]
         for value in todo:
-            if isinstance(value, (dict, list, tuple, deque)):
+            if is_a(value, (dict, list, tuple, deque)):
                 if len(value) <= WIDE and len(todo) <= WIDE:
-                    todo += value.values() if isinstance(value, dict) else value
-            elif isinstance(value, partial):
+                    todo += value.values() if is_a(value, dict) else value
+            elif is_a(value, partial):
                 todo += [value.func, *value.args, *value.keywords.values()]
-            elif isinstance(value, MethodType) and not isinstance(value.__self__, torch.nn.Module):
+            elif is_a(value, MethodType) and not is_a(value.__self__, torch.nn.Module):
                 yield from self._used("", value, names, frozenset())
-            elif isinstance(value, FunctionType):
+            elif is_a(value, FunctionType):
                 self._later(_functions(value))
-            elif type(value) not in PLAIN and not isinstance(value, (torch.nn.Module, torch.Tensor, Names)):
-                kind = value if isinstance(value, type) else type(value)
+            elif type(value) not in PLAIN and not is_a(value, (torch.nn.Module, torch.Tensor, Names)):
+                kind: Any = value if is_a(value, type) else type(value)
                 if is_own(kind.__module__):
                     methods = _methods(kind, names, value is kind)
                     self._later(methods.functions)
@@ -751,14 +748,16 @@ def _all_names(kind: type) -> frozenset[str]:
 def _of_class(kind: type, names: Iterable[str], assigned: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Yields the values by which methods may change a class: those of the given names."""
     own = {n: v for n, v in vars(kind).items() if n in names and not n.startswith("__")}
-    yield "", Names(kind, _unhidden(kind, assigned).union(n for n, v in own.items() if isinstance(v, PLAIN)))
-    yield from [(n, v) for n, v in own.items() if isinstance(v, (dict, list, deque, set))]
+    yield "", Names(kind, _unhidden(kind, assigned).union(n for n, v in own.items() if is_a(v, PLAIN)))
+    yield from [(n, v) for n, v in own.items() if is_a(v, (dict, list, deque, set))]
 
 
 @cache
 def _unhidden(kind: type, names: frozenset[str]) -> frozenset[str]:
     """The names by which a class has no methods, properties, slots and the like."""
-    return frozenset(n for n in names if n[:2] != "__" and not hasattr(type(getattr(kind, n, None)), "__get__"))
+    classes = [vars(c) for c in kind.__mro__]
+    found = {n: next((own[n] for own in classes if n in own), None) for n in names if n[:2] != "__"}
+    return frozenset(n for n, value in found.items() if not hasattr(type(value), "__get__"))
 
 
 def named_by(kind: type) -> list[tuple[dict, str]]:
@@ -773,14 +772,14 @@ def named_by(kind: type) -> list[tuple[dict, str]]:
         space = function.__globals__
         for name in sorted(_names(function.__code__) & space.keys()):
             value = space[name]
-            if isinstance(value, FunctionType):
+            if is_a(value, FunctionType):
                 todo += [value] if is_own(value.__module__) else []
                 continue
-            own = value if isinstance(value, type) else type(value)
+            own = value if is_a(value, type) else type(value)
             if is_own(own.__module__) and not issubclass(own, (torch.nn.Module, torch.Tensor)):
                 methods = (getattr(f, "__func__", f) for f in vars(own).values())
-                todo += [f for f in methods if isinstance(f, FunctionType)]
-            elif not isinstance(value, PLAIN) and own not in (dict, list):
+                todo += [f for f in methods if is_a(f, FunctionType)]
+            elif not is_a(value, PLAIN) and own not in (dict, list):
                 continue
             if own is not value:
                 found[id(space), name] = space, name
@@ -791,8 +790,8 @@ def plain_reached(module: torch.nn.Module) -> list[tuple]:
     """The plain values among those that a module's methods and hooks name, as (name, value)."""
     if not _classes(type(module))[1]:  # type: ignore[arg-type]
         return []
-    found = (item for _, v in Walk(follow=False).reached(module) if isinstance(v, Names) for item in v.before.items())
-    return [(name, value) for name, value in found if isinstance(value, PLAIN)]
+    found = (item for _, v in Walk(follow=False).reached(module) if is_a(v, Names) for item in v.before.items())
+    return [(name, value) for name, value in found if is_a(value, PLAIN)]
 
 
 def _named(values: dict, names: frozenset[str], assigned: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -800,8 +799,8 @@ def _named(values: dict, names: frozenset[str], assigned: frozenset[str]) -> Ite
     out. All plain values, and those ``assigned``, which may not exist yet, are yielded together, as one
     :class:`Names` with an empty name."""
     found = [n for n in names if n in values]
-    yield "", Names(values, assigned.union(n for n in found if isinstance(values[n], PLAIN)))
-    yield from ((n, values[n]) for n in found if not isinstance(values[n], PLAIN))
+    yield "", Names(values, assigned.union(n for n in found if is_a(values[n], PLAIN)))
+    yield from ((n, values[n]) for n in found if not is_a(values[n], PLAIN))
 
 
 class Change(NamedTuple):
@@ -820,7 +819,7 @@ class Change(NamedTuple):
         value: Any = vars(self.module()).get(self.name)
         if not self.keys:
             return tree_flatten(value)[0] or [None]
-        if isinstance(value, dict):
+        if is_a(value, dict):
             return [value.get(k) for k in self.keys]
         return [value[k] if k < len(value) else None for k in self.keys]
 
@@ -830,7 +829,7 @@ class Change(NamedTuple):
         if module is None:
             return
         now = vars(module).get(self.name)
-        contents = self.inside or (Contents(now) if self.keys and isinstance(now, (dict, list)) else None)
+        contents = self.inside or (Contents(now) if self.keys and is_a(now, (dict, list)) else None)
         if contents is None:
             vars(module)[self.name] = value
         else:
@@ -875,14 +874,14 @@ class Snapshot:
             own, ref = dict(attributes(m)), weakref.ref(m)
             self._own.append((ref, own))
             for name, value in own.items():
-                attribute = isinstance(value, (dict, list))
+                attribute = is_a(value, (dict, list))
                 if attribute:
                     self._reached.append(Reached(ref, name, Contents(value), True))
                 if deep and type(value) not in PLAIN:
                     every = (c for c in within(value, seen) if not attribute or c.container is not value)
                     self._reached += [Reached(ref, name, c, False) for c in every]
             for name, value in walk.reached(m) if deep else ():
-                found = (value,) if isinstance(value, Names) else within(value, seen)
+                found = (value,) if is_a(value, Names) else within(value, seen)
                 self._reached += [Reached(ref, name, c, False) for c in found]
 
     def iterators(self) -> list[str]:
@@ -922,9 +921,9 @@ class Snapshot:
         for own in map(_attributes_of, (ref for ref, _ in self._own)):
             now += own.values() if "_compiled_call_impl" not in own else (v for n, v in own.items() if n not in USUAL)
         for reached in self._reached:
-            if not isinstance(reached.contents.before, int):
+            if not is_a(reached.contents.before, int):
                 container = reached.contents.container
-                now += container.values() if isinstance(container, dict) else container
+                now += container.values() if is_a(container, dict) else container
         return now
 
     def held(self) -> list[tuple[weakref.ref[torch.nn.Module], dict]]:

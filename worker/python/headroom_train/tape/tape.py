@@ -29,7 +29,7 @@ from .functions import SELECTS
 from .graph import drop
 from .snapshot import parameters
 from .step import Step
-from .trees import LEAVES, Tree, flatten, plain, unflatten
+from .trees import LEAVES, Tree, flatten, is_a, plain, unflatten
 
 SHORT = 4  # a tape with fewer entries is not shortened
 LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
@@ -177,7 +177,7 @@ class Tape:
         kind = type(tree)
         if kind is Recorded and tree._headroom.tape is self:
             return Ref(tree._headroom.slot)
-        if isinstance(tree, torch.Tensor):
+        if is_a(tree, torch.Tensor):
             return self._outer(tree)
         if kind is tuple or kind is list:
             return kind(tree) if plain(tree) else kind(map(self.encode, tree))
@@ -186,9 +186,9 @@ class Tape:
         if kind in LEAVES:
             return tree
         leaves, structure = flatten(tree)  # nothing of the script's is built anew: its constructor may count or check
-        if not any(isinstance(t, torch.Tensor) for t in leaves):
+        if not any(is_a(t, torch.Tensor) for t in leaves):
             return tree
-        return Packed(tree, [self.encode(t) if isinstance(t, torch.Tensor) else t for t in leaves], structure)
+        return Packed(tree, [self.encode(t) if is_a(t, torch.Tensor) else t for t in leaves], structure)
 
     def _outer(self, tensor: torch.Tensor) -> Outside:
         index = self._known.get(id(tensor))
@@ -237,8 +237,8 @@ class Tape:
         self.entries.append(entry)
         if len(self.entries) > LONGEST:
             self.refuse("the step calls more functions than the worker records")
-        outputs = [result] if isinstance(result, torch.Tensor) else flatten(result)[0]
-        entry.slots = [self._adopt(t, entry, deferred) if isinstance(t, torch.Tensor) else None for t in outputs]
+        outputs = [result] if is_a(result, torch.Tensor) else flatten(result)[0]
+        entry.slots = [self._adopt(t, entry, deferred) if is_a(t, torch.Tensor) else None for t in outputs]
         if entry.inplace:  # numbers may share the memory
             for tensor, place in self._held_by_script() if self.scalars else ():
                 if place.slot in self.scalars and not place.deferred:
@@ -371,7 +371,7 @@ class Tape:
 
     def described(self, t: Any, result: str) -> str:
         """A tensor of the tape in words: ``result``, or what a function has made of that."""
-        place = place_of(t) if isinstance(t, torch.Tensor) else None
+        place = place_of(t) if is_a(t, torch.Tensor) else None
         entry = self.makers([place.slot]).get(place.slot) if place is not None and place.tape is self else None
         if entry is None or entry.module is not None:
             return result

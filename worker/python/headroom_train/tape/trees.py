@@ -40,6 +40,12 @@ _WORD = tuple.__itemsize__
 _WRITTEN = 1 << 9  # CPython's flag of classes that are made while the program runs
 
 
+def is_a(o: Any, kinds: Any) -> bool:
+    """``isinstance`` by an object's real class: a lazy object of the script's might run code if it was asked for its
+    ``__class__``."""
+    return issubclass(type(o), kinds)
+
+
 class Kind(NamedTuple):
     """How the instances of a class are opened."""
 
@@ -117,7 +123,7 @@ def opened(leaf: Any, within: tuple[int, ...] = ()) -> Optional[tuple[Kind, Any,
         elements = dict(kind.base.items(leaf))
     elif issubclass(kind.base, (list, tuple)):
         elements = list(kind.base.__iter__(leaf))
-    if sum(len(v) for v in (own, elements, *own.values()) if isinstance(v, (dict, list, tuple))) > WIDE:
+    if sum(len(v) for v in (own, elements, *own.values()) if is_a(v, (dict, list, tuple))) > WIDE:
         _wide.add((type(leaf), *own))
         return None
     return kind, elements, own
@@ -143,7 +149,7 @@ def _flatten(tree: Any, within: tuple[int, ...]) -> tuple[list, Tree]:
     if within and len(leaves) > WIDE:
         raise Wide
     shells: dict[int, Shell] = {}
-    if all(type(leaf) in LEAVES or isinstance(leaf, torch.Tensor) for leaf in leaves):
+    if all(type(leaf) in LEAVES or is_a(leaf, torch.Tensor) for leaf in leaves):
         return leaves, Tree(spec, shells)
     found: list = []
     for i, leaf in enumerate(leaves):
@@ -175,7 +181,7 @@ def _emptied(leaf: Any, within: tuple[int, ...]) -> tuple[list, Optional[Shell]]
 def _constant(name: str, value: Any) -> bool:
     """Whether an attribute of a distribution is a setting, such as ``_validate_args``, ``_num_events`` or
     ``reinterpreted_batch_ndims``."""
-    return isinstance(value, FIXED) or type(value) is int and (name.startswith("_") or name.endswith(("dim", "dims")))
+    return is_a(value, FIXED) or type(value) is int and (name.startswith("_") or name.endswith(("dim", "dims")))
 
 
 def unflatten(leaves: list, tree: Tree) -> Any:
@@ -238,4 +244,4 @@ def _mapped(work: Callable[[Any], Any], tree: Any, within: tuple[int, ...]) -> A
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     """The tensors among the leaves of a tree."""
-    return [t for t in flatten(tree)[0] if isinstance(t, torch.Tensor)]
+    return [t for t in flatten(tree)[0] if is_a(t, torch.Tensor)]
