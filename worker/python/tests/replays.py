@@ -3179,7 +3179,8 @@ def untried() -> str:
     x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
     torch.optim.SGD(net.parameters(), lr=0.1)
     linear, least, said = torch._C._nn.linear, 8, []
-    times = np.zeros(9, int)  # of calls, by their rows; what an array holds is not put back
+    # Of calls, by their rows. What so large an array holds is not put back.
+    times = np.zeros(1 << 18, int)
 
     def limited(given: torch.Tensor, *args: Any) -> torch.Tensor:
         times[len(given)] += 1
@@ -4103,6 +4104,56 @@ def iterators_of_a_module_that_is_evaluated() -> str:
     return "; ".join(wrong)
 
 
+class Counts(nn.Module):
+    """Counts in an array in each call, and how often each entry is the largest of a row."""
+
+    def __init__(self, scaled: bool) -> None:
+        super().__init__()
+        self.net, self.scaled = nn.Linear(6, 5), scaled
+        self.usage, self.calls = np.zeros(5), [np.zeros((), int)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.net(x)
+        np.add.at(self.usage, out.detach().argmax(1).numpy(), 1)
+        self.calls[0] += 1
+        return (out * float(self.calls[0]) if self.scaled else out).tanh()
+
+
+def arrays_of_a_module() -> str:
+    """What calls count in arrays is as without the failure, in training and in evaluation, or the failure is the
+    script's."""
+    wrong = []
+    places = ("tanh.default", "tanh_backward.default")
+    for at, scaled, first, trains in itertools.product(places, (False, True), (0, 2), (True, False)):
+        if at == "tanh_backward.default" and not trains:
+            continue
+        found, raised = [], False
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net, losses = Counts(scaled).train(trains).requires_grad_(trains), []
+            optimizer = torch.optim.SGD((net if trains else nn.Linear(2, 2)).parameters(), lr=0.1)
+            for step in range(4):
+                x = torch.randn(8, 6)
+                optimizer.zero_grad()
+                try:
+                    with Failing(f"aten.{at}", 1) if fails and step == first else nullcontext():
+                        with torch.set_grad_enabled(trains):
+                            loss = net(x).square().mean()
+                        if trains:
+                            loss.backward()
+                except torch.OutOfMemoryError:
+                    raised = True
+                    break
+                optimizer.step()
+                losses.append(loss.detach())
+            found.append((losses, net.usage.tolist(), int(net.calls[0])))
+        if not raised and (found[0][1:] != found[1][1:] or not all(map(close, found[0][0], found[1][0]))):
+            wrong.append(f"{at}, {scaled}, {first}, {trains}: {found}")
+        if raised and at == "tanh.default":
+            wrong.append(f"{at}, {scaled}, {first}, {trains}: left to the script")
+    return "\n".join(wrong)
+
+
 class Lazy:
     """Notes what it is asked for."""
 
@@ -4531,7 +4582,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, objects_of_the_script_are_asked_for_nothing, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, objects_of_the_script_are_asked_for_nothing, arrays_of_a_module, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -16,7 +16,6 @@ from .snapshot import PLAIN, Contents, Names, Walk, is_own, within
 from .trees import is_a
 
 CHANGES = "changes its argument"
-LARGE = 1 << 20  # bytes: larger arrays are not looked at
 _WITHOUT = {torch.Tensor, torch.nn.Parameter, *PLAIN}  # types of what has no parts that a call could change
 
 
@@ -26,36 +25,22 @@ class Given:
 
     def __init__(self, args: Iterable, kwargs: dict) -> None:
         self._contents: list[Contents] = []
-        self._arrays: list[tuple[Any, Any]] = []
         values = [v for v in (*args, *kwargs.values()) if type(v) not in _WITHOUT]
-        if not values:
-            return
         seen: set[int] = set()
         while values:
-            value = values.pop()
-            self._keep_array(value)
-            for contents in _inside(value, seen):
+            for contents in _inside(values.pop(), seen):
                 self._contents.append(contents)
-                held = contents.before.values() if is_a(contents.before, dict) else contents.before
-                for inner in held if not is_a(held, int) else ():
-                    self._keep_array(inner)
-                    if type(inner) in (FunctionType, MethodType):
-                        values.append(inner)
-
-    def _keep_array(self, value: Any) -> None:
-        if type(value).__name__ == "ndarray" and type(value).__module__ == "numpy" and value.nbytes <= LARGE:
-            self._arrays.append((value, value.copy()))
+                if type(contents) is Contents and not is_a(contents.before, int):
+                    held = contents.before.values() if is_a(contents.before, dict) else contents.before
+                    values += [v for v in held if type(v) in (FunctionType, MethodType)]
 
     def changed(self) -> bool:
-        return any(c.keys() for c in self._contents) or any(a.tobytes() != b.tobytes() for a, b in self._arrays)
+        return any(c.keys() for c in self._contents)
 
     def put_back(self) -> bool:
         """Undoes what has changed since. Returns whether all of it could be undone."""
         for contents in self._contents:
             contents.put_back()
-        for array, before in self._arrays:
-            if array.tobytes() != before.tobytes():
-                array[...] = before
         return not self.changed()
 
 

@@ -30,6 +30,7 @@ from .trees import is_a, slots_of
 
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
+LARGEST = 1 << 20  # bytes of an array that is compared
 FUNCTIONS = 200  # the most that are looked at for what a class names
 WIDE = 64  # the most elements of a container whose elements are inspected for nested containers, too
 FOLLOWED = 500  # the most functions outside the modules' classes and hooks that are looked at
@@ -278,6 +279,32 @@ class Drawn(Contents):
             self.put(key, self.before[key])
 
 
+class Array(Contents):
+    """The former values of an array of NumPy's. It is never plain: it may have a number for each row."""
+
+    def __init__(self, array: Any) -> None:
+        self.container, self.before = array, array.copy()
+
+    def keys(self) -> list:
+        return [] if self.container.tobytes() == self.before.tobytes() else ["values"]
+
+    def plain(self, keys: Iterable) -> bool:
+        return False
+
+    def put(self, key: Any, value: Any) -> None:
+        pass
+
+    def put_back(self) -> None:
+        if self.keys():
+            self.container[...] = self.before
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is an array of NumPy's that is small enough to be compared before and after each call."""
+    kind = type(value)  # the worker does not import NumPy
+    return kind.__name__ == "ndarray" and kind.__module__ == "numpy" and value.nbytes <= LARGEST
+
+
 class Taken(Contents):
     """How far an iterator of Python's own has come. That cannot be put back, and it is never plain."""
 
@@ -428,6 +455,9 @@ def _contents(value: Any, seen: set[int]) -> Optional[Contents]:
     """The contents of a container or of an object of the script's own classes, the state of a random generator, or how
     far an iterator has come; None for anything else, and for what is in ``seen`` already, by its id."""
     draws, takes = _states(type(value)) is not None, _iterates(value)  # type: ignore[arg-type]
+    if _is_array(value) and id(value) not in seen:
+        seen.add(id(value))
+        return Array(value)
     inner = _inner(value)
     slots = _slots(type(value)) if inner is None else ()  # type: ignore[arg-type]
     owner = value if draws or takes or slots else inner
@@ -452,6 +482,8 @@ def within(value: Any, seen: set[int]) -> Iterator[Contents]:
             if contents is None:
                 continue
             yield contents
+            if type(contents) is Array:
+                continue
             inside = contents.before
         if depth < DEPTH and not is_a(inside, (int, set)) and len(inside) <= WIDE:
             todo += [(v, depth + 1) for v in (inside.values() if is_a(inside, dict) else inside)]
