@@ -4191,6 +4191,10 @@ class Asked:
         return 1
 
 
+LAZY = Lazy(), LazyWithSlots()
+LAZILY, SLOTTED = LAZY
+
+
 class Lazily(nn.Module):
     shared, asked = Lazy(), Asked()
 
@@ -4202,7 +4206,7 @@ class Lazily(nn.Module):
         return self.net(x).tanh()
 
     def unused(self) -> None:
-        self.asked = self.shared = None  # type: ignore[assignment]
+        self.asked = self.shared = LAZY, LAZILY, SLOTTED  # type: ignore[assignment]
 
 
 def objects_of_the_script_are_asked_for_nothing() -> str:

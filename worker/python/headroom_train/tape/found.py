@@ -107,7 +107,10 @@ class _Place(NamedTuple):
 
 def _inside(value: Any) -> Any:
     """A list or dict itself, or the attributes of an object."""
-    return value if type(value) in (dict, list) else getattr(value, "__dict__", {})
+    kind = type(value)
+    if kind in (dict, list):
+        return value
+    return object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else {}
 
 
 def _get(owner: Any, key: Any) -> Any:
