@@ -126,6 +126,9 @@ class FailedCall:
                     whole = flatten(self._again())[0]
             finally:
                 tape.spans.append((begin, sequence()))
+            kept = entry.snapshot.keeps_graph() if entry.snapshot is not None else None
+            if kept is not None:
+                raise Refused(f"a call to {entry.call_name()} keeps a tensor with its graph in {kept}")
             if len(whole) != len(leaves):
                 raise Refused(f"{entry.call_name()} returns a different number of results for another batch")
             numbers = [isinstance(leaf, NUMBERS) for leaf in leaves]

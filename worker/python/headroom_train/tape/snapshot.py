@@ -920,6 +920,16 @@ class Snapshot:
         """By what names the modules reach iterators from which something may still be taken."""
         return [r.name for r in self._reached if isinstance(r.contents, Taken) and not r.contents.over()]
 
+    def keeps_graph(self) -> Optional[str]:
+        """The name of something, not an attribute itself, into which a tensor with a graph has been put; None if there
+        is nothing."""
+        for c in self.changed():
+            if c.inside is not None and any(
+                is_a(t, torch.Tensor) and t.requires_grad for t in tree_flatten(_at(c.inside.container, c.keys))[0]
+            ):
+                return c.name
+        return None
+
     def size(self) -> int:
         """The number of containers that are compared."""
         return len(self._reached)
