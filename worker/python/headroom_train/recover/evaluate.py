@@ -166,7 +166,11 @@ def evaluate(
         except Exception as e:
             error = e
         if error is not None:
-            raise Refused("the call does not fit as a whole")
+            why_not = "the call does not fit as a whole"
+            if gradients and any(t.requires_grad for t in tensors_in((args, kwargs))):
+                name = type(module).__name__
+                why_not = f"no optimizer trains a parameter of {name}, but something that it is given, and {why_not}"
+            raise Refused(why_not)
         recorder.report.survived(failed, Survival(way, why))
         return result
 
