@@ -172,7 +172,7 @@ def it_is_said_once_when_the_process_ends() -> str:
         "plain": "the script itself",
         "shared": "managed by DataParallel",
         "caught": None,
-        "refused": "a parameter has a hook",
+        "refused": "a hook on a parameter's gradient had already run",
     }
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "script.py").write_text(SCRIPT)

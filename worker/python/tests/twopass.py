@@ -1052,7 +1052,8 @@ def calls_with_other_numbers_of_rows() -> str:
 
 def hooks_on_nodes() -> str:
     """A hook that the script registers on a node of the graph runs, or the failure is the script's. What PyTorch
-    registers for a module's hook is registered anew, and a hook of a parameter's node is run."""
+    registers for a module's hook is registered anew. A hook of a parameter's node is run, unless it may have run before
+    backward failed."""
 
     def halved(g: tuple[Tensor, ...], *_: object) -> tuple[Tensor, ...]:
         return tuple(t * 0.5 for t in g)
@@ -1084,8 +1085,12 @@ def hooks_on_nodes() -> str:
         "a weight's": (survived, lambda out, loss, net: accumulates(net[0][0].weight).register_hook(lambda *_: None)),
         "the script's": (survived, lambda out, loss, net: accumulates(net[1]).register_hook(lambda *_: None)),
     }
-    every = itertools.product(FAILS.values(), hooks.items())
-    wrong = [f"{how}: {said}" for fails, (how, (judge, hook)) in every if (said := judge(training(hook), fails, 3))]
+    every = [
+        (how, unharmed if of == "backward" and how in ("a weight's", "the script's") else judge, training(hook), fails)
+        for of, fails in FAILS.items()
+        for how, (judge, hook) in hooks.items()
+    ]
+    wrong = [f"{how}: {said}" for how, judge, make, fails in every if (said := judge(make, fails, 3))]
     net = layers()
     torch.optim.SGD(net.parameters(), lr=0.1)
     net.register_full_backward_hook(lambda *_: None)
