@@ -4154,6 +4154,27 @@ def arrays_of_a_module() -> str:
     return "\n".join(wrong)
 
 
+def losses_of_joined_chunks() -> str:
+    """A loss over chunks of the sequence, whose losses are joined: rows do not relate to each other there."""
+    torch.manual_seed(0)
+    net, y = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 5)), torch.randint(0, 5, (8, 4))
+    x, grads = torch.randn(8, 4, 6), []
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    for fails in (False, True):
+        net.zero_grad()
+        with Whole("aten.gelu.default", 8) if fails else nullcontext():
+            chunks = net(x).split(2, 1)
+            losses = [
+                F.cross_entropy(c.reshape(-1, 5), t.reshape(-1), reduction="none")
+                for c, t in zip(chunks, y.split(2, 1))
+            ]
+            (torch.cat(losses).sum() / (y >= 0).sum().maximum(torch.ones(()))).backward()
+        grads.append([p.grad for p in net.parameters()])
+    told = _torch._recorder.report.told  # type: ignore[union-attr]
+    right = all(map(close, *grads)) and [t.get("way") for t in told] == ["pieces"]
+    return "" if right else f"{told}"
+
+
 AUXILIARY: list[torch.Tensor] = []
 
 
@@ -4644,7 +4665,7 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, objects_of_the_script_are_asked_for_nothing, arrays_of_a_module, losses_that_a_model_keeps, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, objects_of_the_script_are_asked_for_nothing, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -304,7 +304,8 @@ class _Function:
             raise Refused(f"{name} returns a result whose size is not proportional to the batch")
         if name in SHAPING and self._folds(slots):
             raise Refused(f"{name} folds the batch into another dimension")
-        if any(s.axis is not None for s in slots) and trials.relates(entry, cut, results):
+        # What is joined along the rows has the entries of a row in several places.
+        if name not in JOINING and any(s.axis is not None for s in slots) and trials.relates(entry, cut, results):
             raise Refused(f"{name} relates rows of the batch to each other")
 
     def _runs_along(self, slot: Slot) -> bool:
