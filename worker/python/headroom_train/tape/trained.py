@@ -16,13 +16,15 @@ class Trained:
 
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._some = False
 
     def add(self, parameters: Iterable[torch.Tensor]) -> None:
         self._known.update((id(p), weakref.ref(p)) for p in parameters)
+        self._some = bool(self._known)
 
     def __contains__(self, parameter: Any) -> bool:
         known = self._known.get(id(parameter))
         return known is not None and known() is parameter
 
     def __bool__(self) -> bool:
-        return bool(self._known)
+        return self._some  # torch.compile may look into this, and cannot ask a dict
