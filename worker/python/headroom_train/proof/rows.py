@@ -14,7 +14,7 @@ from ..failure import Refused, is_out_of_memory, patiently
 from ..hooks.genuine import in_place
 from ..sandbox.sandbox import NoRandomness, rehearsal
 from ..tape.found import as_found
-from ..tape.given import CHANGES, Given
+from ..tape.given import Given, changes
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
 from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as
@@ -151,7 +151,7 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
         try:
             result = entry.call(*args, **kwargs)
             if given.changed():
-                raise Refused(f"a call to {entry.call_name()} {CHANGES}")
+                raise Refused(changes(entry))
         except BaseException:
             given.put_back()  # objects are the script's own
             raise

@@ -16,7 +16,7 @@ from ..proof.trials import NUMBERS
 from ..replay.deferred import Deferred, disown, strays
 from ..replay.pieces import on_host
 from ..sandbox.norms import batchwise, refuse_batchwise
-from ..tape.given import CHANGES, Given
+from ..tape.given import Given, changes
 from ..tape.graph import sequence
 from ..tape.recorded_module import RecordedModule
 from ..tape.snapshot import Snapshot
@@ -149,7 +149,7 @@ class FailedCall:
             raise
         if not self._own and before.changed():
             self._given = None
-            raise Refused(f"a call to {self._entry.call_name()} {CHANGES}")
+            raise Refused(changes(self._entry))
         return result
 
     def _may_repeat(self) -> bool:

@@ -18,7 +18,7 @@ from ..failure import Refused, is_out_of_memory
 from ..hooks.genuine import apart
 from ..ranks import ddp
 from ..replay.sizes import Sizes
-from ..tape.given import CHANGES, Given
+from ..tape.given import Given, changes
 from ..tape.graph import sequence
 from ..tape.idle import Idle, shapes_of
 from ..tape.recorded_module import RecordedModule
@@ -196,7 +196,7 @@ class Recorder(Recovery):
                     entry.between = (begin, sequence())
                     entry.snapshot, entry.found = record.after(), record.found
                     if before.changed():  # the modules inside are recorded instead
-                        record.why_not = f"a call to {entry.call_name()} {CHANGES}"
+                        record.why_not = changes(entry)
                     if record.why_not:
                         tape.refuse(record.why_not)
                     self.heard(tape, record, spoken)
@@ -212,7 +212,7 @@ class Recorder(Recovery):
         given: Optional[tuple[tuple, dict]] = (args, kwargs)
         if not before.put_back():
             given = None
-            tape.refuse(f"a call to {entry.call_name()} {CHANGES}")
+            tape.refuse(changes(entry))
         if not record.put_back():
             given = None
             had = f"{type(module).__name__} had changed a buffer, an attribute or a frozen parameter when it failed"

@@ -13,10 +13,15 @@ from typing import Any
 import torch
 
 from .snapshot import PLAIN, Contents, Names, Walk, is_own, within
+from .tape import Entry
 from .trees import is_a
 
-CHANGES = "changes its argument"
 _WITHOUT = {torch.Tensor, torch.nn.Parameter, *PLAIN}  # types of what has no parts that a call could change
+
+
+def changes(entry: Entry) -> str:
+    """Why a call that changes what it is given cannot be repeated."""
+    return f"a call to {entry.call_name()} changes its argument"
 
 
 class Given:

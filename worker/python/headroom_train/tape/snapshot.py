@@ -217,7 +217,12 @@ class Names(Contents):
         """The present values of the names, by name."""
         if is_a(self._owner, dict):
             return {n: self._owner[n] for n in self._names if n in self._owner}
-        return {n: getattr(self._owner, n) for n in self._names if hasattr(self._owner, n)}
+        read = type.__getattribute__ if is_a(self._owner, type) else object.__getattribute__
+        found = {}
+        for name in self._names:
+            with suppress(AttributeError):  # getattr would ask an object for what it does not have
+                found[name] = read(self._owner, name)
+        return found
 
     def put(self, key: Any, value: Any) -> None:
         if is_a(self._owner, dict):
