@@ -47,7 +47,7 @@ var cases = []struct {
 	{"moe.py", 70, "the loss of a batch is not a weighted sum of the losses of its rows"},
 	{"multitask.py", 109, ""},
 	{"multitask.py --mask", 109, ""},
-	{"nerf.py", 75, `Field is called 2 times, on 30000 \+ 18000 rows, and the results are joined`},
+	{"nerf.py", 75, ``},
 	{"perceptual.py", 145, ""},
 	{"pixels.py", 39, "no optimizer trains a parameter of Sequential, but something that it is given"},
 	{"ppo.py", 87, ""},
