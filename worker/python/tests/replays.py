@@ -64,7 +64,7 @@ from headroom_train.proof.rows import Axis, Cut, Rows, alike, sample  # noqa: E4
 from headroom_train.proof.rules import Weighing  # noqa: E402
 from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.ranks import ddp  # noqa: E402
-from headroom_train.recover import backward, check, deferred_functions, functions, recovery  # noqa: E402
+from headroom_train.recover import backward, check, deferred_functions, functions, hooked, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
@@ -4338,6 +4338,15 @@ def drops(given: random.Random, z: torch.Tensor) -> torch.Tensor:
     return z * (given.random() > 0.5)
 
 
+def counted(tensor: torch.Tensor) -> None:
+    """Counts the calls in an attribute of a tensor."""
+    tensor.calls = tally(tensor) + 1  # type: ignore[attr-defined]
+
+
+def tally(tensor: torch.Tensor) -> int:
+    return getattr(tensor, "calls", 0)
+
+
 # By name: what a model is given, and what its forward does with it. The last item says what is left of it.
 ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any], Callable[[Any], Any]]] = {
     "a list of losses": (list, lambda g, z: g.append(z.pow(2).mean()), lambda g: [t.item() for t in g]),
@@ -4357,6 +4366,8 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[Any, torch.Tensor], Any]
     "arrays in a dict": (lambda: {"n": np.zeros(2)}, lambda g, z: g["n"].__iadd__(1), str),
     "an iterator": (lambda: iter(range(100)), lambda g, z: next(g), lambda g: next(g)),
     "a generator of random numbers": (lambda: random.Random(1), drops, lambda g: g.random()),
+    "a tensor": (lambda: torch.ones(2), lambda g, z: counted(g), tally),
+    "a tensor in a list": (lambda: [(1, torch.ones(2))], lambda g, z: counted(g[0][1]), lambda g: tally(g[0][1])),
     "nothing that changes": (lambda: [1, {"a": 2}], lambda g, z: g[1]["a"], str),
 }
 
@@ -4442,6 +4453,96 @@ def what_a_later_call_changes_in_its_arguments() -> str:
     return "\n".join(wrong)
 
 
+def stored(net: Any, gradient: torch.Tensor) -> None:
+    net.sums[0] = gradient.norm()
+
+
+KEEPS = "registers a hook on a tensor, which may keep something"
+# By name: what forward does with a tensor inside, and why a failed step does not go on in pieces.
+INSIDE: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
+    "a hook that clamps": (lambda net, z: z.register_hook(lambda g: g.clamp(-1e-3, 1e-3)), ""),
+    "a hook that reads": (lambda net, z: z.register_hook(lambda g: g * net.factor), ""),
+    "a hook that appends": (lambda net, z: z.register_hook(lambda g: net.seen.append(len(g))), KEEPS),
+    "a hook that adds to a set": (lambda net, z: z.register_hook(adding(net.known)), KEEPS),
+    "a method of a list": (lambda net, z: z.register_hook(net.seen.append), KEEPS),
+    "a method that sets an attribute": (lambda net, z: z.register_hook(net.keep), KEEPS),
+    "a hook that writes": (lambda net, z: z.register_hook(lambda g: net.sums.add_(g.sum()) and None), KEEPS),
+    "a hook that writes at an index": (lambda net, z: z.register_hook(functools.partial(stored, net)), KEEPS),
+    "a hook on a parameter": (
+        lambda net, z: net.last.weight.register_hook(lambda g: g.clamp(-1e-3, 1e-3)),
+        "registers a hook on a parameter",
+    ),
+    "a gradient that is retained": (lambda net, z: net.take(z), "retains the gradient of a tensor that is no leaf"),
+    "an attribute of a result": (lambda net, z: counted(net.out), "sets an attribute of a tensor that it returns"),
+    "an attribute of a parameter": (lambda net, z: counted(net.last.weight), "changes weight.calls"),
+}
+
+
+def adding(known: set) -> Callable:
+    return lambda g: known.add(g)
+
+
+class Inside(nn.Module):
+    def __init__(self, does: Callable) -> None:
+        super().__init__()
+        self.first, self.last, self.does, self.factor = nn.Linear(6, 16), nn.Linear(16, 1), does, 0.5
+        self.act = nn.Tanh()
+        self.seen, self.known = [], set()  # type: ignore[var-annotated]
+        self.gradient, self.z, self.out, self.sums = None, None, None, torch.zeros(1)
+
+    def keep(self, gradient: torch.Tensor) -> None:
+        self.gradient = gradient.clone()
+
+    def take(self, z: torch.Tensor) -> None:
+        z.retain_grad()
+        self.z = z
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.act(self.first(x))
+        out = self.last(z)
+        self.out = out if self.does is INSIDE["an attribute of a result"][0] else None
+        self.does(self, z)
+        self.out = None
+        return out
+
+
+def what_a_call_does_to_its_tensors() -> str:
+    """Hooks on tensors inside a call, and attributes of its tensors, are as without the failure, or the failure is the
+    script's."""
+    wrong = []
+    places = (("aten.tanh.default", 0), ("aten.tanh.default", 2), ("aten.tanh_backward.default", 2))
+    for (name, (does, why)), (at, first) in itertools.product(INSIDE.items(), places):
+        found, raised = [], False
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net, numbers = Inside(does), []
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(4):
+                x = torch.randn(8, 6)
+                with Whole(at, 8) if fails and step == first else nullcontext():
+                    try:
+                        optimizer.zero_grad()
+                        out = net(x)
+                        loss = out.square().mean() * 100
+                        loss.backward()
+                    except torch.OutOfMemoryError:
+                        raised = True
+                        break
+                optimizer.step()
+                kept = net.gradient if net.z is None else net.z.grad
+                numbers += [loss.detach(), net.sums.clone(), *([] if kept is None else [kept])]
+                seen = [float(n.sum()) if isinstance(n, torch.Tensor) else n for n in net.seen]
+                numbers += [torch.tensor([*seen, len(net.known), tally(out), tally(net.last.weight)])]
+            found.append(numbers)
+        if not raised and not (len(found[0]) == len(found[1]) and all(map(close, *found))):
+            wrong.append(f"{name}, {at}, {first}: {found}")
+        said = _torch._recorder.report.told[-1]["why"] if raised else ""  # type: ignore[union-attr]
+        later = name == "an attribute of a result" and first  # the modules inside are recorded instead
+        if raised and (later or not why or why not in said and hooked.RAN not in said):
+            wrong.append(f"{name}, {at}, {first}: {said}")
+    return "\n".join(wrong)
+
+
 def attributes_that_the_script_sets() -> str:
     """What the script has set since the newest call is not what a failed call has changed; what the call itself has
     changed is."""
@@ -4497,11 +4598,16 @@ class _Reversed(torch.autograd.Function):
 
 
 class _Given:
+    shared = 1.0
+
     def __init__(self) -> None:
         self.factor = 1.0
 
     def get(self) -> float:
         return self.factor
+
+    def get_shared(self) -> float:
+        return self.shared
 
 
 FACTOR, FACTORED, GIVEN = 1.0, {"factor": 1.0}, _Given()
@@ -4525,6 +4631,10 @@ class Factored(nn.Module):
         self.tensor = torch.tensor(value)
         self.mode.train(value == 1)
         globals()["FACTOR"] = FACTORED["factor"] = GIVEN.factor = value
+        if value == 1:
+            vars(GIVEN).pop("shared", None)
+        else:
+            GIVEN.shared = value
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         z, k = self.body(x), self.factor
@@ -4540,6 +4650,8 @@ class Factored(nn.Module):
             k = FACTORED["factor"]
         elif self.kind == "in an object elsewhere":
             k = GIVEN.get()
+        elif self.kind == "of an object's class":
+            k = GIVEN.get_shared()
         elif self.kind == "a global":
             k = _factor_of_all()
         elif self.kind == "a tensor":
@@ -4559,6 +4671,7 @@ FACTORS = {
     "a tensor": (("two calls",), ("first", "backward")),
     "in a dict elsewhere": (("two calls",), ("first", "backward")),
     "in an object elsewhere": (("two calls",), ("first", "second", "backward")),
+    "of an object's class": (("two calls", "one call"), ("first", "second", "backward")),
     "a global": (("two calls", "one call"), ("first", "second", "backward")),
     "a mode": (("two calls", "evaluates"), ("first", "second", "backward")),
     # The failed call would have to be made whole.
@@ -4591,7 +4704,7 @@ def _factored(kind: str, way: str, at: str) -> list[torch.Tensor]:
         net.train()
         if net.factor != 1.0 or net.config != {"factor": 1.0} or net.steps != [1.0] or not net.mode.training:
             return [torch.tensor(float(step))]
-        if {FACTOR, FACTORED["factor"], GIVEN.factor} != {1.0}:
+        if {FACTOR, FACTORED["factor"], GIVEN.factor} != {1.0} or "shared" in vars(GIVEN):
             return [torch.tensor(float(step))]
         found += [p.grad.clone() for p in net.parameters()]  # type: ignore[union-attr]
         optimizer.step()
@@ -4672,7 +4785,8 @@ def what_shows_a_write() -> str:
 
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
-    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments, objects_of_the_script_are_asked_for_nothing, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
+    what_a_call_does_to_its_tensors, objects_of_the_script_are_asked_for_nothing, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from ..failure import Mixed, Refused, Writes, is_out_of_memory
+from ..hooks.registered import registered
 from ..ranks.collectives import Silent
 from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watched, Watcher
 from ..tape.functions import INDEXING, SHAPING
+from ..tape.given import labels
 from ..tape.graph import signature
 from ..tape.recorded_module import record_of
-from ..tape.snapshot import Snapshot
+from ..tape.snapshot import Snapshot, attributes, may_keep
 from ..tape.tape import Entry, Tape, random_state, same_outside_torch
-from ..tape.trees import FIXED, flatten, mapped, tensors_in
+from ..tape.trees import FIXED, flatten, mapped, set_on, tensors_in
 from ..world import several
 from .mixing import Operations, divides, mixing
 from .rows import (
@@ -203,7 +205,8 @@ class Trials:
         for watcher in watchers:
             watcher.given([t for t in cut_up if id(t) not in kept], [t for t in cut_up if id(t) in kept])
         del cut_up
-        with NoRandomness(ANYWHERE, watchers, apart=True) as trial:
+        hooks: list[tuple[torch.Tensor, Any]] = []
+        with NoRandomness(ANYWHERE, watchers, apart=True) as trial, registered(hooks, trial=True):
             try:
                 result = perform(entry, args, kwargs, trial=True)
             except Exception as e:
@@ -217,11 +220,30 @@ class Trials:
         if record is not None:
             record.remember(trial.half, trial.where)
         lasting.confirm(name)
+        self._leaves_hooks(entry, hooks, result, [args, kwargs])
         if which == 1:
             tensors = {i: v for i, v in enumerate(flatten(result)[0]) if isinstance(v, torch.Tensor)}
             graph = signature(tensors.values(), {id(t) for t in self.tape.leaves(module)})
             self.given = Given({i: sample(v) for i, v in tensors.items()}, graph, trial.draws, trial.half)
         return mapped(cut_off, result)  # free its activations before the next call
+
+    def _leaves_hooks(self, entry: Entry, hooks: Sequence, result: Any, given: Any) -> None:
+        """Raises :class:`Refused` if a call has left something on its tensors that those of the pieces do not give to
+        the script."""
+        name, own = entry.call_name(), {*map(id, tensors_in(given))}
+        made = [t for t in tensors_in(result) if id(t) not in own]
+        held = [t for m in entry.module.modules() for _, t in attributes(m) if type(t) is torch.Tensor]  # type: ignore
+        lasting, why = {*map(id, self.tape.leaves(entry.module))}, ""
+        if any(map(set_on, made)):
+            why = labels(entry)
+        elif any(t.retains_grad for t in (*made, *held) if not t.is_leaf):
+            why = f"a call to {name} retains the gradient of a tensor that is no leaf"
+        elif any(id(t) in lasting for t, _ in hooks):
+            why = f"a call to {name} registers a hook on a parameter"
+        elif any(may_keep(hook) for _, hook in hooks):
+            why = f"a call to {name} registers a hook on a tensor, which may keep something"
+        if why:
+            raise Refused(why)
 
     def depends(self, entry: Entry, cut: Cut, small: Any, large: Any, places: bool = False) -> bool:
         """Whether a call is seen to return something else for a row beside another row; or, if ``places``, in another

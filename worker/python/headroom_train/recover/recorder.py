@@ -18,7 +18,7 @@ from ..failure import Refused, is_out_of_memory
 from ..hooks.genuine import apart
 from ..ranks import ddp
 from ..replay.sizes import Sizes
-from ..tape.given import Given, changes
+from ..tape.given import Given, changes, labels
 from ..tape.graph import sequence
 from ..tape.idle import Idle, shapes_of
 from ..tape.recorded_module import RecordedModule
@@ -201,6 +201,9 @@ class Recorder(Recovery):
                         tape.refuse(record.why_not)
                     self.heard(tape, record, spoken)
                     tape.add(entry, result)
+                    if entry.labelled:
+                        record.why_not = labels(entry)
+                        tape.refuse(record.why_not)
                     record.known.add(shapes_of(args, kwargs))
             except Exception as e:  # the call itself has succeeded, and its result is the script's
                 record.unreadable(e)

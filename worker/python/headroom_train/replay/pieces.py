@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import wraps
 from typing import Any, Callable, Optional
 
 import torch
 
 from ..failure import Refused, clean, is_out_of_memory, patiently
-from ..hooks.changes import changed
+from ..hooks.registered import registered
 from ..proof.groups import Inputs
 from ..proof.plan import Plan
 from ..proof.proof import SMALL, Proof, proven
@@ -202,15 +201,11 @@ class Straight:
     @contextmanager
     def hooks(self) -> Iterator[None]:
         """A context for a piece's forward pass, in which a hook on a tensor is noted: its graph will not show it."""
-        register = torch.Tensor.register_hook
-
-        @wraps(register)
-        def noted(tensor: torch.Tensor, hook: Any) -> Any:
-            note_bends(self._tape)
-            return register(tensor, hook)
-
-        with nullcontext() if bends(self._tape) else changed(torch.Tensor, "register_hook", noted):
+        hooks: list[tuple[torch.Tensor, Any]] = []
+        with nullcontext() if bends(self._tape) else registered(hooks):
             yield
+        if hooks:
+            note_bends(self._tape)
 
     def look(self, total: torch.Tensor) -> None:
         """Looks at the graph of a piece."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from ..failure import Refused
-from .snapshot import PLAIN, USUAL, WIDE, Snapshot, Unavailable, is_same, named_by
+from .snapshot import PLAIN, USUAL, WIDE, Snapshot, Unavailable, is_own, is_same, named_by
 from .trees import is_a
 
 _KINDS = {*PLAIN, FunctionType}
@@ -56,7 +56,12 @@ class Around:
                 continue
             inside = _inside(space[name])
             items = [*(enumerate(inside) if type(inside) is list else inside.items())] if len(inside) <= WIDE else []
-            self._places += [_Place(space, name, key) for key, value in items if is_a(value, PLAIN)]
+            shared: set = set()  # attributes of an object's class, which may become, or be, attributes of the object
+            if inside is not space[name]:
+                kinds = (c for c in type(space[name]).__mro__ if is_own(c.__module__))
+                shared = {n for c in kinds for n, v in vars(c).items() if n[:2] != "__" and is_a(v, PLAIN)}
+            keys = [key for key, value in items if is_a(value, PLAIN)]
+            self._places += [_Place(space, name, key, key in shared) for key in dict.fromkeys((*keys, *sorted(shared)))]
         del self._places[MOST:]
         self._values: list = []
         self._paired: Optional[tuple[list, list[tuple[_Place, Any]]]] = None
@@ -83,11 +88,12 @@ class Around:
 
 
 class _Place(NamedTuple):
-    """A global, or what is at a key in one."""
+    """A global, or what is at a key in one. If ``shared``, an object may be without the attribute: its class has it."""
 
     space: dict
     name: str
     key: Any
+    shared: bool = False
 
     def __hash__(self) -> int:
         return hash((id(self.space), self.name, self.key))
@@ -152,7 +158,7 @@ class Found:
                         yield _Other(now, name, _MISSING)
         for place, value in self._around:
             had = place.value()
-            if had is not _MISSING and value is not _MISSING and not is_same(had, value):
+            if not is_same(had, value) and (place.shared or had is not _MISSING and value is not _MISSING):
                 yield _Other(place.owner(), place.at(), value)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from .snapshot import PLAIN, Contents, Names, Walk, is_own, within
+from .snapshot import PLAIN, Contents, Names, OnTensors, Walk, is_own, within
 from .tape import Entry
 from .trees import is_a
 
-_WITHOUT = {torch.Tensor, torch.nn.Parameter, *PLAIN}  # types of what has no parts that a call could change
+_WITHOUT = set(PLAIN)  # types of what has no parts that a call could change
 
 
 def changes(entry: Entry) -> str:
@@ -24,20 +24,35 @@ def changes(entry: Entry) -> str:
     return f"a call to {entry.call_name()} changes its argument"
 
 
+def labels(entry: Entry) -> str:
+    """Why a call that sets attributes on a tensor which it returns cannot be repeated."""
+    return f"a call to {entry.call_name()} sets an attribute of a tensor that it returns"
+
+
 class Given:
     """What the containers, the objects of the script's own classes and the arrays among a call's arguments held before
-    it. Tensors are not among it: a call that writes to one is seen by its version."""
+    it, and the attributes of the tensors. A call that writes to a tensor is seen by its version."""
 
     def __init__(self, args: Iterable, kwargs: dict) -> None:
-        self._contents: list[Contents] = []
         values = [v for v in (*args, *kwargs.values()) if type(v) not in _WITHOUT]
+        tensors = {i: v for i, v in enumerate(values) if is_a(v, torch.Tensor)}
+        self._contents: list[Contents] = []
+        values = [v for v in values if not is_a(v, torch.Tensor)] if tensors else values
         seen: set[int] = set()
         while values:
-            for contents in _inside(values.pop(), seen):
+            value = values.pop()
+            inside = [value] if is_a(value, tuple) else []
+            for contents in _inside(value, seen):
                 self._contents.append(contents)
                 if type(contents) is Contents and not is_a(contents.before, int):
-                    held = contents.before.values() if is_a(contents.before, dict) else contents.before
-                    values += [v for v in held if type(v) in (FunctionType, MethodType)]
+                    inside.append(contents.before.values() if is_a(contents.before, dict) else contents.before)
+            for v in (v for held in inside for v in held):
+                if type(v) in (FunctionType, MethodType) or is_a(v, tuple):
+                    values.append(v)
+                elif is_a(v, torch.Tensor):
+                    tensors[len(tensors)] = v
+        if tensors:
+            self._contents.append(OnTensors(tensors))
 
     def changed(self) -> bool:
         return any(c.keys() for c in self._contents)

@@ -26,7 +26,7 @@ from torch.nn.modules import module as _all_modules
 from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 
-from .trees import is_a, slots_of
+from .trees import is_a, set_on, slots_of
 
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
@@ -238,6 +238,33 @@ class Names(Contents):
                 del self._owner[key]
             else:
                 delattr(self._owner, key)
+
+
+class OnTensors(Names):
+    """The former attributes of some tensors, by the tensor's name and the attribute's."""
+
+    def __init__(self, *tensors: dict) -> None:
+        self._tensors = tensors
+        self.before = self.container
+
+    @property
+    def container(self) -> dict:
+        every = ((n, t) for tensors in self._tensors for n, t in tensors.items() if t is not None)
+        return {(n, name): value for n, t in every for name, value in set_on(t).items()}
+
+    def put(self, key: Any, value: Any) -> None:
+        for tensors in self._tensors:
+            if key[0] in tensors:
+                tensors[key[0]].__dict__[key[1]] = value
+
+    def put_back(self) -> None:
+        for key in self.keys():
+            if key in self.before:
+                self.put(key, self.before[key])
+            else:
+                for tensors in self._tensors:
+                    if key[0] in tensors:
+                        tensors[key[0]].__dict__.pop(key[1], None)
 
 
 class Cell(Names):
@@ -651,10 +678,14 @@ class Walk:
                 yield from self._used_by(function, given)
         yield from self._rest()
 
-    def used(self, function: FunctionType) -> Iterator[tuple[str, Any]]:
-        """Yields, by name, what a function of the script's own may change."""
-        yield from self._used_by(function)
+    def used(self, function: FunctionType, given: Sequence = ()) -> Iterator[tuple[str, Any]]:
+        """Yields, by name, what a function of the script's own may change, which is also given something."""
+        yield from self._used_by(function, given)
         yield from self._rest()
+
+    def functions(self) -> list[FunctionType]:
+        """The functions that have been looked at."""
+        return [v for v in self._done.values() if is_a(v, FunctionType)]
 
     def _rest(self) -> Iterator[tuple[str, Any]]:
         while self._todo and self._left > 0:
@@ -831,6 +862,55 @@ def plain_reached(module: torch.nn.Module) -> list[tuple]:
     return [(name, value) for name, value in found if is_a(value, PLAIN)]
 
 
+def may_keep(hook: Any) -> bool:
+    """Whether something may be seen afterwards of what a hook does, by what it and what it calls can reach: a list to
+    which it may append, an attribute that it assigns, a tensor that it may write to. Of a library's hooks, only those
+    that are methods of a container count."""
+    function, given = _called(hook)
+    if not is_a(function, FunctionType) or not is_own(function.__module__):
+        return is_a(hook, BuiltinMethodType) and _inner(hook.__self__) is not None
+    if _computes(function, given):
+        return False
+    walk = Walk()
+    reached = [v for _, v in walk.used(function, given)]
+    codes = [f.__code__ for f in walk.functions()]
+    if any(map(_assigned, codes)) or any(map(_shared, codes)) or any(map(_contents_kind, reached)):
+        return True
+    return any(is_a(v, torch.Tensor) for v in reached) and any(map(_writes, codes))
+
+
+_OF_TENSORS = frozenset(dir(torch.Tensor)) | frozenset(dir(torch))
+_OF_CONTAINERS = frozenset(n for kind in (list, dict, set, deque) for n in dir(kind))
+
+
+def _computes(function: FunctionType, given: Sequence) -> bool:
+    """Whether a function does nothing but compute something of tensors and of plain values, as far as the names tell
+    that it uses."""
+    code = function.__code__
+    if _assigned(code) or _shared(code) or _writes(code):
+        return False
+    reached = [*given, *(v for _, v in _closure(function))]
+    held = [vars(v) if is_a(v, torch.nn.Module) else _inner(v) for v in reached]
+    places = [function.__globals__, *(h for h in held if is_a(h, dict))]
+    for name in _names(code):
+        values = [p[name] for p in places if name in p]
+        if not all(is_a(v, PLAIN) or is_a(v, ModuleType) and not is_own(v.__name__) for v in values):
+            return False
+        if not values and (name not in _OF_TENSORS or name in _OF_CONTAINERS):
+            return False
+    return True
+
+
+def _contents_kind(value: Any) -> bool:
+    return not is_a(value, Names) and type(value) not in PLAIN and _contents(value, set()) is not None
+
+
+def _writes(code: CodeType) -> bool:
+    """Whether a function may write to a tensor: it assigns to an index, or uses a name of a method that does."""
+    stores = any(i.opname == "STORE_SUBSCR" for i in dis.get_instructions(code))
+    return stores or any(n[-1] == "_" and n[0] != "_" for n in _names(code))
+
+
 def _named(values: dict, names: frozenset[str], assigned: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Yields the values of the given names, each with its name. Names that do not exist are left
     out. All plain values, and those ``assigned``, which may not exist yet, are yielded together, as one
@@ -880,6 +960,10 @@ def _attributes_of(ref: weakref.ref) -> dict:
     return {} if module is None else vars(module)
 
 
+def _said(key: Any) -> str:
+    return ".".join(key) if is_a(key, tuple) else str(key)
+
+
 class Reached(NamedTuple):
     """A container that was reached from a module, by the name of an attribute or a global."""
 
@@ -893,7 +977,7 @@ class Reached(NamedTuple):
         keys = self.contents.keys()
         if not keys or self.attribute and _attributes_of(self.module).get(self.name) is not self.contents.container:
             return None
-        return Change(self.module, self.name or str(keys[0]), tuple(keys), None if self.attribute else self.contents)
+        return Change(self.module, self.name or _said(keys[0]), tuple(keys), None if self.attribute else self.contents)
 
 
 class Snapshot:
@@ -917,6 +1001,8 @@ class Snapshot:
                 if deep and type(value) not in PLAIN:
                     every = (c for c in within(value, seen) if not attribute or c.container is not value)
                     self._reached += [Reached(ref, name, c, False) for c in every]
+            if deep and (m._parameters or m._buffers):
+                self._reached.append(Reached(ref, "", OnTensors(m._parameters, m._buffers), False))
             for name, value in walk.reached(m) if deep else ():
                 found = (value,) if is_a(value, Names) else within(value, seen)
                 self._reached += [Reached(ref, name, c, False) for c in found]

@@ -86,7 +86,7 @@ class Entry:
 
     __slots__ = (
         "call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between",
-        "exits", "fresh", "nth", "random", "state", "snapshot", "found", "seen", "_leaves", "_references",
+        "exits", "fresh", "labelled", "nth", "random", "state", "snapshot", "found", "seen", "_leaves", "_references",
     )  # fmt: skip
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
@@ -106,6 +106,7 @@ class Entry:
         self.versions: Optional[list[int]] = None  # of the module's parameters
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
         self.fresh = False  # the call changed a scalar in place, and is replayed on a copy
+        self.labelled = False  # a module's call has set attributes on a tensor that it has returned
         self.exits: set[int] = set()  # sequence numbers of the nodes that made its results
         self._leaves: Optional[list] = None
         self._references: Optional[tuple[list[int], list[int]]] = None
@@ -261,6 +262,7 @@ class Tape:
             return None
         slot = self.count
         self.count += 1
+        entry.labelled = entry.labelled or entry.module is not None and bool(tensor.__dict__)
         if entry.module is not None and tensor.grad_fn is not None:
             entry.exits.add(tensor.grad_fn._sequence_nr())
         if not deferred:

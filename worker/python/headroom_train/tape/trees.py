@@ -242,6 +242,12 @@ def _mapped(work: Callable[[Any], Any], tree: Any, within: tuple[int, ...]) -> A
     return tree_map(one, tree, is_leaf=_sized if within else None)
 
 
+def set_on(tensor: torch.Tensor) -> dict[str, Any]:
+    """The attributes that the script has set on a tensor."""
+    own = object.__getattribute__(tensor, "__dict__")
+    return {n: v for n, v in own.items() if n != "_headroom"} if own else own
+
+
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     """The tensors among the leaves of a tree."""
     return [t for t in flatten(tree)[0] if is_a(t, torch.Tensor)]
