@@ -19,6 +19,7 @@ import tempfile
 import threading
 import warnings
 import weakref
+from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
@@ -4105,18 +4106,22 @@ def iterators_of_a_module_that_is_evaluated() -> str:
 
 
 class Counts(nn.Module):
-    """Counts in an array in each call, and how often each entry is the largest of a row; keeps something of each row.
-    Uses none of it, or the number of calls, or what it has kept."""
+    """Counts in arrays in each call, and how often each entry is the largest of a row; keeps something of each row. Uses
+    none of it, or the number of calls, or what it has kept."""
 
     def __init__(self, uses: str) -> None:
         super().__init__()
         self.net, self.uses = nn.Linear(6, 5), uses
         self.usage, self.calls, self.rows = np.zeros(5), [np.zeros((), int)], np.zeros((8, 5), np.float32)
+        self.bytes, self.numbers, self.space = bytearray(), array("i", [0]), SimpleNamespace(calls=0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.net(x)
         np.add.at(self.usage, out.detach().argmax(1).numpy(), 1)
         self.calls[0] += 1
+        self.bytes.append(1)
+        self.numbers[0] += 1
+        self.space.calls += 1
         before = torch.from_numpy(self.rows[: len(x)].copy())
         self.rows[: len(x)] = out.detach().numpy()
         if self.uses == "rows":
@@ -4151,7 +4156,8 @@ def arrays_of_a_module() -> str:
                     break
                 optimizer.step()
                 losses.append(loss.detach())
-            found.append((losses, net.usage.tolist(), int(net.calls[0]), net.rows.round(4).tolist()))
+            counted = int(net.calls[0]), len(net.bytes), net.numbers[0], net.space.calls
+            found.append((losses, net.usage.tolist(), counted, net.rows.round(4).tolist()))
         if not raised and (found[0][1:] != found[1][1:] or not all(map(close, found[0][0], found[1][0]))):
             wrong.append(f"{at}, {uses}, {first}, {trains}: {found}")
         if raised and at == "tanh.default":
@@ -4543,6 +4549,86 @@ def what_a_call_does_to_its_tensors() -> str:
     return "\n".join(wrong)
 
 
+def raised(z: torch.Tensor) -> torch.Tensor:
+    if z.isnan().any():
+        raise ValueError("not a number")
+    return z
+
+
+DEPENDS = "decides by the contents of its batch what it does, and does something else for few rows of it"
+# By name: how forward decides by the contents of its batch, of which one row has large numbers and one has none, and
+# why a step that fails does not go on in pieces.
+DECIDING: dict[str, tuple[Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor], str]] = {
+    "a term for some rows": (lambda net, x, z: z + z.square().mean() if (x > 5).any() else z, DEPENDS),
+    "a term unless": (lambda net, x, z: z if not (x > 5).any() else z + 1, DEPENDS),
+    "all rows": (lambda net, x, z: z if (x < 5).all() else z * 2, DEPENDS),
+    "the largest": (lambda net, x, z: z / 3 if x.max() > 5 else z, DEPENDS),
+    "the largest, as a number": (lambda net, x, z: z / 3 if x.max().item() > 5 else z, DEPENDS),
+    "another key": (lambda net, x, z: {"z": z, "more": z * 2} if (x > 5).any() else {"z": z}, DEPENDS),  # type: ignore
+    "equal": (lambda net, x, z: z if torch.equal(x, x.clamp(max=5)) else z * 2, DEPENDS),
+    "the same either way": (lambda net, x, z: z * (x[:, :1] < 5) if (x > 5).any() else z * 1, ""),
+    "nothing that is there": (lambda net, x, z: z * 2 if (x > 7).any() else z, ""),
+    "an assertion": (lambda net, x, z: raised(z), ""),
+    "a logged number": (lambda net, x, z: net.log(z), ""),
+    "of a parameter": (lambda net, x, z: z * 2 if net.last.weight.abs().max() > 0 else z, ""),
+    "of a flag of its own": (lambda net, x, z: z * 2 if net.flag else z, ""),
+}
+
+
+class Deciding(nn.Module):
+    def __init__(self, decides: Callable, second: bool) -> None:
+        super().__init__()
+        self.before = nn.Linear(6, 6) if second else None
+        self.first, self.last, self.decides = nn.Linear(6, 16), nn.Linear(16, 1), decides
+        self.logged = 0.0
+        self.register_buffer("flag", torch.tensor(True))
+
+    def log(self, z: torch.Tensor) -> torch.Tensor:
+        self.logged = float(z.detach().mean())
+        return z
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.decides(self, x, self.last(F.gelu(self.first(x))))
+
+
+def what_a_call_decides() -> str:
+    """A module that decides by the contents of its batch is run in pieces only where that makes no difference."""
+    wrong = []
+    forward, backward = "aten.gelu.default", "aten.gelu_backward.default"
+    places = ((forward, Whole, True), (forward, Twofold, True), (backward, Whole, True), (forward, Whole, False))
+    for (name, (decides, why)), (at, fault, trained) in itertools.product(DECIDING.items(), places):
+        found, raised = [], ""
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net, losses = Deciding(decides, False), []
+            other = nn.Linear(2, 2)
+            optimizer = torch.optim.SGD((net if trained else other).parameters(), lr=0.01)
+            for step in range(4):
+                x = torch.randn(40, 6)
+                x[20] = 6.0
+                with fault(at, 40) if fails and step == 1 else nullcontext():
+                    try:
+                        with nullcontext() if trained else torch.no_grad():
+                            out = net(x)
+                        loss = sum(t.square().mean() for t in (out.values() if isinstance(out, dict) else [out]))
+                        if trained:
+                            optimizer.zero_grad()
+                            loss.backward()  # type: ignore[union-attr]
+                    except torch.OutOfMemoryError:
+                        raised = _torch._recorder.report.told[-1]["why"]  # type: ignore[union-attr]
+                        break
+                optimizer.step()
+                losses += [loss.detach(), torch.tensor(net.logged)]  # type: ignore[union-attr]
+            found.append(losses)
+        if not raised and not all(map(close, *found)):
+            wrong.append(f"{name}, {at}, {fault.__name__}, {trained}: {found}")
+        unknown = at == forward and fault is Whole  # there is no memory for the whole batch
+        may = why or unknown and name in ("nothing that is there", "a logged number")
+        if raised and (not may or why not in raised and not unknown):
+            wrong.append(f"{name}, {at}, {fault.__name__}, {trained}: {raised}")
+    return "\n".join(wrong)
+
+
 def attributes_that_the_script_sets() -> str:
     """What the script has set since the newest call is not what a failed call has changed; what the call itself has
     changed is."""
@@ -4786,7 +4872,7 @@ def what_shows_a_write() -> str:
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
-    what_a_call_does_to_its_tensors, objects_of_the_script_are_asked_for_nothing, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

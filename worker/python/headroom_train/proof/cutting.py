@@ -10,15 +10,16 @@ from typing import Any, Callable, NamedTuple, NoReturn, Optional
 import torch
 from torch.utils._pytree import tree_flatten
 
-from ..failure import Refused, Unrepeatable, Writes, is_out_of_memory
+from ..failure import Refused, Unrepeatable, Writes, clean, is_out_of_memory
 from ..sandbox.kept import Kept
-from ..sandbox.sandbox import Sealed
+from ..sandbox.sandbox import NoRandomness, Sealed
 from ..tape.functions import JOINING, RUNNING, SELECTING, SHAPING
 from ..tape.recorded_module import record_of
 from ..tape.snapshot import Change, Snapshot, Unavailable
 from ..tape.tape import Entry, Outside, Ref
 from ..tape.trees import flatten, tensors_in
 from .branching import otherwise, without_memory
+from .deciding import Decisions, differs
 from .rows import NOTHING, Axis, Cut, Rows, Slot, arguments, perform, rounding
 from .trials import Given, Trials
 
@@ -79,6 +80,7 @@ class _Module:
                 entry.snapshot = before
             results = trials.both(entry, self._cut, sealed=self._sealed)
         self._refuse_branching()
+        self._refuse_deciding(results)
         return Tried(self._cut, results, left, keeps)
 
     def _both(self, before: Snapshot) -> list:
@@ -107,8 +109,7 @@ class _Module:
 
     def _kept_by_call(self, before: Snapshot) -> Kept:
         """Makes the call on few rows, and puts back what it changes as far as a snapshot shows that."""
-        if self._entry.snapshot is not None:
-            self._entry.snapshot.put_back()
+        self._put_back()
         kept = Kept()
         self._trials.one(self._entry, self._cut, 0, [*self._sealed, kept])
         before.put_back()
@@ -179,6 +180,47 @@ class _Module:
             raise Refused(
                 f"{entry.call_name()} does something else with {trials.batch} rows than with {few.count} ({why})"
             )
+
+    def _refuse_deciding(self, results: Sequence) -> None:
+        """Raises :class:`Refused` if the module decides by the contents of its batch, and that is seen to make few rows
+        come to something else than they do in the batch."""
+        trials, entry = self._trials, self._entry
+        if not any(d.made for d in trials.decided):
+            return
+        whole, usual, most = self._decided_of_all(), trials.given, rounding(trials.tape, trials.given.half)
+
+        def call(which: int, decisions: Decisions) -> Any:
+            self._put_back()
+            return trials.one(entry, self._cut, which, [*self._sealed, decisions])
+
+        differ = differs(results, trials.decided, whole, call, most)
+        trials.given = usual
+        if differ:
+            does = f"a call to {entry.call_name()} decides by the contents of its batch what it does"
+            if whole is None:
+                raise Refused(f"{does}, and there is not enough memory to know how")
+            raise Refused(f"{does}, and does something else for few rows of it")
+
+    def _decided_of_all(self) -> Optional[list]:
+        """What the module decides about the whole batch; None if that cannot be known."""
+        trials, entry, decisions = self._trials, self._entry, Decisions()
+        env = trials.tape.values(entry.references()[0])
+        if env is None:
+            return None
+        decisions.given([trials.tape.outside[i] for i in self._cut.outside], [*env.values()])
+        self._put_back()
+        try:
+            args, kwargs = arguments(trials.tape, entry, self._cut, env, None)
+            with torch.no_grad(), NoRandomness(watchers=[decisions], apart=True):
+                perform(entry, args, kwargs, trial=True)
+        except Exception as e:
+            clean(e)
+            return None
+        return decisions.made
+
+    def _put_back(self) -> None:
+        if self._entry.snapshot is not None:
+            self._entry.snapshot.put_back()
 
 
 def _only_graph(change: Change) -> bool:

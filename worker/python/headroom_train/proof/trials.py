@@ -24,6 +24,7 @@ from ..tape.snapshot import Snapshot, attributes, may_keep
 from ..tape.tape import Entry, Tape, random_state, same_outside_torch
 from ..tape.trees import FIXED, flatten, mapped, set_on, tensors_in
 from ..world import several
+from .deciding import Decisions
 from .mixing import Operations, divides, mixing
 from .rows import (
     Axis,
@@ -98,6 +99,7 @@ class Trials:
         self._made_up: set[int] = set()  # slots whose values are made up, or computed from such values
         self.given = Given({}, 0, [], False)  # what the newest call with more rows has returned
         self.operations = Operations(), Operations()  # of the newest function, for few rows and for more
+        self.decided = Decisions(), Decisions()  # of the newest module, for few rows and for more
         self.before: Any = None  # a snapshot of the module, from before its newest call with more rows
 
     def _few(self) -> tuple[Rows, Rows]:
@@ -153,13 +155,14 @@ class Trials:
             self.operations = Operations(lengths=False), Operations(lengths=False)
             return [self._function(entry, cut, which, rehearse) for which in (0, 1)]
         results, made = [], (Operations(), Operations())
+        self.decided = Decisions(), Decisions()
         for which in (0, 1):
             if entry.snapshot is not None:
                 entry.snapshot.put_back()
             if which == 1:  # only the second call's changes count: the first may have filled a cache
                 self.before = Snapshot(entry.module.modules(), deep=True)
             silent = [Silent()] if several() else []
-            results.append(self.one(entry, cut, which, [*silent, *sealed, made[which]]))
+            results.append(self.one(entry, cut, which, [*silent, *sealed, made[which], self.decided[which]]))
         few, more = self.rows
         record = record_of(entry.module)
         if record is not None and divides(made[0].made, made[1].made):

@@ -38,8 +38,9 @@ class Watcher:
     def before(self, func: Any, args: Any, kwargs: Any) -> None:
         """Called before an operation, with its arguments."""
 
-    def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Called after the operation, with what it returned."""
+    def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        """Called after the operation, with what it returned. What it returns, unless that is None, takes the place of
+        the operation's result."""
 
     def returned(self, tensors: Sequence[torch.Tensor]) -> None:
         """Called in a trial with the tensors that a module's call returned, and that still have their graphs."""
@@ -60,7 +61,8 @@ class Watched(TorchDispatchMode):
                 watcher.before(func, args, kwargs)
             result = self.run(func, args, kwargs)
             for watcher in self._watchers:
-                watcher.after(func, args, kwargs, result)
+                other = watcher.after(func, args, kwargs, result)
+                result = result if other is None else other
         return result
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -12,13 +12,16 @@ import random
 import sys
 import sysconfig
 import weakref
+from argparse import Namespace
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cache, partial
 from itertools import count, cycle, islice
 from operator import is_, length_hint
-from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
@@ -312,13 +315,14 @@ class Drawn(Contents):
 
 
 class Array(Contents):
-    """The former values of an array of NumPy's. It is never plain: it may have a number for each row."""
+    """The former values of an array, of NumPy's or of Python's own. It is never plain: it may have a number for each
+    row."""
 
     def __init__(self, array: Any) -> None:
-        self.container, self.before = array, array.copy()
+        self.container, self.before = array, copy(array)
 
     def keys(self) -> list:
-        return [] if self.container.tobytes() == self.before.tobytes() else ["values"]
+        return [] if _bytes(self.container) == _bytes(self.before) else ["values"]
 
     def plain(self, keys: Iterable) -> bool:
         return False
@@ -328,12 +332,21 @@ class Array(Contents):
 
     def put_back(self) -> None:
         if self.keys():
-            self.container[...] = self.before
+            self.container[slice(None) if type(self.container) in _ARRAYS else ...] = self.before
+
+
+_ARRAYS = (bytearray, array)
+
+
+def _bytes(value: Any) -> bytes:
+    return bytes(value) if type(value) is bytearray else value.tobytes()
 
 
 def _is_array(value: Any) -> bool:
-    """Whether a value is an array of NumPy's that is small enough to be compared before and after each call."""
+    """Whether a value is an array that is small enough to be compared before and after each call."""
     kind = type(value)  # the worker does not import NumPy
+    if kind in _ARRAYS:
+        return len(value) <= LARGEST
     return kind.__name__ == "ndarray" and kind.__module__ == "numpy" and value.nbytes <= LARGEST
 
 
@@ -469,7 +482,8 @@ def _inner(value: Any) -> Any:
     kind = type(value)  # isinstance would ask an object for its __class__
     if issubclass(kind, (dict, list, set, deque)):
         return value
-    if issubclass(kind, (torch.nn.Module, torch.Tensor, type, FunctionType)) or not is_own(kind.__module__):
+    closed = issubclass(kind, (torch.nn.Module, torch.Tensor, type, FunctionType))
+    if closed or kind not in (SimpleNamespace, Namespace) and not is_own(kind.__module__):
         return None
     return object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else None
 

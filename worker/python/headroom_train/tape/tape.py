@@ -343,6 +343,14 @@ class Tape:
         """Whether the user still holds a deferred tensor of the tape."""
         return any(place.deferred for _, place in self._held_by_script())
 
+    def values(self, slots: Iterable[int]) -> Optional[dict[int, torch.Tensor]]:
+        """The values in these slots, without their graphs; None if the script does not hold some of them, or they do
+        not exist yet."""
+        with unrecorded():
+            held = {p.slot: t.detach() for t, p in self._held_by_script() if not p.deferred}
+        wanted = {*slots}
+        return {s: held[s] for s in wanted} if wanted <= held.keys() else None
+
     def _dropped(self, _: Any) -> None:
         self._held -= 1
         if not self._held:  # nobody can use the tape any more
