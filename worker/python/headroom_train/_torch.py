@@ -23,7 +23,7 @@ from .ranks.collectives import watch_groups
 from .recover.recorder import Recorder
 from .tape.owner import Thread
 from .tape.recorded_module import CALLS, RecordedModule, is_closed, is_frozen, record_of
-from .tape.snapshot import parameters
+from .tape.snapshot import parameters, submodules
 from .tape.tape import Recorded, as_plain_copy
 from .tape.trained import Trained
 from .wire.report import Report
@@ -200,7 +200,7 @@ def shared(module: torch.nn.Module) -> Optional[str]:
     otherwise."""
     if several() and ddp.around() is None:
         return f"several ranks train a {type(module).__name__} that is not inside DistributedDataParallel"
-    for m in module.modules():
+    for m in submodules([module]):
         if type(m).__name__ in _SHARED and not _single(m):
             return f"the model is managed by {type(m).__name__}"
     return None
@@ -400,7 +400,13 @@ class Looking:
         own = module.__dict__.get("_compiled_call_impl")
         if torch.compiler.is_compiling() or type(own) is RecordedModule or sys._getframe(1).f_code not in CALLS:
             return own
-        return self._finder.found(module) or own
+        try:
+            return self._finder.found(module) or own
+        except Exception as e:  # such as one of a method of the script's
+            self._finder.recorder.only_observes(
+                f"a {type(module).__name__} could not be looked at: {type(e).__name__}: {e}"
+            )
+            return own
 
     def __set__(self, module: torch.nn.Module, value: Any) -> None:
         module.__dict__["_compiled_call_impl"] = value

@@ -314,13 +314,20 @@ def a_log_is_tried_once() -> str:
     return f"{tried}" if tried else ""
 
 
+def uninspected(**attributes: Any) -> Any:
+    """An object whose attributes the worker does not look at."""
+    made = threading.local()
+    vars(made).update(attributes)
+    return made
+
+
 class Counting(nn.Module):
     """Counts its calls, in something that nothing inspects."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 40))
-        self.calls = SimpleNamespace(number=itertools.count())
+        self.calls = uninspected(number=itertools.count())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         next(self.calls.number)
@@ -543,7 +550,7 @@ class Crowded(nn.Module):
             keeps,
             torch.zeros(0),
         )
-        self.fails = SimpleNamespace(left=iter([True] * fails + [False] * 99))  # so that nothing inspects its contents
+        self.fails = uninspected(left=iter([True] * fails + [False] * 99))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen += 1
@@ -4321,6 +4328,98 @@ def objects_of_the_script_are_asked_for_nothing() -> str:
     return ", ".join(wrong)
 
 
+class Choosy:
+    """The methods of a container of the script's own, which note that they are used."""
+
+    used: ClassVar[list[str]] = []
+
+
+def choosy(base: type) -> type:
+    """A subclass of a built-in container whose own methods note that they are used."""
+
+    def noting(name: str) -> Callable:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            Choosy.used.append(f"{base.__name__}.{name}")
+            return getattr(base, name)(self, *args, **kwargs)
+
+        return method
+
+    names = (
+        "__iter__", "__len__", "__getitem__", "__setitem__", "__contains__", "__eq__", "__bool__", "__reversed__", "__copy__",
+        "items", "values", "keys", "get", "update", "clear", "extend", "add", "discard", "append", "copy", "count", "index",
+    )  # fmt: skip
+    own: dict[str, Any] = {n: noting(n) for n in names if hasattr(base, n)}
+    return type(f"Choosy{base.__name__}", (base,), {**own, "__hash__": lambda self: id(self), "__module__": __name__})
+
+
+CHOOSY = {base: choosy(base) for base in (list, dict, OrderedDict, tuple, deque, set)}
+
+
+def containers() -> list:
+    """One of each kind, each with a number inside."""
+    return [CHOOSY[b]({"a": 1} if issubclass(b, dict) else [1]) for b in CHOOSY]
+
+
+AROUND = containers()
+
+
+class Choosing(nn.Module):
+    """A model with such containers everywhere, and an ``__eq__`` of its own."""
+
+    shared = containers()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.own, self.inside, self.none = nn.Linear(6, 5), *containers()[:2], None
+        self.rest, self.object = [containers(), {"b": containers()}], SimpleNamespace(held=containers())
+
+    def __eq__(self, other: object) -> bool:
+        Choosy.used.append("module.__eq__")
+        return False
+
+    def __len__(self) -> int:
+        Choosy.used.append("module.__len__")
+        return 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def modules(self) -> Any:
+        Choosy.used.append("modules")
+        raise RuntimeError("the script's own")
+
+    parameters = buffers = children = named_modules = modules  # type: ignore[assignment]
+
+    def forward(self, x: torch.Tensor, *given: Any, **named: Any) -> Any:
+        return self.net(x).tanh()
+
+    def unused(self) -> None:
+        self.shared, self.none = AROUND, AROUND  # type: ignore[assignment]
+
+
+def containers_of_the_script_are_not_used() -> str:
+    """Containers whose classes have methods of their own, which may load, draw or count, are read by those of Python's
+    own; modules by their dicts, in a step that goes well and in one that fails."""
+    wrong = []
+    for fails in ("", "aten.tanh.default", "aten.tanh_backward.default"):
+        net, x, given = Choosing(), torch.randn(8, 6), containers()
+        optimizer = torch.optim.SGD(net.net.parameters(), lr=0.1)
+        Choosy.used.clear()
+        for step in range(4):
+            with Failing(fails, 1) if fails and step == 2 else nullcontext():
+                out = net(x, *given, named=given)
+                out.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with torch.no_grad():
+            net.training = False
+            net(x, given)
+        if Choosy.used:
+            wrong.append(f"{fails}: {Counter(Choosy.used)}")
+        if fails and not told():
+            wrong.append(f"{fails}: nothing survived")
+    return ", ".join(wrong)
+
+
 class Totals:
     """An object of the script's that a model is given."""
 
@@ -4872,7 +4971,7 @@ def what_shows_a_write() -> str:
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
-    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -15,7 +15,7 @@ from ..sandbox.kept import Kept
 from ..sandbox.sandbox import NoRandomness, Sealed
 from ..tape.functions import JOINING, RUNNING, SELECTING, SHAPING
 from ..tape.recorded_module import record_of
-from ..tape.snapshot import Change, Snapshot, Unavailable
+from ..tape.snapshot import Change, Snapshot, Unavailable, buffers, submodules
 from ..tape.tape import Entry, Outside, Ref
 from ..tape.trees import flatten, tensors_in
 from .branching import otherwise, without_memory
@@ -62,8 +62,8 @@ class _Module:
         trials, entry, module, (refs, outside) = self._trials, self._entry, self._module, self._entry.references()
         if any(trials.tape.outside[i].is_cuda for i in outside):
             refuse_pointing(trials, entry, self._cut)
-        before = Snapshot(module.modules(), deep=True)  # type: ignore[union-attr]
-        free = [*module.buffers(), *(env[r] for env in trials.env for r in refs)]  # type: ignore[union-attr]
+        before = Snapshot(submodules([module]), deep=True)
+        free = [*buffers([module]), *(env[r] for env in trials.env for r in refs)]
         leaves = trials.tape.leaves(module) if entry.grad else None
         self._sealed = [Sealed(f"a call to {entry.call_name()}", free, known=leaves)]
         results = self._both(before)
@@ -120,7 +120,7 @@ class _Module:
         the script's call found. Raises ``why`` if these values may belong to the rows of a batch, such as a state that
         is carried from one batch to the next."""
         rows = [c for c in kept if not self._trials.before.plain(c)]
-        after = Snapshot(self._module.modules(), deep=True)  # type: ignore[union-attr]
+        after = Snapshot(submodules([self._module]), deep=True)
         if any(c.name == "_parameters" for c in kept):
             raise Writes(f"a call to {self._entry.call_name()} replaces a parameter")
 

@@ -95,4 +95,4 @@ def _same(some: Any, others: Any, most: float) -> bool:
 def _like(one: Any, other: Any, most: float) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.shape == other.shape and alike(sample(one), sample(other), most)
-    return type(one) is type(other) and (not isinstance(one, (str, bool, type(None))) or one == other)
+    return type(one) is type(other) and (type(one) is not str or one == other)

@@ -13,7 +13,7 @@ from ..tape.found import as_found
 from ..tape.recorded_module import number_of, state_of
 from ..tape.snapshot import Change
 from ..tape.tape import Entry, Tape
-from ..tape.trees import flatten
+from ..tape.trees import described, flatten
 from .cutting import Tried, tried
 from .rows import NOTHING, Cut, Slot, rounding
 from .trials import NUMBERS, PLAIN, Trials
@@ -212,7 +212,11 @@ class Plan:
             with as_found(entry.found):
                 entry.state = state_of(entry.module)
         modes = entry.grad, entry.state and entry.state[:2], entry.inplace, entry.fresh, repr(entry.autocast)
-        before, name, given = self.keys[-1] if self.keys else 0, entry.call_name(), repr((entry.args, entry.kwargs))
+        before, name, given = (
+            self.keys[-1] if self.keys else 0,
+            entry.call_name(),
+            described((entry.args, entry.kwargs)),
+        )
         key = before, self.batch, called, name, given, shapes, modes
         if len(Plan.numbers) > MANY:
             Plan.numbers.clear()

@@ -19,7 +19,7 @@ from ..tape.given import Given, changes
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
 from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as
-from ..tape.trees import is_a, tensors_in
+from ..tape.trees import is_a, size, tensors_in
 
 SAMPLE = 4096  # the most values of a result that are kept
 
@@ -242,9 +242,9 @@ def steps_of(shape: Sequence[int]) -> tuple[int, ...]:
     dimensions are thinned first, so that as many rows as possible have values in the sample."""
     left = math.prod(shape)
     steps: list[int] = []
-    for size in reversed(shape):
-        step = min(max(1, size), -(-left // SAMPLE)) or 1
-        left = left // max(1, size) * -(-size // step)
+    for length in reversed(shape):
+        step = min(max(1, length), -(-left // SAMPLE)) or 1
+        left = left // max(1, length) * -(-length // step)
         steps.insert(0, step)
     return tuple(steps)
 
@@ -313,16 +313,17 @@ def _most(size: int, sizes: list[int]) -> bool:
 
 def _listed(argument: Any) -> int:
     """The number of items of a list that has tensors in them; 0 for a list of one item, and for anything else."""
-    if not is_a(argument, list) or len(argument) < 2:
+    if not is_a(argument, list) or size(argument) < 2:
         return 0
     leaves = tree_flatten(argument, is_leaf=lambda t: type(t) in (Ref, Outside))[0]
-    return len(argument) if any(type(t) in (Ref, Outside) for t in leaves) else 0
+    return size(argument) if any(type(t) in (Ref, Outside) for t in leaves) else 0
 
 
 def layers_in(module: Optional[torch.nn.Module]) -> frozenset[int]:
     """The sizes that dimension 0 of a state has in a module's recurrent layers with ``batch_first``. The rows of such a
     state are in dimension 1, although those of everything else are in dimension 0."""
-    found = [m for m in submodules([module]) if isinstance(m, torch.nn.RNNBase) and m.batch_first] if module else []
+    layers: list[Any] = [m for m in submodules([module]) if is_a(m, torch.nn.RNNBase)]
+    found = [m for m in layers if m.batch_first]
     return frozenset(m.num_layers * (1 + m.bidirectional) for m in found)
 
 
@@ -351,7 +352,7 @@ def rows_in(tape: Tape, first: Entry) -> tuple[int, int, str]:
     """The number of rows of a tape's batch, the dimension of the first call's arguments that is the batch, and why it
     may not be, or an empty text. This is dimension 0, unless layers that expect time in dimension 0 make it likely to
     be dimension 1, and a trial shows that it is."""
-    inside = submodules([first.module])  # type: ignore[list-item]
+    inside = submodules([first.module])
     turned = next((m for m in inside if getattr(m, "batch_first", True) is False), None)
     given = [tape.outside[i] for i in first.references()[1] if tape.outside[i].dim()]
     beside = _beside_states(tape, first, given)

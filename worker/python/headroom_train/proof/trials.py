@@ -20,7 +20,7 @@ from ..tape.functions import INDEXING, SHAPING
 from ..tape.given import labels
 from ..tape.graph import signature
 from ..tape.recorded_module import record_of
-from ..tape.snapshot import Snapshot, attributes, may_keep
+from ..tape.snapshot import Snapshot, attributes, buffers, may_keep, parameters, submodules
 from ..tape.tape import Entry, Tape, random_state, same_outside_torch
 from ..tape.trees import FIXED, flatten, mapped, set_on, tensors_in
 from ..world import several
@@ -68,8 +68,8 @@ class _Lasting:
     """What a call of a module on a few rows must leave as it is."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._buffers = [*module.buffers()]
-        self._params = [p for p in module.parameters() if type(p) is torch.nn.Parameter]
+        self._buffers = buffers([module])
+        self._params = [p for p in parameters([module]) if type(p) is torch.nn.Parameter]
         self._before = self._now()
 
     def _now(self) -> tuple:
@@ -160,7 +160,7 @@ class Trials:
             if entry.snapshot is not None:
                 entry.snapshot.put_back()
             if which == 1:  # only the second call's changes count: the first may have filled a cache
-                self.before = Snapshot(entry.module.modules(), deep=True)
+                self.before = Snapshot(submodules([entry.module]), deep=True)
             silent = [Silent()] if several() else []
             results.append(self.one(entry, cut, which, [*silent, *sealed, made[which], self.decided[which]]))
         few, more = self.rows
@@ -235,7 +235,7 @@ class Trials:
         the script."""
         name, own = entry.call_name(), {*map(id, tensors_in(given))}
         made = [t for t in tensors_in(result) if id(t) not in own]
-        held = [t for m in entry.module.modules() for _, t in attributes(m) if type(t) is torch.Tensor]  # type: ignore
+        held = [t for m in submodules([entry.module]) for _, t in attributes(m) if type(t) is torch.Tensor]
         lasting, why = {*map(id, self.tape.leaves(entry.module))}, ""
         if any(map(set_on, made)):
             why = labels(entry)

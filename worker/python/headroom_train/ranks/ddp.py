@@ -23,7 +23,8 @@ from ..failure import Refused, Unrepeatable
 from ..hooks.changes import Change
 from ..sandbox.sandbox import unwarned
 from ..tape.graph import leaves, walk
-from ..tape.trees import flatten, unflatten
+from ..tape.snapshot import submodules
+from ..tape.trees import flatten, is_a, unflatten
 from ..world import several, talked
 from .collectives import handing_back
 from .patience import Stamp, patient
@@ -42,7 +43,7 @@ _parameters: weakref.WeakKeyDictionary[torch.nn.Module, list[torch.Tensor]] = we
 
 
 def is_ddp(module: Any) -> bool:
-    return torch.distributed.is_available() and isinstance(module, torch.nn.parallel.DistributedDataParallel)
+    return torch.distributed.is_available() and is_a(module, torch.nn.parallel.DistributedDataParallel)
 
 
 def around() -> Any:
@@ -52,7 +53,7 @@ def around() -> Any:
 
 def has_ddp(module: torch.nn.Module) -> bool:
     """Whether a module has a DistributedDataParallel inside: what that calls is recorded, and not the module."""
-    return any(map(is_ddp, module.modules()))
+    return any(map(is_ddp, submodules([module])))
 
 
 def is_redirected(module: torch.nn.Module) -> bool:
@@ -143,7 +144,7 @@ def why_not(ddp: Any) -> Optional[str]:
         return f"{name} has parameters of a class of their own"
     if any("hook_with_zero_step" in getattr(hook, "__qualname__", "") for hook, _ in ddp._comm_hooks):
         return f"the optimizer's steps are made in {name}'s backward pass"
-    for m in ddp.module.modules():
+    for m in submodules([ddp.module]):
         inside = type(m).__name__
         if getattr(m, "sparse", False):
             return f"{name} reduces sparse gradients"

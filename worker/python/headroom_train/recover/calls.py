@@ -19,7 +19,7 @@ from ..sandbox.norms import batchwise, refuse_batchwise
 from ..tape.given import Given, changes
 from ..tape.graph import sequence
 from ..tape.recorded_module import RecordedModule
-from ..tape.snapshot import Snapshot
+from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, set_random_state
 from ..tape.trees import flatten
 from ..world import talked
@@ -84,7 +84,7 @@ class FailedCall:
             raise Refused(f"{type(module).__name__} changes its buffers")
         leaves, tree = recovery.guarded(lambda: recovery.result(tape, deferred, entry))
         if deferred.plan.keeps:
-            entry.snapshot = entry.snapshot or Snapshot(module.modules(), deep=True)
+            entry.snapshot = entry.snapshot or Snapshot(submodules([module]), deep=True)
         if deferred.plan.keeps or any(isinstance(leaf, NUMBERS) for leaf in leaves):
             leaves = recovery.guarded(lambda: self._made_once(leaves))
         return recovery.guarded(lambda: recovery.postponed(tape, deferred, entry, leaves, tree))

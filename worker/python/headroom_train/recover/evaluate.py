@@ -9,6 +9,7 @@ training, and need less memory for each row.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, Callable, Optional
@@ -30,7 +31,7 @@ from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
 from ..tape.given import Given
 from ..tape.recorded_module import RecordedModule, number_of
-from ..tape.snapshot import Change, Snapshot
+from ..tape.snapshot import Change, Snapshot, distinct, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
 from ..tape.trees import flatten, mapped, tensors_in, unflatten
 from ..world import talked
@@ -52,9 +53,9 @@ class Watch:
         module: Any = record.module()
         hooked = self._known.hooks.unknown(module)
         self._learns = self._known.still is None or bool(hooked)
-        every: Iterable[torch.nn.Module] = module.modules()
+        every: Iterable[torch.nn.Module] = submodules([module])
         if self._known.still is not None:
-            every = [*dict.fromkeys((*filter(None, (m() for m in self._known.moving)), *hooked))]
+            every = distinct((*(m() for m in self._known.moving), *hooked))
         self._snapshot = Snapshot(every, self._learns or self._known.deep)
 
     def _now(self) -> dict[str, list[int]]:
@@ -93,9 +94,9 @@ class Watch:
             return
         changes = [*self._changed()]
         known.deep = known.deep or any(c.inside is not None for c in changes)
-        known.moving = [*{*known.moving, *(c.module for c in changes)}]
-        moving = {id(m()) for m in known.moving}
-        known.still = Snapshot(m for m in self._module().modules() if id(m) not in moving)  # type: ignore[union-attr]
+        moved = distinct(m() for m in (*known.moving, *(c.module for c in changes)))
+        known.moving, moving = [*map(weakref.ref, moved)], {*map(id, moved)}
+        known.still = Snapshot(m for m in submodules([self._module()]) if id(m) not in moving)
 
 
 def evaluate(

@@ -45,7 +45,7 @@ from ..tape.tape import (
     set_random_state,
     unrecorded,
 )
-from ..tape.trees import is_a
+from ..tape.trees import elements, is_a, pairs
 from .pieces import by_pieces, gradients, on_host, pieces_of
 from .twopass import apart, results, two_pass
 
@@ -79,10 +79,10 @@ def disown(tape: Tape, modules: Sequence[torch.nn.Module]) -> None:
             for name, value in attributes(module):
                 if left(value):
                     vars(module)[name] = gone(tape)
-                elif is_a(value, list) and any(left(v) for v in value):
-                    value[:] = [gone(tape) if left(v) else v for v in value]
-                elif is_a(value, dict) and any(left(v) for v in value.values()):
-                    value.update({k: gone(tape) for k, v in value.items() if left(v)})
+                elif is_a(value, list) and any(left(v) for v in elements(value)):
+                    list.__setitem__(value, slice(None), [gone(tape) if left(v) else v for v in elements(value)])
+                elif is_a(value, dict) and any(left(v) for v in elements(value)):
+                    dict.update(value, {k: gone(tape) for k, v in pairs(value) if left(v)})
 
 
 @contextmanager

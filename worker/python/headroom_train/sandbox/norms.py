@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from ..failure import Refused
 from ..tape.snapshot import submodules
+from ..tape.trees import is_a
 
 Layer = torch.nn.modules.batchnorm._BatchNorm
 
 
 def batchwise(modules: Iterable[torch.nn.Module]) -> list[Layer]:
     """The layers that compute statistics over the batch."""
-    return [m for m in submodules(modules) if isinstance(m, Layer) and (m.training or m.running_mean is None)]
+    layers: list[Any] = [m for m in submodules(modules) if is_a(m, Layer)]
+    return [m for m in layers if m.training or m.running_mean is None]
 
 
 class Batchwise(Refused):

@@ -215,7 +215,7 @@ def _equal(now: Any, then: Any) -> bool:
 
 def _refuse_norm(module: torch.nn.Module, name: str) -> None:
     """Raises :class:`Refused` for a layer with running statistics whose mode is another one now."""
-    if name == "training" and isinstance(module, _NORMS) and module.running_mean is not None:
+    if name == "training" and is_a(module, _NORMS) and module.running_mean is not None:
         mode = "training" if module.training else "evaluation"
         raise Refused(f"a {type(module).__name__} has been put into {mode} mode since it was called")
 

@@ -14,7 +14,7 @@ import torch
 
 from .snapshot import PLAIN, Contents, Names, OnTensors, Walk, is_own, within
 from .tape import Entry
-from .trees import is_a
+from .trees import elements, is_a
 
 _WITHOUT = set(PLAIN)  # types of what has no parts that a call could change
 
@@ -41,7 +41,7 @@ class Given:
         seen: set[int] = set()
         while values:
             value = values.pop()
-            inside = [value] if is_a(value, tuple) else []
+            inside = [elements(value)] if is_a(value, tuple) else []
             for contents in _inside(value, seen):
                 self._contents.append(contents)
                 if type(contents) is Contents and not is_a(contents.before, int):

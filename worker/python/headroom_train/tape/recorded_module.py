@@ -22,6 +22,7 @@ from .snapshot import (
     Taken,
     attributes,
     buffers,
+    distinct,
     forward_hooks,
     hooks_of_all,
     parameters,
@@ -29,7 +30,7 @@ from .snapshot import (
     submodules,
     tensors,
 )
-from .trees import tensors_in
+from .trees import is_a, tensors_in
 
 # Where code draws random numbers: nowhere, in functions called from Python, or in any operation.
 NEVER, CALLED, ANYWHERE = range(3)
@@ -282,12 +283,12 @@ class RecordedModule(Limits):
         hooked = self.hooks.unknown(module)
         self.learns = self.still is None or bool(hooked)
         if self.still is None:  # no call has succeeded yet
-            every = [*module.modules()]
+            every = [*submodules([module])]
             self.now = Snapshot(every, deep=True)
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
         else:
             self.still.follow()  # what the script has changed since is not the call's doing
-            moving = [*dict.fromkeys((*self.moving, *hooked))]
+            moving = distinct((*self.moving, *hooked))
             self.now = Snapshot(moving, self.deep or self.learns) if moving else None
         if len(self.frozen) != frozen:
             self.frozen = [p for p in self.params if not p.requires_grad]
@@ -302,7 +303,7 @@ class RecordedModule(Limits):
         if self.changing is None:
             module: Any = self.module()
             self.params = [*parameters([module])]
-            self._norms = [weakref.ref(m) for m in module.modules() if isinstance(m, _NORMS)]
+            self._norms = [weakref.ref(m) for m in submodules([module]) if is_a(m, _NORMS)]
             counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
             self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = copies(self.changing)
@@ -342,13 +343,13 @@ class RecordedModule(Limits):
         """What a call finds in attributes that is about to be made in another way."""
         self._look_around()
         if self.still is None:
-            return Found(Still(Snapshot(self.module().modules())), [], self._near())  # type: ignore[union-attr]
+            return Found(Still(Snapshot(submodules([self.module()]))), [], self._near())
         self.still.follow()
         return self._found(Snapshot(self.moving).held())
 
     def _look_around(self) -> None:
         if self._around is None:
-            self._around = Around(self.module().modules())  # type: ignore[union-attr]
+            self._around = Around(submodules([self.module()]))
         self._values = self._around.values()
 
     def _near(self) -> list:
@@ -413,9 +414,9 @@ class RecordedModule(Limits):
         # Inspecting these before every call would take too long.
         self.writes = self.writes or self.deep and snapshot.size() > MANY
         self.plain = (self.plain or self.still is None) and all(map(snapshot.plain, changes))
-        moved: dict[int, Any] = {id(m): m for m in (*self.moving, *(c.module() for c in changes))}
-        self._moving = [weakref.ref(m) for m in moved.values()]
-        self.still = Snapshot([m for m in self.module().modules() if id(m) not in moved])  # type: ignore[union-attr]
+        moved = distinct((*self.moving, *(c.module() for c in changes)))
+        self._moving, known = [*map(weakref.ref, moved)], {*map(id, moved)}
+        self.still = Snapshot([m for m in submodules([self.module()]) if id(m) not in known])
 
 
 def _parts(module: torch.nn.Module) -> list[int]:

@@ -14,7 +14,7 @@ import sysconfig
 import weakref
 from argparse import Namespace
 from array import array
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -29,7 +29,7 @@ from torch.nn.modules import module as _all_modules
 from torch.utils._pytree import tree_flatten
 from torch.utils.hooks import RemovableHandle
 
-from .trees import is_a, set_on, slots_of
+from .trees import base_of, elements, is_a, pairs, set_on, size, slots_of
 
 MOST = 10000  # the most elements of a container that are compared, and the most containers of all modules
 DEPTH = 4  # levels of nested objects
@@ -103,7 +103,12 @@ class Hooks:
         self._known = self._asked
 
 
-def submodules(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+def distinct(modules: Iterable[Any]) -> list[torch.nn.Module]:
+    """The modules that still exist, each once. A module's class may have its own ``__eq__`` and ``__hash__``."""
+    return [*{id(m): m for m in modules if m is not None}.values()]
+
+
+def submodules(modules: Iterable[Any]) -> list[torch.nn.Module]:
     """The modules and all their submodules, each once, in the order of PyTorch's ``modules()``.
     That method takes several times as long as this function."""
     found: dict[int, torch.nn.Module] = {}
@@ -117,13 +122,13 @@ def submodules(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
     return [*found.values()]
 
 
-def parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
+def parameters(modules: Iterable[Any]) -> list[torch.nn.Parameter]:
     """The parameters of the modules and of all their submodules, each once, in the order of PyTorch's
     ``parameters()``."""
     return [*{id(p): p for m in submodules(modules) for p in m._parameters.values() if p is not None}.values()]
 
 
-def buffers(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+def buffers(modules: Iterable[Any]) -> list[torch.Tensor]:
     """The buffers of the modules and of all their submodules, each once, in the order of PyTorch's ``buffers()``."""
     return [*{id(b): b for m in submodules(modules) for b in m._buffers.values() if b is not None}.values()]
 
@@ -134,7 +139,7 @@ def tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for name, value in attributes(module):
         if name not in ("_parameters", "_buffers"):
-            inside = value.values() if is_a(value, dict) else value if is_a(value, (list, tuple)) else (value,)
+            inside = elements(value) if is_a(value, (dict, list, tuple)) else (value,)
             found += [t for t in islice(inside, MOST) if type(t) is torch.Tensor and not t.requires_grad]
     return found
 
@@ -155,24 +160,35 @@ class Contents:
 
     def __init__(self, container: Any) -> None:
         self.container = container
-        copied = dict if is_a(container, dict) else set if is_a(container, set) else list
-        self.before: Any = len(container) if len(container) > MOST else copied(container)
+        self.before: Any = size(container)
+        if self.before <= MOST:
+            copied = dict(pairs(container)) if is_a(container, dict) else elements(container)
+            self.before = set(copied) if is_a(container, set) else copied
 
     def keys(self) -> list:
         """The keys or indices whose values have changed; for a set, the elements that were added or
         removed. If only the former length is known, these are the keys, indices or elements beyond
         that length."""
-        now, before = self.container, self.before
+        held, before = self.container, self.before
         if is_a(before, int):
-            return list(islice(now, before, None)) if is_a(now, (dict, set)) else list(range(before, len(now)))
-        if is_a(now, set):
-            return list(now ^ before)
-        if is_a(now, dict):
+            if is_a(held, (dict, set)):
+                return list(islice(base_of(held).__iter__(held), before, None))
+            return list(range(before, size(held)))
+        if is_a(held, set):
+            return list({*elements(held)} ^ before)
+        if is_a(held, dict):
+            found = pairs(held)
+            if len(found) == len(before) and all(
+                k is n and is_same(v, w) for (k, v), (n, w) in zip(found, before.items())
+            ):
+                return []
+            now = dict(found)
             return [k for k, v in now.items() if k not in before or not is_same(before[k], v)] + [
                 k for k in before if k not in now
             ]
-        return [i for i, v in enumerate(now) if i >= len(before) or not is_same(before[i], v)] + list(
-            range(len(now), len(before))
+        held = elements(held)
+        return [i for i, v in enumerate(held) if i >= len(before) or not is_same(before[i], v)] + list(
+            range(len(held), len(before))
         )
 
     def plain(self, keys: Iterable) -> bool:
@@ -182,29 +198,32 @@ class Contents:
 
     def put(self, key: Any, value: Any) -> None:
         """Puts a value at a key that once had a value."""
-        if is_a(self.container, set):
-            self.container.discard(key)
-            self.container.add(value)
-        elif is_a(self.container, dict) or key < len(self.container):
-            self.container[key] = value
+        now, base = self.container, base_of(self.container)
+        if base is set:
+            set.discard(now, key)
+            set.add(now, value)
+        elif issubclass(base, dict) or key < size(now):
+            base.__setitem__(now, key, value)
         else:
-            self.container.extend([value] * (key + 1 - len(self.container)))
+            base.extend(now, [value] * (key + 1 - size(now)))
 
     def put_back(self) -> None:
-        now, keys = self.container, self.keys()
+        now, keys, base = self.container, self.keys(), base_of(self.container)
         if not keys:
             return
         if is_a(self.before, int):
-            if is_a(now, set):
-                now.difference_update(keys)
+            if base is set:
+                set.difference_update(now, keys)
             else:
                 for k in reversed(keys):
-                    del now[k]
-        elif is_a(now, list):
-            now[:] = self.before
+                    base.__delitem__(now, k)
+            return
+        base.clear(now)
+        if issubclass(base, dict):
+            for k, v in self.before.items():
+                base.__setitem__(now, k, v)
         else:
-            now.clear()
-            (now.extend if is_a(now, deque) else now.update)(self.before)
+            (base.update if base is set else base.extend)(now, self.before)
 
 
 class Names(Contents):
@@ -431,7 +450,9 @@ def _at(container: Any, keys: Iterable) -> list:
     """The values at the given keys in a container. Keys that do not exist are left out."""
     if is_a(container, set):
         return list(keys)
-    return [container[k] for k in keys if (k < len(container) if is_a(container, (list, deque)) else k in container)]
+    base = base_of(container)
+    there = (k for k in keys if (base.__contains__(container, k) if issubclass(base, dict) else k < size(container)))
+    return [base.__getitem__(container, k) for k in there]
 
 
 class Unavailable:
@@ -476,6 +497,10 @@ def is_own(module: str) -> bool:
     )
 
 
+# Classes of Python's own that do nothing but hold what is put into them.
+_HOLDERS = {SimpleNamespace, Namespace, UserDict, UserList, ChainMap}
+
+
 def _inner(value: Any) -> Any:
     """The value itself if it is a container; the ``__dict__`` of an object of the script's own
     classes; None for anything else."""
@@ -483,7 +508,7 @@ def _inner(value: Any) -> Any:
     if issubclass(kind, (dict, list, set, deque)):
         return value
     closed = issubclass(kind, (torch.nn.Module, torch.Tensor, type, FunctionType))
-    if closed or kind not in (SimpleNamespace, Namespace) and not is_own(kind.__module__):
+    if closed or kind not in _HOLDERS and not is_own(kind.__module__):
         return None
     return object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else None
 
@@ -531,8 +556,8 @@ def within(value: Any, seen: set[int]) -> Iterator[Contents]:
             if type(contents) is Array:
                 continue
             inside = contents.before
-        if depth < DEPTH and not is_a(inside, (int, set)) and len(inside) <= WIDE:
-            todo += [(v, depth + 1) for v in (inside.values() if is_a(inside, dict) else inside)]
+        if depth < DEPTH and not is_a(inside, (int, set)) and size(inside) <= WIDE:
+            todo += [(v, depth + 1) for v in elements(inside)]
 
 
 @cache
@@ -804,8 +829,8 @@ class Walk:
         todo = [v for _, v in values]
         for value in todo:
             if is_a(value, (dict, list, tuple, deque)):
-                if len(value) <= WIDE and len(todo) <= WIDE:
-                    todo += value.values() if is_a(value, dict) else value
+                if size(value) <= WIDE and len(todo) <= WIDE:
+                    todo += elements(value)
             elif is_a(value, partial):
                 todo += [value.func, *value.args, *value.keywords.values()]
             elif is_a(value, MethodType) and not is_a(value.__self__, torch.nn.Module):
@@ -951,8 +976,9 @@ class Change(NamedTuple):
         if not self.keys:
             return tree_flatten(value)[0] or [None]
         if is_a(value, dict):
-            return [value.get(k) for k in self.keys]
-        return [value[k] if k < len(value) else None for k in self.keys]
+            return [dict.get(value, k) for k in self.keys]
+        held = elements(value)
+        return [held[k] if k < len(held) else None for k in self.keys]
 
     def replace(self, value: Any) -> None:
         """Puts ``value`` in place of what a call has left in the attribute."""
@@ -1070,7 +1096,7 @@ class Snapshot:
         for reached in self._reached:
             if not is_a(reached.contents.before, int):
                 container = reached.contents.container
-                now += container.values() if is_a(container, dict) else container
+                now += elements(container)
         return now
 
     def held(self) -> list[tuple[weakref.ref[torch.nn.Module], dict]]:

@@ -29,7 +29,7 @@ from .functions import SELECTS
 from .graph import drop
 from .snapshot import parameters
 from .step import Step
-from .trees import LEAVES, Tree, flatten, is_a, plain, unflatten
+from .trees import LEAVES, Tree, described, flatten, is_a, plain, unflatten
 
 SHORT = 4  # a tape with fewer entries is not shortened
 LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
@@ -59,7 +59,7 @@ class Packed:
         self.original, self.leaves, self.tree = original, leaves, tree
 
     def __repr__(self) -> str:
-        return f"{type(self.original).__name__}({self.leaves})"
+        return f"{type(self.original).__name__}{described(self.leaves)}"
 
     def filled(self, put: Callable[[Any], Any]) -> Any:
         """The object with what ``put`` makes of its leaves: the original object if that is what it has already."""

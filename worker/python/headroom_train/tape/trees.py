@@ -9,7 +9,7 @@ together again without its constructor, which might compute or check something.
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache
@@ -44,6 +44,34 @@ def is_a(o: Any, kinds: Any) -> bool:
     """``isinstance`` by an object's real class: a lazy object of the script's might run code if it was asked for its
     ``__class__``."""
     return issubclass(type(o), kinds)
+
+
+@cache
+def _base(kind: type) -> Any:
+    return next((b for b in (OrderedDict, dict, list, tuple, deque, set) if issubclass(kind, b)), None)
+
+
+def base_of(container: Any) -> Any:
+    """The built-in class that holds the elements of a container, whose methods are used: a class of the script's may
+    have its own ones, which load, count or draw something."""
+    return _base(type(container))  # type: ignore[arg-type]
+
+
+def size(container: Any) -> int:
+    """The number of elements of a container."""
+    return int(base_of(container).__len__(container))
+
+
+def elements(container: Any) -> list:
+    """The elements of a container; of a dict, its values."""
+    base = base_of(container)
+    return [*(base.values if issubclass(base, dict) else base.__iter__)(container)]
+
+
+def pairs(container: Any) -> Collection[tuple]:
+    """The keys and values of a dict."""
+    found: Collection[tuple] = base_of(container).items(container)
+    return found
 
 
 class Kind(NamedTuple):
@@ -118,15 +146,15 @@ def opened(leaf: Any, within: tuple[int, ...] = ()) -> Optional[tuple[Kind, Any,
             own[name] = object.__getattribute__(leaf, name)
     if _wide and (type(leaf), *own) in _wide:
         return None
-    elements: Any = None
+    inside: Any = None
     if issubclass(kind.base, dict):
-        elements = dict(kind.base.items(leaf))
+        inside = dict(kind.base.items(leaf))
     elif issubclass(kind.base, (list, tuple)):
-        elements = list(kind.base.__iter__(leaf))
-    if sum(len(v) for v in (own, elements, *own.values()) if is_a(v, (dict, list, tuple))) > WIDE:
+        inside = list(kind.base.__iter__(leaf))
+    if sum(size(v) for v in (own, inside, *own.values()) if is_a(v, (dict, list, tuple))) > WIDE:
         _wide.add((type(leaf), *own))
         return None
-    return kind, elements, own
+    return kind, inside, own
 
 
 class Wide(Exception):
@@ -240,6 +268,21 @@ def _mapped(work: Callable[[Any], Any], tree: Any, within: tuple[int, ...]) -> A
         return leaf if same else _made(type(leaf), *after)
 
     return tree_map(one, tree, is_leaf=_sized if within else None)
+
+
+def described(tree: Any, within: tuple[int, ...] = ()) -> str:
+    """A text by which the arguments of a call are recognised: equal trees have equal ones. Of objects, this is what is
+    inside, as their own ``__repr__`` may do anything."""
+    kind = type(tree)
+    if kind in (tuple, list, dict):
+        inside = [f"{k!r}: {described(v, within)}" for k, v in tree.items()] if kind is dict else []
+        return f"{kind.__name__}({', '.join(inside or [described(v, within) for v in tree])})"
+    if kind in LEAVES or not kind.__flags__ & _WRITTEN or kind.__module__.startswith(f"{__package__}."):
+        return repr(tree)
+    contents = opened(tree, within)
+    if contents is None:
+        return f"{kind.__qualname__} {id(tree)}"
+    return f"{kind.__qualname__}({described(contents[1:], (*within, id(tree)))})"
 
 
 def set_on(tensor: torch.Tensor) -> dict[str, Any]:

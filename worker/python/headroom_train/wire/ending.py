@@ -12,6 +12,7 @@ import torch
 
 from ..replay.twopass import TwoPass
 from ..tape.graph import walk
+from ..tape.snapshot import parameters
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _LOADER = "in DataLoader worker process"
@@ -99,7 +100,7 @@ def _computed_twice(every: Iterable[FrameType]) -> bool:
 def _called(frame: FrameType, trained: Container[Any]) -> Ending:
     module: Any = frame.f_locals["self"]
     name = type(module).__name__
-    if any(p in trained for p in module.parameters()):
+    if any(p in trained for p in parameters([module])):
         return Ending(f"this call of {name} is not recorded")
     given = (*frame.f_locals.get("args", ()), *frame.f_locals.get("kwargs", {}).values())
     if any(isinstance(t, torch.Tensor) and t.requires_grad for t in given):
