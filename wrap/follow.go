@@ -166,7 +166,11 @@ func (r *runner) olderOne(o exits.Outcome, exit command.Exit) (again bool, err e
 		older.Micro = bad.Micro
 	}
 	r.saved = older
-	r.s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("%s; before its first step after it had resumed from %s, which perhaps cannot be loaded: it resumes from %s", exits.Describe(o, exit), bad.Path, older.Path)})
+	when := "before its first step"
+	if r.made() < 0 {
+		when = "soon" // nobody has counted its steps
+	}
+	r.s.Note(runs.Entry{Kind: runs.KindWarning, Text: fmt.Sprintf("%s; %s after it had resumed from %s, which perhaps cannot be loaded: it resumes from %s", exits.Describe(o, exit), when, bad.Path, older.Path)})
 	return true, nil
 }
 

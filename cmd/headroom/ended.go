@@ -207,6 +207,9 @@ func meant(c command.Line, why error) string {
 	if len(c.Args) == 0 {
 		return ""
 	}
+	if info, err := os.Stat(c.Dir); c.Dir != "" && (err != nil || !info.IsDir()) {
+		return fmt.Sprintf("it is to run in %s, which is no folder; dir in the configuration says where", c.Dir)
+	}
 	switch info, err := os.Stat(c.From(c.Args[0])); {
 	case err != nil:
 		return meantByWords(c)

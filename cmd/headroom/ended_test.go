@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,6 +19,11 @@ func TestNotStarted(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
 			t.Fatal(err)
 		}
+	}
+	gone := filepath.Join(dir, "gone")
+	err := notStarted(command.Line{Args: []string{"python3"}, Dir: gone}, &command.StartError{Code: 126, Err: fs.ErrNotExist})
+	if child := (*ui.ChildError)(nil); !errors.As(err, &child) || child.Hint != "it is to run in "+gone+", which is no folder; dir in the configuration says where" {
+		t.Errorf("%+v", child)
 	}
 	for _, c := range []struct {
 		words []string

@@ -91,7 +91,7 @@ func commandRequest(c *cli.Context) (r request, asked bool, err error) {
 	case words != nil:
 		r.Args, r.Hang = words, configs.DefaultHang
 		if r.Dir, err = os.Getwd(); err != nil {
-			return r, true, fmt.Errorf("%s: %w", c.Command.Name, err)
+			return r, true, ui.Usagef("cd into a folder that is there", "the working directory has been removed (%v)", err)
 		}
 	case c.Args().Len() == 1 && configs.IsCommand(c.Args().First()):
 		r.file = c.Args().First()

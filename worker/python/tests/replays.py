@@ -1128,7 +1128,7 @@ def timed() -> str:
         with Fail("aten._log_softmax.default"):
             F.cross_entropy(net(torch.randn(8, 6)), torch.randint(0, 7, (8,))).backward()
         if [uses.took < math.inf for uses in proof.Proof.uses.values()] != [exact]:
-            return f"{type(net).__name__}: {told()}"
+            return f"{type(net).__name__}: {told()}, {[vars(uses) for uses in proof.Proof.uses.values()]}"
     return ""
 
 
@@ -2164,6 +2164,30 @@ def same_draws() -> str:
         out = net(torch.randn(8, 6))
         once, twice = out.sum(), (2 * out).sum()
     return "" if abs(2 * once.item() - twice.item()) < 1e-4 * abs(twice.item()) else f"{once.item()} and {twice.item()}"
+
+
+def draws_of_a_function_that_fails() -> str:
+    """A function of the script's that has drawn numbers before it fails draws the same ones when it is called again."""
+    wrong = []
+    noisy: dict[str, tuple[Callable, str]] = {
+        "gumbel_softmax": (lambda t: F.gumbel_softmax(t), "_softmax"),
+        "dropout": (lambda t: F.dropout(t), "mul"),
+        "attention": (lambda t: F.scaled_dot_product_attention(t, t, t, dropout_p=0.5), "bmm"),
+    }
+    for name, (function, at) in noisy.items():
+        found = []
+        for fails in (False, True):
+            torch.manual_seed(0)
+            net = nn.Linear(6, 4)
+            torch.optim.SGD(net.parameters(), lr=0.1)
+            out = net(torch.randn(1, 6) if name != "attention" else torch.randn(1, 3, 6))
+            with Failing(f"aten.{at}", 1) if fails else nullcontext():
+                loss = function(out).square().sum()
+            loss.backward()
+            found.append([loss.detach(), *(p.grad for p in net.parameters())])
+        if not all(map(close, *found)):
+            wrong.append(f"{name}: {found}, {told()}")
+    return "; ".join(wrong)
 
 
 def draws_between() -> str:
@@ -4981,7 +5005,7 @@ CHECKS = [
     after_a_refusal, an_accuracy, numbers_returned, a_shared_graph, said_once_it_is_over, several_gradients, what_nothing_follows, read_after_the_step, a_loss_is_printed, raised_anew, a_single_row, sizes_by_values, time_first, states_beside_rows, crossing, tried_again, tried_with_other_numbers, each_by_itself, timed,
     objects, kinds_of_batches, coupled_at_last, warned_once, annealed, mixed_later, seen_to_depend, mixing_operations, small_batches,
     equal_but_for_rounding, half_behind,
-    half_between, reasons, same_draws, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
+    half_between, reasons, same_draws, draws_of_a_function_that_fails, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
     a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, what_is_read_of_computed_weights, no_memory_for_our_own, memory_of_the_host_is_not_the_gpus, what_is_made_to_fail, a_library_fails_in_our_own_code, a_loss_inside_is_tried_on_few_rows, a_library_that_finds_no_memory, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
     rows_by_number, hooks_of_modules, gradients_that_are_not_linear, hooks_that_come_later_have_run_once, hooks_that_have_run_are_known, generators_of_the_script, memory_is_arranged, strides_on_the_host,

@@ -19,7 +19,7 @@ from ..proof.rerun import modules_of, records_of
 from ..ranks import ddp
 from ..replay.deferred import disown, postpone, uniform
 from ..sandbox.norms import refuse_batchwise
-from ..tape.functions import ASKS, FILLS, GETTERS, LIKE, METADATA, OPAQUE, PRINTS, SAMPLES, changes
+from ..tape.functions import ASKS, DRAWING, FILLS, GETTERS, LIKE, METADATA, OPAQUE, PRINTS, SAMPLES, changes
 from ..tape.graph import KEEP
 from ..tape.tape import (
     Entry,
@@ -175,6 +175,7 @@ class Functions:
         failed: Optional[BaseException] = None
         begun = begins(tape, name, args, kwargs)
         spoken = talked() if getattr(func, "opaque", False) else -1
+        state = random_state() if name in DRAWING else None
         with torch._C.DisableTorchFunctionSubclass():
             try:
                 with self._withheld(tape, name, args):
@@ -184,6 +185,8 @@ class Functions:
                     raise
                 failed = e
         if failed is not None:
+            if state is not None:  # it may have drawn before it failed
+                set_random_state(state)
             try:
                 return self._recovery.recover(failed, self._ways(tape, func, name, args, kwargs, failed, spoken, begun))
             finally:

@@ -70,6 +70,7 @@ NOISY = PATHWISE | {
     "gumbel_softmax", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
     "rrelu",
 }  # fmt: skip
+DRAWING = SAMPLES | NOISY | LIKE | {"scaled_dot_product_attention", "multi_head_attention_forward"}
 # Operations that relate what is along the dimension ``dim``.
 ALONG = {
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax",
