@@ -16,6 +16,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from .failure import interrupts
 from .hooks import genuine, moves, optimizers
 from .hooks.changes import Change
 from .ranks import ddp
@@ -403,6 +404,8 @@ class Looking:
         try:
             return self._finder.found(module) or own
         except Exception as e:  # such as one of a method of the script's
+            if interrupts(e):
+                raise
             self._finder.recorder.only_observes(
                 f"a {type(module).__name__} could not be looked at: {type(e).__name__}: {e}"
             )

@@ -6,6 +6,8 @@ import gc
 import inspect
 import os
 import re
+import signal
+import threading
 import traceback
 from types import FrameType
 from typing import Any, Callable, ClassVar, NamedTuple, Optional
@@ -44,6 +46,40 @@ def is_out_of_memory(error: BaseException) -> bool:
     if _TEXTS.search(text) is not None:
         return True
     return _ONEDNN.match(text) is not None and _limited() or _STARVED.search(text) is not None and starved()
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether an exception has nothing to do with the code that it was raised in: Ctrl-C, or what a signal's handler of
+    the script's has raised. It is the script's, wherever it comes."""
+    if not isinstance(error, Exception):
+        return True
+    codes, at = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}, error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code in codes:
+            return True
+        at = at.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> Any:
+    """The code of a signal's handler; None if it is not written in Python."""
+    called = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__
+    return getattr(getattr(called, "__func__", called), "__code__", None)
+
+
+# Exceptions that interrupted a callback, in which they would be lost: the script gets them in its next call.
+_late: list[BaseException] = []
+
+
+def comes_later(error: BaseException) -> None:
+    """Keeps an exception that :func:`interrupts` a callback for :func:`arrive`."""
+    _late.append(error)
+
+
+def arrive() -> None:
+    """Raises an exception that has interrupted a callback, in the thread in which signals are handled."""
+    if _late and threading.current_thread() is threading.main_thread():
+        raise _late.pop()
 
 
 def starved() -> bool:

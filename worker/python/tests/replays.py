@@ -13,6 +13,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -65,15 +66,15 @@ from headroom_train.proof.rows import Axis, Cut, Rows, alike, sample  # noqa: E4
 from headroom_train.proof.rules import Weighing  # noqa: E402
 from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.ranks import ddp  # noqa: E402
-from headroom_train.recover import backward, check, deferred_functions, functions, hooked, recovery  # noqa: E402
+from headroom_train.recover import backward, check, deferred_functions, functions, hooked, recorder, recovery  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
-from headroom_train.tape import trees  # noqa: E402
+from headroom_train.tape import idle, trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
 from headroom_train.tape.snapshot import MOST, Hooks, Snapshot  # noqa: E402
-from headroom_train.tape.tape import Entry, Outside, Ref, contents  # noqa: E402
+from headroom_train.tape.tape import Entry, Outside, Ref, Tape, contents  # noqa: E402
 from headroom_train.wire import report  # noqa: E402
 from headroom_train.wire.report import Report  # noqa: E402
 from headroom_train.wire.wire import Wire  # noqa: E402
@@ -4352,6 +4353,64 @@ def objects_of_the_script_are_asked_for_nothing() -> str:
     return ", ".join(wrong)
 
 
+class Ended(Exception):
+    pass
+
+
+def end(*_: Any) -> None:
+    raise Ended
+
+
+class Ending:
+    """A handler that is an object."""
+
+    __call__ = end
+
+
+def handlers_of_signals_interrupt() -> str:
+    """What a signal's handler raises ends the script's loop, wherever in the worker's code the signal comes: a limit of
+    time, or Ctrl-C. It is neither lost in a callback nor taken for an error of the worker's."""
+    places: list[tuple[Any, str]] = [
+        (Tape, "closes"), (Tape, "shorten"), (Tape, "add"), (functions, "note_call"),
+        (RecordedModule, "before"), (idle.Idle, "may"), (recorder.Recorder, "_usable"), (_torch.Finder, "found"),
+    ]  # fmt: skip
+    wrong, lost = [], []
+    sys.unraisablehook = lambda raised: lost.append(raised)
+    for (owner, name), handler in itertools.product(places, (end, Ending(), signal.default_int_handler)):
+        torch.manual_seed(0)
+        net, x = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), torch.randn(8, 6)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        signal.signal(signal.SIGALRM, handler)
+        usual, armed = getattr(owner, name), []
+
+        def instead(*args: Any, usual: Any = usual, armed: list = armed, **kwargs: Any) -> Any:
+            if armed:
+                armed.clear()
+                signal.raise_signal(signal.SIGALRM)
+            return usual(*args, **kwargs) if usual is not None else None
+
+        with changed(owner, name, staticmethod(instead) if name == "closes" else instead):
+            came = False
+            try:
+                for _ in range(4):
+                    armed[:] = [True]
+                    out = net(x)
+                    if name != "closes":  # otherwise it is the script that ends the step, by letting go of its result
+                        (out * 2).square().mean().backward()
+                    del out
+                    optimizer.step()
+                    optimizer.zero_grad()
+            except (Ended, KeyboardInterrupt):
+                came = True
+        if not came or lost:
+            wrong.append(f"{name}, {handler}: {came}, {lost}")
+            lost.clear()
+        record = record_of(net)
+        if record is not None and record.why_not:
+            wrong.append(f"{name}, {handler}: {record.why_not}")
+    return "; ".join(wrong)
+
+
 class Choosy:
     """The methods of a container of the script's own, which note that they are used."""
 
@@ -4995,7 +5054,7 @@ def what_shows_a_write() -> str:
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
-    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

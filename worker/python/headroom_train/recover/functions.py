@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..callsite import called, relay
-from ..failure import Refused, Survival, clean, is_out_of_memory, release_frames, unframed
+from ..failure import Refused, Survival, arrive, clean, interrupts, is_out_of_memory, release_frames, unframed
 from ..hooks.changes import Change
 from ..hooks.genuine import apart, is_backward, numel, unseen_copy
 from ..proof.recheck import note
@@ -135,6 +135,7 @@ class Functions:
     def function(self, func: Callable, args: tuple, kwargs: dict, frame: Optional[FrameType] = None) -> Any:
         """Records a function that is called on recorded tensors. ``frame`` called ``__torch_function__``, if that was
         called."""
+        arrive()
         name = getattr(func, "__name__", "")
         if name in METADATA or name == "__get__" and func in GETTERS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -195,6 +196,8 @@ class Functions:
             with apart():
                 note_call(tape, func, name, args, kwargs, result, begun)
         except Exception as e:  # the call itself succeeded, and its result is the user's
+            if interrupts(e):
+                raise
             tape.refuse(f"{name} could not be recorded: {type(e).__name__}")
         return result
 

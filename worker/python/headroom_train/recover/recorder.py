@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, is_out_of_memory
+from ..failure import Refused, interrupts, is_out_of_memory
 from ..hooks.genuine import apart
 from ..ranks import ddp
 from ..replay.sizes import Sizes
@@ -116,7 +116,7 @@ class Recorder(Recovery):
         try:
             taped, args, kwargs = self._usable(args, kwargs)
         except Exception as e:
-            if is_out_of_memory(e):  # a value that does not exist was used
+            if is_out_of_memory(e) or interrupts(e):  # a value that does not exist was used
                 raise
             record.unreadable(e)
         if not record.why_not:
@@ -132,6 +132,8 @@ class Recorder(Recovery):
                         record.before(entry.versions.count(-1))
                         given = Given(args, kwargs)
             except Exception as e:
+                if interrupts(e):
+                    raise
                 record.unreadable(e)
         if record.why_not:
             return self.unrecorded(record.why_not, call, args, kwargs)
@@ -206,6 +208,8 @@ class Recorder(Recovery):
                         tape.refuse(record.why_not)
                     record.known.add(shapes_of(args, kwargs))
             except Exception as e:  # the call itself has succeeded, and its result is the script's
+                if interrupts(e):
+                    raise
                 record.unreadable(e)
                 tape.refuse(record.why_not)
             return result

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import is_out_of_memory, unframed
+from ..failure import arrive, interrupts, is_out_of_memory, unframed
 from ..hooks.genuine import apart, hidden, is_inference, set_aside, unseen_copy
 from .found import Around, Found, Held, Still
 from .idle import Known
@@ -68,7 +68,9 @@ def _with_gradients(tree: Any) -> bool:
     try:
         with apart():
             return any(t.requires_grad for t in tensors_in(tree))
-    except Exception:
+    except Exception as e:
+        if interrupts(e):
+            raise
         return True
 
 
@@ -204,6 +206,7 @@ class RecordedModule(Limits):
             raise
 
     def _call(self, args: tuple, kwargs: dict) -> Any:
+        arrive()
         module, recorder = self.module(), self.recorder
         call = self.inner or module._call_impl  # type: ignore[union-attr]
         thread = recorder.mine()
@@ -262,7 +265,9 @@ class RecordedModule(Limits):
         try:
             with apart():
                 return self.recorder.idle.may(self.known, args, kwargs)
-        except Exception:  # arguments whose shapes cannot be read
+        except Exception as e:  # arguments whose shapes cannot be read
+            if interrupts(e):
+                raise
             return False
 
     def _within(self, run: Callable, *given: Any) -> Any:

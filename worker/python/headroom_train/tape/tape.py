@@ -23,7 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
-from ..failure import bare, unframed
+from ..failure import bare, comes_later, interrupts, unframed
 from ..hooks.genuine import asked, data_ptr, hidden, is_inference, numel, unseen_copy, untyped_storage
 from .functions import SELECTS
 from .graph import drop
@@ -290,8 +290,9 @@ class Tape:
         if tensor.requires_grad and numel(tensor) == 1:
             try:
                 self.scalars[slot] = unseen_copy(tensor)
-            except Exception:  # the error is our own, not the script's; a scalar without a value here is refused later
-                pass
+            except Exception as e:  # our own, not the script's; a scalar without a value here is refused later
+                if interrupts(e):
+                    raise
 
     def reads(self, tensor: torch.Tensor) -> None:
         """Notes that the script has read values, and from what they were computed: the calls in between may be
@@ -352,10 +353,17 @@ class Tape:
         return {s: held[s] for s in wanted} if wanted <= held.keys() else None
 
     def _dropped(self, _: Any) -> None:
-        self._held -= 1
-        if not self._held:  # nobody can use the tape any more
-            self.close()
-            self._release()
+        try:
+            self._held -= 1
+            if not self._held:  # nobody can use the tape any more
+                self.close()
+                self._release()
+        except BaseException as e:
+            if not interrupts(e):
+                raise
+            comes_later(e)
+            if not self._held:
+                self._release()
 
     def shorten(self, taped: Iterable[torch.Tensor]) -> None:
         """Forgets the calls that no tensor with a graph depends on any more, nor any of ``taped``, with their
