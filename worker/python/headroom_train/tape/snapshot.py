@@ -1096,7 +1096,8 @@ class Snapshot:
         for reached in self._reached:
             if not is_a(reached.contents.before, int):
                 container = reached.contents.container
-                now += elements(container)
+                kind = type(container)
+                now += container.values() if kind is dict else container if kind is list else elements(container)
         return now
 
     def held(self) -> list[tuple[weakref.ref[torch.nn.Module], dict]]:
