@@ -2477,6 +2477,34 @@ def kept_out_of_reach(change: str = "") -> tuple[list[str], list[str]]:
     return bank.held, bank.ballast
 
 
+class Importing(nn.Module):
+    """Finds no memory of the host in two of its calls of few rows: Python's own exception."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__()
+        self.net, self.calls = nn.Linear(6, 5), uninspected(number=itertools.count())
+        self.nth = nth
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) < 8 and next(self.calls.number) in (self.nth, self.nth + 1):
+            raise MemoryError
+        return self.net(x).tanh()
+
+
+def memory_of_python_itself() -> str:
+    """Where Python finds no memory, in whichever trial, that is the reason."""
+    wrong = []
+    for nth in range(20):
+        net = Importing(nth)
+        torch.optim.SGD(net.parameters(), lr=0.1)
+        with suppress(torch.OutOfMemoryError), Whole("aten.tanh.default", 8):
+            net(torch.randn(8, 6)).square().mean().backward()
+        told = _torch._recorder.report.told[-1]  # type: ignore[union-attr]
+        if told["why"] and "not enough memory" not in told["why"]:
+            wrong.append(f"{nth}: {told}")
+    return "; ".join(wrong)
+
+
 def what_is_made_to_fail() -> str:
     """With memory of the host, a backward pass is made to fail only where it could be made again: not before a hook of
     the script's, nor behind a graph of its own. Nor is a function that writes in place. What has been let go is kept for
@@ -5066,7 +5094,7 @@ CHECKS = [
     equal_but_for_rounding, half_behind,
     half_between, reasons, same_draws, draws_of_a_function_that_fails, draws_between, mode_only_for_draws, equal_calls, few_values, without_autocast,
     attention, only_what_the_script_holds_is_kept, generators_go_on, kept_values_give_way, values_take_smaller_pieces,
-    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, what_is_read_of_computed_weights, no_memory_for_our_own, memory_of_the_host_is_not_the_gpus, what_is_made_to_fail, a_library_fails_in_our_own_code, a_loss_inside_is_tried_on_few_rows, a_library_that_finds_no_memory, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
+    a_value_keeps_its_tape, written_before_a_trial, views_are_the_same, cut_by_the_script, a_level_loss, numbers_that_do_not_add_up, what_is_read_of_computed_weights, no_memory_for_our_own, memory_of_the_host_is_not_the_gpus, memory_of_python_itself, what_is_made_to_fail, a_library_fails_in_our_own_code, a_loss_inside_is_tried_on_few_rows, a_library_that_finds_no_memory, values_of_what_is_written_to, a_metric_of_a_closure, results_of_two_steps_in_one_call, a_closure_is_the_scripts, the_phase_of_a_failure, time_comes_first, a_part_of_a_step_is_made_whole, gradients_near_zero, complex_numbers, gradients_set_aside, elsewhere,
     rows_by_number, hooks_of_modules, gradients_that_are_not_linear, hooks_that_come_later_have_run_once, hooks_that_have_run_are_known, generators_of_the_script, memory_is_arranged, strides_on_the_host,
 ]  # fmt: skip
 

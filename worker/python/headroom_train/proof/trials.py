@@ -213,7 +213,7 @@ class Trials:
             try:
                 result = perform(entry, args, kwargs, trial=True)
             except Exception as e:
-                if is_out_of_memory(e) or isinstance(e, Refused):
+                if is_out_of_memory(e) or isinstance(e, (Refused, MemoryError)):
                     raise
                 where = f"dimension {self._dim} of its arguments is cut from {self.batch} to {rows.count}"
                 raise Refused(f"a call to {name} fails if {where} ({said(e)})") from e
