@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from ..failure import Refused, is_out_of_memory, patiently
 from ..hooks.genuine import in_place
-from ..hooks.registered import registered
+from ..hooks.registered import noting
 from ..sandbox.sandbox import NoRandomness, rehearsal
 from ..tape.found import as_found
 from ..tape.given import Given, changes
@@ -144,11 +144,11 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
             stack.enter_context(context)
         graph = entry.grad and torch.is_grad_enabled() and not (trial and entry.inplace)
         stack.enter_context(torch.set_grad_enabled(graph))
-        if entry.module is not None and entry.grad and not graph:
-            stack.enter_context(registered([], trial=True))
         if entry.fresh:
             args = (args[0].clone(), *args[1:])
         stack.enter_context(in_place())
+        if entry.module is not None:
+            stack.enter_context(noting(trial or entry.grad and not graph))
         stack.enter_context(as_found(entry.found))
         given = Given(args, kwargs) if entry.module is not None else Given((), {})
         try:

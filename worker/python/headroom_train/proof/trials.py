@@ -209,7 +209,7 @@ class Trials:
             watcher.given([t for t in cut_up if id(t) not in kept], [t for t in cut_up if id(t) in kept])
         del cut_up
         hooks: list[tuple[torch.Tensor, Any]] = []
-        with NoRandomness(ANYWHERE, watchers, apart=True) as trial, registered(hooks, trial=True):
+        with NoRandomness(ANYWHERE, watchers, apart=True) as trial, registered(hooks):
             try:
                 result = perform(entry, args, kwargs, trial=True)
             except Exception as e:
