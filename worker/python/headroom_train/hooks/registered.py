@@ -13,7 +13,6 @@ from torch.utils.hooks import RemovableHandle
 
 from .changes import changed
 
-
 _listening: list[list[tuple[torch.Tensor, Any]]] = []
 
 
