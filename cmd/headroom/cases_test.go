@@ -39,7 +39,7 @@ var cases = []struct {
 	{"fno.py", 53, ""},
 	{"funcgrad.py", 209, `it was inside torch.func, .*(\n.*)*vmap\(…, chunk_size=N\) computes N rows at a time`},
 	{"gnn.py", 200, "a call to GNN fails if dimension 0 of its arguments is cut from [0-9]+ to [0-9]+"},
-	{"growth.py", 313, "(?s)runs out in about a minute, near step (5[5-9]|6[0-9]);.*the script itself asked for it.*memory grows by [^\n]*: `memory` \\([^\n]*growth.py:19\\) holds (about )?[0-9]+ tensors[^\n]*\nheadroom: hint: empty `memory` when its tensors have been used"},
+	{"growth.py", 313, "(?s)runs out in about [^,]*, near step (5[5-9]|6[0-9]);.*left to the command's own code: .*memory grows by [^\n]*: `memory` \\([^\n]*growth.py:19\\) holds (about )?[0-9]+ tensors[^\n]*\nheadroom: hint: empty `memory` when its tensors have been used"},
 	{"loader.py", 847, "in a worker process of a DataLoader, which loaded one sample: the size of the batch does not change that"},
 	{"lora_ckpt.py", 83, ""},
 	{"lora_ckpt.py --reentrant", 83, ""},
