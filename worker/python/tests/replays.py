@@ -4439,6 +4439,19 @@ def handlers_of_signals_interrupt() -> str:
     return "; ".join(wrong)
 
 
+def a_module_that_cannot_be_looked_at() -> str:
+    """An error of the worker's while it looks for modules is none of the script's: the call is made as it is."""
+
+    def fails(*_: Any) -> None:
+        raise ValueError("of the worker's")
+
+    net = nn.Linear(6, 5)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    with changed(_torch.Finder, "found", fails):
+        out = net(torch.randn(8, 6))
+    return "" if type(out) is torch.Tensor and out.shape == (8, 5) else f"{type(out)}"
+
+
 class Choosy:
     """The methods of a container of the script's own, which note that they are used."""
 
@@ -5084,7 +5097,7 @@ def what_shows_a_write() -> str:
 CHECKS = [
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
-    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

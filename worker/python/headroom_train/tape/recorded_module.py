@@ -288,7 +288,7 @@ class RecordedModule(Limits):
         hooked = self.hooks.unknown(module)
         self.learns = self.still is None or bool(hooked)
         if self.still is None:  # no call has succeeded yet
-            every = [*submodules([module])]
+            every = submodules([module])
             self.now = Snapshot(every, deep=True)
             self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
         else:
