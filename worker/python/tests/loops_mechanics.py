@@ -314,6 +314,26 @@ class CheckpointingReentrant(Checkpointing):
     reentrant = True
 
 
+@shape()
+class BackwardOfAutograd(Plain):
+    """``torch.autograd.backward`` for one loss, in each of its spellings."""
+
+    def step(self, i: int) -> list[float]:
+        loss, half = self.loss(i), torch.tensor(0.5)
+        self.optimizer.zero_grad()
+        spelled = i % 4
+        if spelled == 0:
+            torch.autograd.backward(loss, half)
+        elif spelled == 1:
+            torch.autograd.backward([loss])
+        elif spelled == 2:
+            torch.autograd.backward(tensors=(loss,), grad_tensors=(half,))
+        else:
+            torch.autograd.backward(loss, retain_graph=False)
+        self.optimizer.step()
+        return [loss.item()]
+
+
 @shape("refuse")
 class TwoBackwards(Plain):
     """Two backward calls on one graph."""

@@ -39,6 +39,18 @@ def kind_of(tape: Tape) -> tuple:
     return tuple((number_of(e.module), e.call_name()) for e in tape.entries)
 
 
+def of_one(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments of ``torch.autograd.backward`` as those of ``Tensor.backward``, where it is called for one tensor."""
+    found = {**dict(zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), args)), **kwargs}
+    loss, given = (
+        v[0] if isinstance(v, (list, tuple)) and len(v) == 1 else v
+        for v in (found.pop("tensors", None), found.pop("grad_tensors", None))
+    )
+    if not isinstance(loss, torch.Tensor) or not isinstance(given, (torch.Tensor, type(None))) or len(args) > 4:
+        return args, kwargs
+    return (loss,) if given is None else (loss, given), found
+
+
 def bypass(tape: Tape, loss: torch.Tensor) -> Optional[str]:
     """A message if the graph of a loss enters a module of the tape other than through the module's
     recorded outputs; None otherwise."""

@@ -36,6 +36,7 @@ from ..tape.tape import (
 )
 from ..tape.trees import flatten, mapped, tensors_in
 from ..world import talked
+from .backward import of_one
 from .deferred_functions import DeferredFunction, changed, filled
 from .recovery import Recovery, Way
 
@@ -165,6 +166,8 @@ class Functions:
             with torch._C.DisableTorchFunctionSubclass():
                 return call(func, args, kwargs)
         tape = (deferred or places[0]).tape
+        if name == "backward" and is_backward(func):
+            args, kwargs = of_one(args, kwargs)
         if deferred is not None and tape.step.failed:
             return DeferredFunction(recovery, tape, func, name, args, kwargs).call()
         if name in ("backward", "grad") and is_backward(func):
