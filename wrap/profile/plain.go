@@ -106,12 +106,16 @@ func (p Profile) WithKnobs(knobs []string) (Profile, error) {
 }
 
 // layoutOf returns the layout of the checkpoints that match the pattern place. Its root is
-// the longest beginning of place that has no wildcard, without the last element.
+// the longest beginning of place that has no wildcard, without the last element. Names of
+// folders such as lr=[1,2] are common: in them, a bracket is not a wildcard.
 func layoutOf(place string) Layout {
 	root, glob := path.Split(path.Clean(place))
-	for strings.ContainsAny(root, `*?[\`) {
+	for strings.ContainsAny(root, `*?\`) {
 		var last string
 		root, last = path.Split(path.Clean(root))
+		if !strings.Contains(last, `\`) {
+			last = strings.ReplaceAll(last, "[", `\[`)
+		}
 		glob = path.Join(last, glob)
 	}
 	return Layout{Root: path.Clean(root), Glob: glob, Time: true}

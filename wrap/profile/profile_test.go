@@ -201,3 +201,22 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestCheckpointKnob checks where --knob checkpoints=PATTERN looks: a bracket in a folder's name is
+// no wildcard, unlike one in the name of a checkpoint.
+func TestCheckpointKnob(t *testing.T) {
+	for place, want := range map[string]Layout{
+		"step-*.pt":              {Root: ".", Glob: "step-*.pt"},
+		"out/last.pt":            {Root: "out", Glob: "last.pt"},
+		"out/step-[0-9]*.pt":     {Root: "out", Glob: "step-[0-9]*.pt"},
+		"lr=[1,2]/step-*.pt":     {Root: "lr=[1,2]", Glob: "step-*.pt"},
+		"run*[1]/a[2]/step-?":    {Root: ".", Glob: `run*\[1]/a\[2]/step-?`},
+		"a[1]/run*/step-[ab]":    {Root: "a[1]", Glob: "run*/step-[ab]"},
+		`out/run\[1\]/step-*.pt`: {Root: "out", Glob: `run\[1\]/step-*.pt`},
+	} {
+		p, err := Plain([]string{"micro=--bs", "checkpoints=" + place})
+		if err != nil || p.Checkpoints.Root != want.Root || p.Checkpoints.Glob != want.Glob {
+			t.Errorf("%s: %q in %q, %v", place, p.Checkpoints.Glob, p.Checkpoints.Root, err)
+		}
+	}
+}
