@@ -164,7 +164,7 @@ def _tell(finder: Finder) -> None:
         if isinstance(getattr(model, "__self__", None), torch.nn.Module):
             finder.look()
         opaque = finder.recorder.functions.opaque
-        return made if isinstance(model, torch.nn.Module) or not callable(made) else opaque(made)
+        return made if isinstance(model, torch.nn.Module) or not callable(made) else opaque(made, compiled=True)
 
     Change(torch.optim.Optimizer, "add_param_group", add_param_group)
     Change(torch.nn.Module, "eval", eval)

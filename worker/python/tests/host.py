@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+
+import torch
 
 import trial
 from forked import checked
@@ -24,7 +26,7 @@ from headroom_train.failure import NoMemory  # noqa: E402
 from headroom_train.hooks import moves  # noqa: E402
 from headroom_train.proof import proof  # noqa: E402
 from headroom_train.recover import recovery  # noqa: E402
-from headroom_train.spill import pool, spill  # noqa: E402
+from headroom_train.spill import pool, saved, spill  # noqa: E402
 from headroom_train.tape.tape import Tape  # noqa: E402
 
 GIB = 1 << 30
@@ -358,6 +360,152 @@ def room_for_code() -> str:
     return "" if said == want else f"{said}"
 
 
+def how_much_is_moved() -> str:
+    """The bytes that are moved are found from what did not fit, step by step, and moving ends where it does not help."""
+
+    def steps(needs: int, saves: int, slow: float, count: int) -> list[int]:
+        """What is moved in each step of a training that lacks so many bytes, and saves so many for backward. What is
+        moved takes 1 s for each byte, what is not and does not fit takes ``slow``."""
+        share, moved = saved.Share(), []
+        for _ in range(count):
+            moved.append(min(share.bytes, saves))
+            lacks = max(0, needs - moved[-1])
+            share.step(10 + moved[-1] + slow * lacks, lacks, moved[-1], saves)
+        return moved
+
+    everything = saved.Share()
+    everything.everything()
+    fewer = []
+    for _ in range(6):
+        fewer.append(min(160, everything.bytes))
+        everything.step(1.0, max(0, 70 - fewer[-1]), fewer[-1], 160)
+    found = {
+        "fits": steps(0, 100, 9, 4),
+        "helps": steps(40, 160, 9, 5),
+        "is slower": steps(40, 160, 0.1, 6),
+        "less is saved": steps(40, 8, 9, 5),
+        "everything": fewer,
+    }
+    want = {
+        "fits": [0, 0, 0, 0],
+        "helps": [0, 0, 40, 20, 40],
+        "is slower": [0, 0, 40, 20, 40, 0],
+        "less is saved": [0, 0, 8, 8, 8],
+        "everything": [160, 80, 40, 70, 55, 70],
+    }
+    return "" if found == want else f"{found}"
+
+
+class OnCpu:
+    """A pool whose memory is the process's own. ``full`` says that the GPU has no room."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.storages: list[torch.UntypedStorage] = []
+        self.full = False
+
+    def here(self) -> bool:
+        return True
+
+    def free(self) -> int:
+        return 1 << 40
+
+    def has(self, address: int) -> bool:
+        return self.full or any(s.data_ptr() == address for s in self.storages)
+
+    def taken(self, bytes: int) -> torch.UntypedStorage:
+        self.storages.append(torch.UntypedStorage(bytes))
+        return self.storages[-1]
+
+
+class Record:
+    """What is known of a module."""
+
+    uncut, share = True, None
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = lambda: module
+
+
+class Attention(torch.nn.Module):
+    """Saves views of one tensor, a tensor twice, weights, a number in half, and what a function changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all, self.out = torch.nn.Linear(64, 192), torch.nn.Linear(64, 64)
+        self.norm = torch.nn.BatchNorm1d(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.all(x).chunk(3, -1)
+        mixed = torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+        mixed = torch.nn.functional.relu_(self.norm(self.out(mixed).transpose(1, 2)).contiguous())
+        return (mixed * mixed + mixed.sigmoid()).square()
+
+
+def as_without() -> str:
+    """Gradients are the same to the bit, of first and second order, whatever part of what is saved is moved; what is
+    moved is gone when it has been used."""
+    torch.manual_seed(0)
+    net, x = Attention(), torch.randn(64, 128, 64, requires_grad=True)
+
+    def gradients(second: bool, around: Any) -> list[torch.Tensor]:
+        inputs = [x, *net.parameters()]
+        with around:
+            loss = net(x).mean()
+        found = torch.autograd.grad(loss, inputs, create_graph=second)
+        return list(found if not second else torch.autograd.grad(sum(g.square().sum() for g in found), inputs))
+
+    for second in (False, True):
+        want = gradients(second, nullcontext())
+        for bytes in (1, 6 << 20, saved.EVERYTHING):
+            for full in (False, True):
+                imitated, record = OnCpu(), Record(net)
+                moving = saved.Saved(lambda imitated=imitated: imitated)
+                moving.share(record).bytes = bytes
+                around = moving.around(record)
+                imitated.full = full
+                got = gradients(second, around)
+                if not all(torch.equal(a, b) for a, b in zip(want, got)):
+                    return f"other gradients, second order {second}, {bytes} bytes"
+                moved = moving.step(1.0, 0)
+                if not full and not min(bytes, 1 << 20) <= moved == sum(s.nbytes() for s in imitated.storages):
+                    return f"{moved} bytes were moved, {bytes} to be moved"
+                if moving._units:
+                    return f"{len(moving._units)} are kept after the backward pass"
+    own = {t.untyped_storage().data_ptr() for t in net.parameters()}
+    return "" if moving._own == set() and own else "weights are remembered"
+
+
+def not_moved() -> str:
+    """Weights, small tensors, and what is no plain memory of the GPU stay, and so does all where there is nothing to
+    gain."""
+    imitated = OnCpu()
+    moving = saved.Saved(lambda: imitated)  # type: ignore[arg-type, return-value]
+    net = torch.nn.Linear(1024, 1024)
+    record, x = Record(net), torch.randn(1024, 1024)
+    moving.share(record).bytes = saved.EVERYTHING
+    around = moving.around(record)
+    kept = {
+        "a weight": net.weight.t(),
+        "small": torch.ones(8),
+        "a part": x[:, :100],
+        "repeated": torch.randn(1, 1024).expand(1024, 1024),
+        "conjugated": torch.randn(1024, 1024, dtype=torch.complex64).conj(),
+        "sparse": x.to_sparse(),
+    }
+    if around is None or (wrong := [name for name, t in kept.items() if moving._pack(t) is not t]):
+        return f"moved: {wrong}"
+    if not isinstance(moving._pack(x), tuple):
+        return "nothing is moved"
+    record.uncut = False
+    if moving.around(record) is not None:
+        return "a step that can be run in pieces is not"
+    with torch.no_grad():
+        record.uncut = True
+        return "" if moving.around(record) is None else "there is no backward pass"
+
+
 def without_a_gpu() -> str:
     """Nothing is opened, and no reason is given, where no GPU is in use."""
     s = spill.Spill(lambda text: None)
@@ -380,6 +528,9 @@ CHECKS: list[Callable[[], str]] = [
     looked_at,
     moved,
     another_allocator,
+    how_much_is_moved,
+    as_without,
+    not_moved,
     without_a_gpu,
 ]
 

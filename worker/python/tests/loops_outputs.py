@@ -107,6 +107,66 @@ class UsedAfterTheStep(Classifying):
         return said
 
 
+class Flow(nn.Module):
+    """Returns the logarithm of each row's likelihood, and a number that weights alone decide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.linspace(0.5, 1.5, 10)), mlp(10, 12, 10)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        z = x * self.scale + self.inner(x)
+        return -0.5 * z.square().sum(1), self.scale.abs().log().sum(), [z]
+
+
+@shape()
+class PartsOfTheLossForALog(Raw):
+    """Reads, after the weights have changed, numbers that the loss is not computed from: one of the rows, and one of
+    weights alone."""
+
+    def build(self) -> None:
+        self.net = Flow()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+
+    def step(self, i: int) -> list[float]:
+        x, _ = vectors(self, i)
+        likelihood, determinant, _ = self.net(x)
+        determinant = determinant.mean()
+        loss = (-(likelihood + determinant) / 10).mean()
+        likelihood, determinant = (likelihood / 10).mean(), (determinant / 10).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item(), likelihood.item(), determinant.item()]
+
+
+class Shifted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+@shape("refuse")
+class ScaledInPlaceAfterwards(Classifying):
+    """Changes the batch in place once the model has seen it, which the model's gradients do not need. If the model's
+    call has failed, what it was given has been kept."""
+
+    def build(self) -> None:
+        super().build()
+        self.net = nn.Sequential(Shifted(), self.net)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def step(self, i: int) -> list[float]:
+        x, y = vectors(self, i)
+        x = x.clone()
+        self.optimizer.zero_grad()
+        out = self.net(x)
+        x.div_(2)
+        loss = F.cross_entropy(out, y) + 0.1 * out[:, 0].mean() * x.mean()
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item()]
+
+
 @shape()
 class PreviousOutputs(Classifying):
     """Compares the outputs with those of the step before, in the loss and after the weights have changed."""

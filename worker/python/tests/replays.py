@@ -5,12 +5,15 @@ python replays.py
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
+import io
 import itertools
 import json
 import math
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -70,6 +73,7 @@ from headroom_train.recover import backward, check, deferred_functions, function
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
+from headroom_train.sandbox.kept import Kept  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.tape import idle, trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
@@ -5094,7 +5098,109 @@ def what_shows_a_write() -> str:
     return "refused" if deferred.Deferred.written_through_arrays(anew) else ""  # type: ignore[arg-type]
 
 
+def what_a_failed_call_leaves() -> str:
+    """If the script gets a failure after all, everything is as the failed call has left it: the script may go on with
+    its next batch."""
+
+    class Failing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.calls, self.seen = nn.Linear(4, 3), 0, [0]
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor, log: list) -> torch.Tensor:
+            self.calls += 1
+            self.seen.append(self.calls)
+            self.count += 1
+            log.append(len(x))
+            x = x + torch.rand(4)
+            if self.calls == 3:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return self.inner(x)
+
+    def left(trains: bool, recorded: bool) -> list:
+        torch.manual_seed(1)
+        net, log, found = Failing(), list[int](), list[Any]()
+        call = net if recorded else net.forward  # which is no call of a module
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(5):
+            x = torch.randn(6, 4)
+            try:
+                with torch.set_grad_enabled(trains):
+                    loss = call(x, log).square().mean()
+                if trains:
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                found.append(loss.item())
+            except torch.OutOfMemoryError:
+                found.append("left out")
+        return [*found, net.calls, net.seen, float(net.count), log, float(torch.rand(1))]
+
+    for trains in (True, False):
+        want, got = left(trains, False), left(trains, True)
+        if got != want:
+            return f"{'training' if trains else 'evaluation'}: {got} in place of {want}"
+    return ""
+
+
+def copies_have_what_the_script_has_added() -> str:
+    """Copies of a recorded tensor, and pickles, have its attributes, and nothing of ours."""
+    net = nn.Linear(4, 3)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    out = net(torch.randn(5, 4))
+    out.name_of_it = "features"  # type: ignore[attr-defined]
+    kept = io.BytesIO()
+    torch.save(out, kept)
+    kept.seek(0)
+    for other in (copy.copy(out), pickle.loads(pickle.dumps(out)), torch.load(kept, weights_only=False)):
+        if type(other) is not torch.Tensor or vars(other) != {"name_of_it": "features"}:
+            return f"{type(other)} with {vars(other)}"
+    return "" if type(out) is not torch.Tensor else "nothing is recorded"
+
+
+def weights_that_a_call_returns_are_no_rows() -> str:
+    """An operation that returns weights beside what it has computed, as cuDNN's recurrent layers do, keeps nothing of
+    the rows; one that keeps its result does."""
+    rows, weight, gone = torch.randn(5, 4), torch.randn(12), torch.randn(5)
+    kept = Kept()
+    kept.given([rows], [])
+    kept.after(torch.ops.aten.mm.default, (rows, [weight[:4]]), {}, (gone, weight.view(-1)))
+    result, others = torch.randn(5), torch.randn(5, 4)
+    del gone, rows
+    if kept.stays():
+        return "weights are taken for rows"
+    kept.given([others], [])
+    rows = others
+    kept.after(torch.ops.aten.mm.default, (rows, [weight[:4]]), {}, (result, weight.view(-1)))
+    return "" if kept.stays() else "a result that is kept is not seen"
+
+
+def compiled_for_all_calls() -> str:
+    """A compiled function is compiled once for recorded and other tensors, and can be compiled again."""
+    graphs: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(len(inputs))
+        return graph.forward
+
+    net = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loss_of = torch.compile(lambda a, b: (a * 2 - b).square().mean(), backend=backend, fullgraph=True)
+    leaf = torch.randn(6, 3, requires_grad=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(net(torch.randn(6, 4)), torch.randn(6, 3)).backward()
+        optimizer.step()
+        loss_of(leaf, torch.randn(6, 3)).backward()
+    if len(graphs) != 1:
+        return f"compiled {len(graphs)} times"
+    explained = torch._dynamo.explain(loss_of)(leaf, torch.randn(6, 3))
+    return "" if explained.graph_count == 1 else f"{explained.graph_count} graphs"
+
+
 CHECKS = [
+    what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
     what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,

@@ -5,10 +5,15 @@
 Needs a GPU. Each case is trained in a process of its own: with room, then with a part of the memory that it took, bare
 and with headroom; another process holds the rest, so the failures are real. Prints a row for each: it holds if the
 training with headroom ends with the same weights, or with losses as close as rounding allows where steps ran in pieces.
+
+Below each row stands how long a step takes beside its floor: the step with room, and the bytes in memory of the host
+that its operations read and write (each tensor once for each operation) at the speed of a copy between a GPU and pinned
+memory.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -22,6 +27,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 STEPS = 8
 GIB = 1 << 30
@@ -192,7 +199,58 @@ def moved() -> tuple[nn.Module, Step]:
 CASES = {c.__name__: c for c in (linear, deterministic, language, normalised, contrastive, own_lines, kept, moved)}
 
 
-def train(case: str) -> None:
+class Touched(TorchDispatchMode):
+    """Counts the bytes in memory of the host that operations on a GPU read and write."""
+
+    IS_MANAGED = 8  # CU_POINTER_ATTRIBUTE_IS_MANAGED
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self.read = self.written = 0
+
+    def _on_host(self, values: Any) -> int:
+        tensors = {
+            (t.data_ptr(), t.numel()): t for t in tree_leaves(values) if isinstance(t, torch.Tensor) and t.is_cuda
+        }
+        return sum(t.numel() * t.element_size() for (at, _), t in tensors.items() if at and self._managed(at))
+
+    def _managed(self, at: int) -> bool:
+        found = ctypes.c_uint()
+        failed = self._driver.cuPointerGetAttribute(ctypes.byref(found), self.IS_MANAGED, ctypes.c_uint64(at))
+        return not failed and found.value == 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.is_view or "empty" in func._schema.name:
+            return result
+        into = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        named = {a.name: v for a, v in zip(func._schema.arguments, args)} | (kwargs or {})
+        self.read += self._on_host([v for n, v in named.items() if n != "out"])
+        self.written += self._on_host([v for n, v in named.items() if n in into] if into else result)
+        return result
+
+
+def bandwidth() -> tuple[float, float]:
+    """Bytes a second from pinned memory to the GPU, and back."""
+    there, here = (
+        torch.empty(1 << 28, dtype=torch.uint8, device="cuda"),
+        torch.empty(1 << 28, dtype=torch.uint8).pin_memory(),
+    )
+    found = []
+    for to, of in ((there, here), (here, there)):
+        seconds = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            begun = time.monotonic()
+            to.copy_(of, non_blocking=True)
+            torch.cuda.synchronize()
+            seconds.append(time.monotonic() - begun)
+        found.append(len(there) / min(seconds))
+    return found[0], found[1]
+
+
+def train(case: str, alone: bool) -> None:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     net, step = CASES[case]()
@@ -205,18 +263,25 @@ def train(case: str) -> None:
         seconds.append(time.monotonic() - begun)
     peak = torch.cuda.max_memory_allocated()
     total = sum(p.detach().double().sum().item() for p in net.parameters())
-    print(json.dumps({"losses": losses, "seconds": seconds, "peak": peak, "weights": total}), flush=True)
+    said = {"losses": losses, "seconds": seconds, "peak": peak, "weights": total}
+    if os.environ.get("HEADROOM_WORKER"):
+        with Touched() as touched:
+            step(STEPS - 1)
+        said.update(read=touched.read, written=touched.written)
+    elif alone:
+        said["speed"] = bandwidth()
+    print(json.dumps(said), flush=True)
 
 
-def run(case: str, armed: bool) -> tuple[dict[str, Any] | None, str]:
-    """What a training reports, None if it died, and what it said."""
+def run(case: str, armed: bool, alone: bool = False) -> tuple[dict[str, Any] | None, str]:
+    """What a training reports, None if it died, and what it said. ``alone`` says that it has the whole GPU."""
     log = Path(f"/tmp/spill-{os.getpid()}.log")
     log.unlink(missing_ok=True)
     env = {**os.environ, "HEADROOM_QUIET": "1", "HEADROOM_LOG": str(log)}
     if armed:
         env["HEADROOM_WORKER"] = "armed"
     start = "import headroom_train; headroom_train.attach()\n" if armed else ""
-    code = f"{start}import sys; sys.argv = ['spill.py']; import spill; spill.train({case!r})"
+    code = f"{start}import sys; sys.argv = ['spill.py']; import spill; spill.train({case!r}, {alone})"
     got = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     said = log.read_text() if log.exists() else ""
     last = (got.stderr.strip().splitlines() or [""])[-1]
@@ -242,7 +307,7 @@ def leaving(free: int) -> Iterator[None]:
 
 
 def compared(case: str) -> bool:
-    whole, _ = run(case, False)
+    whole, _ = run(case, False, alone=True)
     assert whole is not None
     holds = True
     usual = sorted(whole["seconds"])[STEPS // 2]
@@ -262,6 +327,13 @@ def compared(case: str) -> bool:
             print(f"    {line}", flush=True)
         if armed is not None:
             print(f"    seconds a step: {[round(s, 3) for s in (usual, *armed['seconds'])]}", flush=True)
+            (to, back), last = whole["speed"], armed["seconds"][-1]
+            floor = usual + armed["read"] / to + armed["written"] / back
+            print(
+                f"    the last: {last:.3f} s; floor {floor:.3f} s: {armed['read'] / GIB:.2f} GiB read at {to / GIB:.1f} GiB/s,"
+                f" {armed['written'] / GIB:.2f} GiB written at {back / GIB:.1f}; {last / floor:.2f} times the floor",
+                flush=True,
+            )
     return holds
 
 

@@ -170,21 +170,28 @@ class Source:
         return None
 
     def added(self, name: str) -> Optional[tuple[str, Keeps]]:
-        """The attribute to which a class adds something in a method that is not its first, and never takes anything
-        out; None if there is none."""
-        own = next((n for n in self._around if isinstance(n, ast.ClassDef) and n.name == name), None)
-        for method in own.body if own is not None else ():
-            if isinstance(method, ast.FunctionDef) and method.name != "__init__":
-                for attribute, keeps in self._puts_of(method):
-                    if not self.takes(attribute, True) and not self.bounded(attribute, True):
-                        return attribute, keeps
+        """The attribute to which a data set's class adds something when a sample is loaded, and from which it never
+        takes anything out; None if there is none."""
+        for method in self._loading(name):
+            for attribute, keeps in self._puts_of(method):
+                if not self.takes(attribute, True) and not self.bounded(attribute, True):
+                    return attribute, keeps
         return None
 
-    def added_outside(self, name: str) -> Optional[tuple[str, Keeps]]:
-        """The same for a variable of the file, to which a class adds something in a method or in a function of the file
-        that one calls."""
+    def _loading(self, name: str) -> list[ast.FunctionDef]:
+        """The methods of a data set's class that run when a sample is loaded."""
         own = next((n for n in self._around if isinstance(n, ast.ClassDef) and n.name == name), None)
-        todo = [n for n in own.body if isinstance(n, ast.FunctionDef)] if own is not None else []
+        methods = {n.name: n for n in own.body if isinstance(n, ast.FunctionDef)} if own is not None else {}
+        found = [methods[n] for n in _LOADS if n in methods]
+        for method in found:  # which becomes longer
+            used = {n.attr for n in ast.walk(method) if isinstance(n, ast.Attribute) and _name(n.value) == "self"}
+            found += [m for n, m in methods.items() if n in used and m not in found]
+        return found
+
+    def added_outside(self, name: str) -> Optional[tuple[str, Keeps]]:
+        """The same for a variable of the file, to which such a method adds something, or a function of the file that
+        one calls."""
+        todo = self._loading(name)
         apart = {n.name: n for n in self._tree.body if isinstance(n, ast.FunctionDef)}
         assigns = [n for n in self._tree.body if isinstance(n, (ast.Assign, ast.AnnAssign))]
         variables = {_name(t) for n in assigns for t in _targets(n)} - {""}
@@ -507,6 +514,7 @@ def _part(node: ast.expr) -> str:
     return ast.unparse(whole) + "".join(f"[{ast.unparse(key)}]" for key in keys)
 
 
+_LOADS = ("__getitem__", "__getitems__", "__iter__", "__next__")  # methods of a data set that a loader calls
 _READS = set(
     "len print sum max min enumerate zip list tuple set iter range str repr sorted reversed any all map filter sample "
     "choice choices mean median std stack cat array asarray concatenate vstack hstack plot save dump deepcopy".split()

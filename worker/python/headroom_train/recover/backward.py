@@ -40,7 +40,7 @@ def kind_of(tape: Tape) -> tuple:
 
 
 def of_one(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments of ``torch.autograd.backward`` as those of ``Tensor.backward``, where it is called for one tensor."""
+    """The arguments of ``torch.autograd.backward`` as those of ``Tensor.backward``, if there is one tensor."""
     found = {**dict(zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), args)), **kwargs}
     loss, given = (
         v[0] if isinstance(v, (list, tuple)) and len(v) == 1 else v
@@ -142,6 +142,8 @@ class Backward:
         if any(t.requires_grad and not t.is_leaf for t in tape.outside):
             return nullcontext()
         if any(sees_gradients(r.params) for r in records):
+            return nullcontext()
+        if any(tape.altered(e) is not None for e in tape.entries):
             return nullcontext()
         return recorder.withheld(records)
 
@@ -423,7 +425,7 @@ class FailedBackward:
             self._give(done, {})
             sizes.refused()
             for r in self._records if offload else ():
-                r.hosted = sizes.cost()
+                self._recovery.hosts(r)
             self._recovery.report.survived(self._failure, Survival(way, why))
 
         self._recovery.guarded(work)

@@ -78,6 +78,8 @@ class FailedCall:
         recovery.guarded(lambda: note(tape))
         disown(tape, [*modules_of(tape), module])
         deferred = recovery.deferred_of(tape, entry)
+        if recovery.check is None:  # its trials would count what is copied
+            tape.spare(entry)
         if record.changes_buffers() or batchwise([module]):
             recovery.guarded(lambda: self._sealed(deferred))
             refuse_batchwise([module])
@@ -207,7 +209,7 @@ class FailedCall:
         if failed is None:
             recovery.sizes.refused()
             if way == "host":
-                record.hosted = recovery.sizes.cost()
+                recovery.hosts(record)
             if self._tape.step.preemptive:
                 recovery.sizes.whole(recovery.report, why)
             else:

@@ -35,6 +35,7 @@ from ..tape.snapshot import Change, Snapshot, distinct, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
 from ..tape.trees import flatten, mapped, tensors_in, unflatten
 from ..world import talked
+from .left import Left
 from .recovery import Recovery
 
 EXACT = 1 << 53  # whole numbers below this are exact where numbers are added up
@@ -205,9 +206,14 @@ def evaluate(
     if not gradients:
         sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
     release_frames(failed)
+    left = Left(record, module, args, kwargs)
     set_random_state(state)
     ways = [again, spilled] if gradients else [pieces, again, spilled, without]
-    return recorder.recover(failed, ways, training=gradients)
+    try:
+        return recorder.recover(failed, ways, training=gradients)
+    except BaseException:
+        left.put_back()
+        raise
 
 
 def _evaluated(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial, wraps
 from types import FrameType
 from typing import Any, Callable, Optional
@@ -49,6 +49,18 @@ def numbers(tensors: Sequence[torch.Tensor]) -> list[int]:
         return [t._version for t in tensors]
 
 
+@contextmanager
+def _as_called(thread: Any) -> Iterator[None]:
+    """A context for a compiled function, in which __torch_function__ is on, as where the script calls it, and nothing
+    is recorded."""
+    was, thread.busy = thread.busy, True
+    try:
+        with torch._C._EnableTorchFunction():
+            yield
+    finally:
+        thread.busy = was
+
+
 class Functions:
     """Records the functions that are called on recorded tensors, and responds when one of them runs out of memory.
     ``backward`` is called in place of a function that computes gradients."""
@@ -56,19 +68,20 @@ class Functions:
     def __init__(self, recovery: Recovery, backward: Callable) -> None:
         self._recovery, self._backward = recovery, backward
 
-    def opaque(self, call: Callable) -> Callable:
+    def opaque(self, call: Callable, compiled: bool = False) -> Callable:
         """Wraps a compiled function so that each call of it is one entry of the tape. The function
         never sees our class of tensors."""
 
         @wraps(call)
         def plainly(*args: Any, **kwargs: Any) -> Any:
-            with plain_class(recorded(args, kwargs)):
+            # What is compiled for calls on which __torch_function__ is off is not used where it is on.
+            with plain_class(recorded(args, kwargs)), _as_called(self._recovery.mine()) if compiled else nullcontext():
                 return call(*args, **kwargs)
 
         plainly.opaque = True  # type: ignore[attr-defined]
 
         @wraps(call)
-        def compiled(*args: Any, **kwargs: Any) -> Any:
+        def outer(*args: Any, **kwargs: Any) -> Any:
             thread = self._recovery.mine()
             if torch.compiler.is_compiling() or thread.busy:
                 return call(*args, **kwargs)
@@ -85,7 +98,9 @@ class Functions:
                 unframed(e)
                 raise
 
-        return compiled
+        if compiled and hasattr(outer, "_torchdynamo_wrapper_id"):  # so that it can be compiled once more
+            outer._torchdynamo_wrapper_id = id(outer)  # type: ignore[attr-defined]
+        return outer
 
     def watch_functions(self) -> None:
         """Makes sure that a custom autograd function applied to recorded tensors is recorded as one call, with its

@@ -29,6 +29,7 @@ from .backward import Backward
 from .calls import FailedCall
 from .evaluate import evaluate as _evaluate
 from .functions import Functions, numbers
+from .left import Left
 from .recovery import TOGETHER, Recovery
 
 
@@ -40,7 +41,6 @@ class Recorder(Recovery):
     def __init__(self, report: Any) -> None:
         super().__init__(report)
         self.evaluation = Sizes()  # of calls without gradients
-        self.check: Any = None  # for headroom check: the object that checks the first step
         self.idle = Idle()
         self.backward = Backward(self)
         self.functions = Functions(self, self.backward)
@@ -186,7 +186,7 @@ class Recorder(Recovery):
         entry.random = random_state() if tape.entries else tape.random
         failed: Optional[BaseException] = None
         try:
-            with self.inside(taped), self.sizes.hosting(record) or self._withheld(tape, record):
+            with self.inside(taped), self._placed(tape, record):
                 result = call(*args, **kwargs)
         except BaseException as e:
             if not is_out_of_memory(e):
@@ -215,6 +215,7 @@ class Recorder(Recovery):
             return result
         tape.spans.append((begin, sequence()))
         self.sizes.failed(record, args, kwargs, failed)
+        left = Left(record, module, args, kwargs)  # type: ignore[arg-type]
         set_random_state(entry.random)
         given: Optional[tuple[tuple, dict]] = (args, kwargs)
         if not before.put_back():
@@ -231,7 +232,11 @@ class Recorder(Recovery):
             tape.refuse(changed)
         if changed is not None or versions != numbers(taped):
             given = None
-        return self.recover(failed, FailedCall(self, tape, record, entry, failed, given, taped).ways())
+        try:
+            return self.recover(failed, FailedCall(self, tape, record, entry, failed, given, taped).ways())
+        except BaseException:
+            left.put_back()
+            raise
 
     def leave(self, tape: Tape) -> None:
         """What the script calls next on this thread belongs to a new step."""
@@ -253,9 +258,11 @@ class Recorder(Recovery):
             thread.tape.thread = weakref.ref(thread)
         return thread.tape
 
-    def _withheld(self, tape: Tape, record: RecordedModule) -> Any:
-        """As :meth:`withheld`, for a module's call."""
-        return nullcontext() if tape.why_not else self.withheld([record])
+    def _placed(self, tape: Tape, record: RecordedModule) -> Any:
+        """A context for a module's call, which says what may go to the host: something of what is saved for backward;
+        everything; or nothing at first, as in :meth:`withheld`."""
+        saved = self.spill.saved.around(record) or self.sizes.hosting(record)
+        return saved or (nullcontext() if tape.why_not else self.withheld([record]))
 
     def unwatched(self, call: Callable, args: tuple, kwargs: dict) -> Any:
         """Makes a call that is not recorded because there is plenty of memory."""

@@ -60,6 +60,7 @@ class Recovery:
         self.spill = Spill(lambda text: report.remark(text, "warning", **self.spill.figures()))
         self.sizes = Sizes()
         self.sizes.spill = self.spill
+        self.check: Any = None  # for headroom check and find: the object that sees the first step
         self.tidy: set[tuple] = set()  # kinds of steps whose calls have left nothing behind: see strays
         self.updates = Updates()
         self.trained = Trained()
@@ -134,6 +135,13 @@ class Recovery:
         """Raises :class:`Refused` if memory of the host cannot be used for what does not fit."""
         if not self.spill.opened():
             raise Refused(self.spill.why_not or "no GPU is in use")
+
+    def hosts(self, record: RecordedModule) -> None:
+        """From now on, what a module's calls save for the backward pass goes to the host."""
+        if self.spill.open:
+            self.spill.saved.share(record).everything()
+        else:
+            record.hosted = self.sizes.cost()
 
     def withheld(self, limits: Sequence[Limits]) -> Any:
         """A context for a call that fails if the GPU's memory is not enough for it, although there is memory of the

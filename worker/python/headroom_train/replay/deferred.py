@@ -26,7 +26,7 @@ from ..proof.plan import Plan
 from ..proof.proof import Proof, proven
 from ..proof.recheck import confirm
 from ..proof.rerun import bends, modules_of, needed, refuse_acted_upon, run, unchanged
-from ..proof.rows import Slot, perform
+from ..proof.rows import Rows, Slot, perform
 from ..proof.terms import Terms
 from ..sandbox.sandbox import HALF, rehearsal
 from ..tape.graph import KEEP, sequence, walk, within
@@ -766,7 +766,7 @@ class Deferred:
 
     def held(self) -> list[int]:
         """The slots of the deferred results that the script holds, and whose values are not known. Of sums over the
-        rows, only those whose terms are known."""
+        rows, only those whose terms are known, until the backward pass has been made: one of them may be the loss."""
         slots = [s for s in self._held() if s not in self._values and s not in self._scalars]
         numbers = self._numbers()
         return [
@@ -774,8 +774,10 @@ class Deferred:
             for s in slots
             if self.plan.slots[s].dim is not None
             or s in numbers
+            or self.tape.step.done
+            and self.plan.slots[s].fixed
             or (terms := self._terms(s)) is not None
-            and not self._unknown(terms)
+            and (self.tape.step.done or not self._unknown(terms))
         ]
 
     def _numbers(self) -> set[int]:
@@ -851,6 +853,8 @@ class Deferred:
                 found = self._values[slot] if slot in self._values else self._of_terms(terms)
             elif self._written():
                 found = self._in_order(slot)
+            elif plan.slots[slot].fixed:
+                found = self._of_any_rows(slot)
             elif entry.module is None and (plan.slots[slot].dim is None or self.has(slot)):
                 at = tape.entries.index(entry)
                 unchanged(tape, [at])
@@ -880,6 +884,14 @@ class Deferred:
 
     def _of_terms(self, terms: Terms) -> torch.Tensor:
         return terms.value({s: self.value(s) for s in (*terms.slots, *terms.given)})
+
+    def _of_any_rows(self, slot: int) -> torch.Tensor:
+        """The values of a slot that does not depend on the batch, such as a function of weights."""
+        entries = needed(self.tape, [slot])
+        unchanged(self.tape, entries)
+        few = Rows(self.plan.batch, 0, min(2, self.plan.batch))
+        with unseen(self.tape, self.plan), self._drawing():
+            return run(self.tape, self.plan, entries, few)[slot]
 
     def _by_rows(self, slot: int, entries: Sequence[int]) -> torch.Tensor:
         """A slot's values, computed by entries for some rows at a time."""

@@ -32,8 +32,10 @@ class Kept(Watcher):
 
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         made = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-        if _shape_only(func) or self._rows.isdisjoint(map(memory_of, tree_leaves((args, kwargs)))):
+        used = set(map(memory_of, tree_leaves((args, kwargs))))
+        if _shape_only(func) or self._rows.isdisjoint(used):
             return
+        self._known.update(used.difference(self._made))  # weights: cuDNN's recurrent layers return them, too
         for tensor in made:
             memory = memory_of(tensor)
             if memory in self._known:

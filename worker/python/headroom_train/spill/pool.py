@@ -58,6 +58,7 @@ class Pool:
         library.headroom_area(self._area, ctypes.c_ulong(self.bytes))
         alloc, free = (ctypes.cast(f, ctypes.c_void_p).value for f in (library.headroom_alloc, library.headroom_free))
         self._driver, self._device, self._library = driver, device, library
+        self.device, self._stream = torch.device("cuda", device), torch.cuda.current_stream(device).cuda_stream
         self._allocator = torch._C._cuda_customAllocator(alloc or 0, free or 0)
         with torch.cuda.device(device), unseen():
             self._pool = torch.cuda.MemPool(self._allocator, use_on_oom=True)
@@ -144,15 +145,26 @@ class Pool:
     def hold(self) -> Any:
         """Takes the largest free block out of the pool for as long as the result is kept."""
         free = self.free()
-        if free < 64 * STEP:
-            return None
+        return self.taken(free) if free >= 64 * STEP else None
+
+    def taken(self, bytes: int) -> Optional[torch.UntypedStorage]:
+        """So much of the pool's memory; None if there is no such block."""
         try:
             with torch.cuda.use_mem_pool(self._pool, self._device), unseen():
-                return self._block(free)
+                return self._block(bytes)
         except Exception as e:
             if not is_out_of_memory(e):
                 raise
             return None
+
+    def has(self, address: int) -> bool:
+        """Whether an address is in the pool."""
+        begin = self._area.value or 0
+        return begin <= address < begin + self.bytes
+
+    def here(self) -> bool:
+        """Whether the current stream is the one whose kernels use the pool's blocks."""
+        return torch.cuda.current_stream(self._device).cuda_stream == self._stream
 
 
 class Statistics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from statistics import median
 from typing import Any, Callable, Optional
 
@@ -15,6 +15,7 @@ from ..failure import OutOfMemoryError
 from ..memory import may_ask
 from ..world import neighbours
 from .pool import Pool, Unavailable, host_memory, supported, unseen
+from .saved import Saved
 
 SHARE = 0.25  # a pool is made once steps have used this share of the memory that the process may use
 EAGER = 32  # the first looks at the memory, each where a step may have come to need more
@@ -61,6 +62,8 @@ class Spill:
     def __init__(self, say: Callable[[str], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
         self._pools: dict[int, Pool] = {}
+        self.saved = Saved(self._pool)
+        self._cold: set[int] = set()  # GPUs on which libraries have not got what they need
         self.why_not: Optional[str] = None  # the reason why there is no pool; None if there is one, or may be
         self.pace = Pace()
         self._looks, self._next = 0, 0.0
@@ -86,12 +89,27 @@ class Spill:
                 said = str(e) if isinstance(e, Unavailable) else f"{type(e).__name__}: {e}"
                 self.why_not = f"memory of the host cannot be used: {said}"
                 return False
-            _warm(device)
+            self._warm(device)
         return True
+
+    def _warm(self, device: int) -> None:
+        """Makes what libraries need on a GPU while there is room: cuBLAS has a handle for each thread, and backward
+        runs in a thread of its own. Where there is no room now, there may be once a failed try has been let go."""
+        try:
+            with unseen(), torch.cuda.device(device), torch.enable_grad():
+                a = torch.ones(8, 8, device=device, requires_grad=True)
+                (a @ a).sum().backward()
+            self._cold.discard(device)
+        except RuntimeError:
+            self._cold.add(device)
 
     @property
     def open(self) -> bool:
         return bool(self._pools)
+
+    def _pool(self) -> Optional[Pool]:
+        """The pool of the current GPU."""
+        return self._pools.get(torch.cuda.current_device()) if self._pools and torch.cuda.is_initialized() else None
 
     def release_ballast(self, failure: Optional[BaseException]) -> None:
         """Gives libraries the memory that is kept for them, if one of them has failed."""
@@ -101,7 +119,9 @@ class Spill:
 
     def keep_ballast(self) -> None:
         """Called when what a failed try had used has been let go: keeps some of it for libraries, if none is kept."""
-        for pool in self._pools.values():
+        for device, pool in self._pools.items():
+            if device in self._cold:
+                self._warm(device)
             pool.keep_ballast()
 
     @contextmanager
@@ -143,8 +163,10 @@ class Spill:
         except RuntimeError:  # the GPU is lost: the script finds out by itself
             return
         refused = self.refused()
+        new = refused - self._refused
+        new += self.saved.step(now - begun if begun is not None else 0.0, new)
         # What a step takes and gives back is not seen at its end. At no time can it have had more than this.
-        used = max(held, min(self._used + refused - self._refused, sum(pool.bytes for pool in self._pools.values())))
+        used = max(held, min(self._used + new, sum(pool.bytes for pool in self._pools.values())))
         self._used, self._refused = held, refused
         self._newest, self._most = used, max(self._most, used)
         factor = self.pace.step(now - begun, used > 0) if begun is not None else None
@@ -183,11 +205,3 @@ def scarce() -> bool:
     except (KeyError, RuntimeError):  # another allocator, which has no such numbers
         return False
     return peak > SHARE * min(total, free + reserved)
-
-
-def _warm(device: int) -> None:
-    """Makes what libraries need on a GPU while there is room: cuBLAS has a handle for each thread, and backward runs in
-    a thread of its own."""
-    with suppress(RuntimeError), unseen(), torch.cuda.device(device), torch.enable_grad():
-        a = torch.ones(8, 8, device=device, requires_grad=True)
-        (a @ a).sum().backward()

@@ -82,6 +82,7 @@ class Limits:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
         self.exempt = False  # its calls are made as a whole, although the user has asked for fewer rows at once
         self.hosted: Optional[int] = None  # the smallest cost of a call that fits only with saved tensors on the host
+        self.share: Any = None  # how much of what is saved goes to the host: see spill.saved.Share
         self.uncut = False  # a call that failed could not be run in pieces
         self.apart = False  # a call had to be computed twice, whatever else the step does
         self.twice = False  # results had to be computed twice, because of what the script made of them

@@ -1,0 +1,37 @@
+"""What a call that has run out of memory leaves behind."""
+
+from __future__ import annotations
+
+import torch
+
+from ..failure import is_out_of_memory
+from ..hooks.genuine import set_aside, unseen_copy
+from ..tape.given import Given
+from ..tape.recorded_module import RecordedModule
+from ..tape.snapshot import Snapshot, submodules
+from ..tape.tape import random_state, set_random_state
+
+
+class Left:
+    """What a failed call has left in its module, its arguments and the random state. To go on, that is undone; it is
+    put back if the script gets the failure after all, since the script may go on by itself, with its next batch for
+    example."""
+
+    def __init__(self, record: RecordedModule, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        self._random = random_state()
+        self._given = Given(args, kwargs)
+        self._snapshot = Snapshot(submodules([module]), deep=True)
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        try:
+            self._buffers += [(b, unseen_copy(b)) for b in record.changing or ()]
+        except Exception as e:
+            if not is_out_of_memory(e):
+                raise
+
+    def put_back(self) -> None:
+        self._given.put_back()
+        self._snapshot.put_back()
+        for buffer, value in self._buffers:
+            with set_aside():
+                buffer.data.copy_(value)
+        set_random_state(self._random)

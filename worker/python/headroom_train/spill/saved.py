@@ -1,0 +1,188 @@
+"""What autograd saves, moved to memory of the host: as much of it as does not fit on the GPU.
+
+Kernels can read memory of the host, but the operands of a matrix product are read many times over: that takes some
+fifty times as long as a copy to the GPU before (measured on an H100). What is saved for the backward pass is not needed
+until then. So in a step that would use memory of the host anyway, the first tensors that are saved are moved there, and
+come back when the backward pass asks for them: what is computed after them has room on the GPU.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, Callable, Optional
+from weakref import WeakValueDictionary
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .pool import Pool, unseen
+
+EVERYTHING = 1 << 62
+LEAST = 1 << 20  # bytes that are worth moving
+WIDER = 4  # a tensor's memory is moved as a whole, unless it is so many times as large as the tensor
+USED = 0.9  # of the pool's largest free block that may be taken
+PART = 16  # how many bytes to move is found to within this part of what is saved
+PATIENCE = 64  # steps that fit until fewer bytes are tried again
+BETTER = 0.95  # of the time that steps took before
+
+
+class Share:
+    """How many bytes of what a step saves are moved to the host. It is told of each step, and decides by that alone."""
+
+    def __init__(self) -> None:
+        self.bytes = 0  # in the next step
+        self._short = 0  # the most bytes that were known not to be enough
+        self._before = self._since = inf  # seconds of the fastest step before anything was moved, and since
+        self._spilled = self._steps = self._quiet = 0
+        self._useless = False
+
+    def everything(self) -> None:
+        """From now on, everything is moved, and then fewer bytes from step to step: nothing else has helped."""
+        self.bytes, self._useless = EVERYTHING, False
+
+    def step(self, seconds: float, refused: int, moved: int, saved: int) -> None:
+        """Notes a step: for how many bytes there was no room on the GPU, how many were moved, and how many could have
+        been."""
+        if self._useless:
+            return
+        if not self.bytes:
+            self._spilled += refused > 0
+            if refused and self._spilled > 1:  # the first step may have failed, and touches memory for the first time
+                self._before, self.bytes = min(self._before, seconds), refused
+            return
+        self._steps += 1
+        if self._steps > 1:
+            self._since = min(self._since, seconds)
+        if self._steps >= 3 and self._since > BETTER * self._before:
+            self._useless, self.bytes = True, 0
+        elif refused:
+            self._quiet, self._short = 0, max(self._short, moved)
+            self.bytes = moved + refused
+        else:
+            self._quiet += 1
+            if self._quiet >= PATIENCE:
+                self._quiet = self._short = 0
+            fewer = (self._short + moved) // 2
+            if moved - fewer > saved // PART:
+                self.bytes = fewer
+
+
+class _Kept:
+    """Memory of the host with what a tensor's memory held on the GPU."""
+
+    __slots__ = ("__weakref__", "_back", "_pool", "original", "storage")
+
+    def __init__(self, pool: Pool, storage: torch.UntypedStorage, original: torch.UntypedStorage) -> None:
+        self._pool, self.storage = pool, storage
+        self.original = StorageWeakRef(original)  # so that its address is not used again meanwhile
+        self._back: Optional[StorageWeakRef] = None
+
+    def back(self) -> torch.UntypedStorage:
+        """The same on the GPU, once for all that use it at the same time; memory of the host if there is no room."""
+        known = torch.UntypedStorage._new_with_weak_ptr(self._back.cdata) if self._back is not None else None
+        if known is not None:
+            return known
+        made = torch.UntypedStorage(self.storage.nbytes(), device=self.storage.device)
+        if self._pool.has(made.data_ptr()):
+            return self.storage
+        _copy(self.storage, made)
+        self._back = StorageWeakRef(made)
+        return made
+
+
+class Saved:
+    """Moves what the recorded calls of a step save. ``pool`` returns the current GPU's pool; None if there is none."""
+
+    def __init__(self, pool: Callable[[], Optional[Pool]]) -> None:
+        self._pool = pool
+        self._share: Optional[Share] = None  # that of this step
+        self._room = self._moved = self._saved = 0
+        self._own: set[int] = set()  # where weights and buffers are, which stay
+        self._units: WeakValueDictionary[tuple[int, int], _Kept] = WeakValueDictionary()
+
+    @staticmethod
+    def share(record: Any) -> Share:
+        """What has been decided for steps whose first call is one of this module."""
+        record.share = record.share or Share()
+        return record.share
+
+    def around(self, record: Any) -> Any:
+        """A context for a module's call whose step uses memory of the host; None if nothing is to be moved."""
+        pool = self._pool()
+        if pool is None or not pool.here() or not record.uncut or not torch.is_grad_enabled():
+            return None
+        if self._share is None:
+            self._share = self.share(record)
+            self._moved = self._saved = 0
+            self._room = int(USED * pool.free()) if self._share.bytes else 0
+        if not self._share.bytes:
+            return None
+        module = record.module()
+        tensors = [*module.parameters(), *module.buffers()]
+        self._own.update(t.untyped_storage().data_ptr() for t in tensors if t.layout == torch.strided)
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+
+    def step(self, seconds: float, refused: int) -> int:
+        """Called after each optimizer step, as :meth:`Share.step`. Returns how many bytes were moved."""
+        share, moved = self._share, self._moved
+        if share is None:
+            return 0
+        share.step(seconds, refused, moved, self._saved)
+        self._share, self._moved = None, 0
+        self._own.clear()
+        return moved
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        pool = self._pool()
+        if pool is None or self._share is None or not _movable(tensor, pool.device):
+            return tensor
+        storage = tensor.untyped_storage()
+        bytes, at = storage.nbytes(), storage.data_ptr()
+        if bytes < LEAST or bytes > WIDER * tensor.numel() * tensor.element_size() or at in self._own:
+            return tensor
+        key = storage._cdata, tensor._version
+        unit = self._units.get(key)
+        if unit is None:
+            if pool.has(at):  # there was no room for it on the GPU
+                unit = _Kept(pool, storage, storage)
+            else:
+                self._saved += bytes
+                if self._moved >= self._share.bytes or self._moved + bytes > self._room:
+                    return tensor
+                with unseen():
+                    kept = pool.taken(bytes)
+                    if kept is None:
+                        self._room = 0
+                        return tensor
+                    _copy(storage, kept)
+                self._moved += bytes
+                unit = _Kept(pool, kept, storage)
+            self._units[key] = unit
+        return unit, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    @staticmethod
+    def _unpack(packed: Any) -> torch.Tensor:
+        if isinstance(packed, torch.Tensor):
+            return packed
+        unit, dtype, *place = packed
+        with unseen(), torch.no_grad():
+            size, stride, offset = place
+            storage = unit.back()
+            return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, size, stride)
+
+
+def _movable(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Whether a tensor is nothing but a view of plain memory of a GPU."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device == device
+        and tensor.layout == torch.strided
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or tensor.is_nested)
+    )
+
+
+def _copy(of: torch.UntypedStorage, to: torch.UntypedStorage) -> None:
+    """Copies memory, in the order of the current stream."""
+    with torch.no_grad():
+        source, target = (torch.empty(0, dtype=torch.uint8, device=s.device).set_(s) for s in (of, to))
+        target.copy_(source)
