@@ -99,7 +99,7 @@ class Functions:
                 raise
 
         if compiled and hasattr(outer, "_torchdynamo_wrapper_id"):  # so that it can be compiled once more
-            outer._torchdynamo_wrapper_id = id(outer)  # type: ignore[attr-defined]
+            outer._torchdynamo_wrapper_id = id(outer)
         return outer
 
     def watch_functions(self) -> None:
