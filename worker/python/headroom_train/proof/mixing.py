@@ -3,20 +3,21 @@
 Whether rows affect each other may depend on their contents: two rows may have the same label, or more rows may choose
 an expert than the expert accepts. A trial on a few rows of one batch may then show nothing, although pieces of a later
 batch would have wrong gradients. But the operations that relate rows to each other run in every batch, whatever the
-rows contain. They are found by the shapes of their results.
+rows contain. They are found by the shapes of their results, and by what becomes of a result that has no rows although
+it is computed from rows, such as a sum for each user: what is computed for rows from that depends on other rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Optional
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..sandbox.sandbox import Watcher
-from ..tape.functions import ALONG, DIVISORS
+from ..sandbox.sandbox import Watcher, memory_of
+from ..tape.functions import ADDS, ALONG, COMPARED, DIVISORS, SHAPED
 
 COUNTED = -1
 MEAN = 1  # how PyTorch's operations call the reduction "mean"
@@ -31,6 +32,10 @@ class Operation(NamedTuple):
     # counts what is in the batch.
     along: int
     by: Optional[float] = None  # the number by which it divides, if that is a tensor
+    given: Sequence[tuple[int, tuple[int, ...]]] = ()  # its tensors: which they are, and their shapes
+    made: Sequence[int] = ()  # which its results are; one that it writes to is given as well
+    divisor: Optional[int] = None  # which tensor that number is
+    adds: bool = False  # whether it adds up numbers at places that are given: those of several rows may be the same
 
 
 class Operations(Watcher):
@@ -40,13 +45,31 @@ class Operations(Watcher):
     def __init__(self, lengths: bool = True) -> None:
         self.made: list[Operation] = []
         self._lengths = lengths
+        self._numbers: dict[int, int] = {}  # of the tensors, by their memory
+        self._count = 0
 
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
         name, at = _named(func)
         along = self._along(at, args, kwargs) if at >= 0 else COUNTED if _counts(func, args, kwargs) else 0
-        shapes = [_shape(t) for t in leaves if isinstance(t, torch.Tensor)]
-        self.made.append(Operation(name, shapes, along, _divisor(name, args)))
+        along = along or _compared(name, args)
+        results = [t for t in leaves if isinstance(t, torch.Tensor)]
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        memory = set(map(memory_of, tensors))
+        given = [(self._number(memory_of(t)), _shape(t)) for t in tensors]
+        # The memory of a tensor that is gone may be that of a new one.
+        made = [self._number(m, anew=m not in memory) for m in map(memory_of, results)]
+        by = _divisor(name, args)
+        divisor = self._number(memory_of(args[DIVISORS[name]])) if by is not None else None
+        self.made.append(
+            Operation(name, [*map(_shape, results)], along, by, given, made, divisor, _adds(name, args, results))
+        )
+
+    def _number(self, memory: int, anew: bool = False) -> int:
+        if anew or memory not in self._numbers:
+            self._count += 1
+            self._numbers[memory] = self._count
+        return self._numbers[memory]
 
     def _along(self, at: int, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
         """The size of the dimension given by the argument at position ``at`` or named ``dim``."""
@@ -59,26 +82,62 @@ class Operations(Watcher):
 def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int) -> Optional[str]:
     """Compares two calls, one of ``rows`` rows and one of ``others``. Returns the name of the first
     operation that relates rows to each other, or None if there is none. An operation does so if its
-    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, or if its gradient depends
-    on what else is in the batch. The comparison ends where the calls begin to run different operations."""
-
-    def grows(a: int, b: int) -> bool:
-        return a != b and a * others == b * rows
-
-    for one, other in zip(few, more):
-        if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
-            return None
-        twice = any(sum(map(grows, a, b)) > 1 for a, b in zip(one.shapes, other.shapes))
-        if twice or grows(one.along, other.along) or one.along == COUNTED:
+    result grows with the rows in two dimensions, if it sorts or accumulates along the rows, if its gradient depends
+    on what else is in the batch, if it adds up rows at places that they are given, or if its result grows with the rows
+    and depends on something that rows have been reduced to. The comparison ends where the calls begin to run different
+    operations."""
+    for one, other, reduced in _side_by_side(few, more, rows, others):
+        twice = any(sum(_growing(a, b, rows, others)) > 1 for a, b in zip(one.shapes, other.shapes))
+        if twice or any(_growing([one.along], [other.along], rows, others)) or one.along == COUNTED:
             return one.name
+        grows = any(any(_growing(a, b, rows, others)) for a, b in zip(one.shapes, other.shapes))
+        if (
+            one.adds
+            and not grows
+            and any(any(_growing(a[1], b[1], rows, others)) for a, b in zip(one.given, other.given))
+        ):
+            return one.name
+        if grows:
+            found = next((reduced[n] for n, _ in one.given if n in reduced), None)
+            if found is not None:
+                return found
     return None
 
 
-def divides(few: Sequence[Operation], more: Sequence[Operation]) -> bool:
+def divides(few: Sequence[Operation], more: Sequence[Operation], rows: int = 0, others: int = 0) -> bool:
     """Compares two calls as :func:`mixing` does. Returns whether they divide by a number that depends on the rows, such
-    as the sum of a mask. As long as it only counts the rows, a mean over the rows looks the same."""
+    as the sum of a mask. As long as it only counts the rows, a mean over the rows looks the same. With the numbers of
+    rows, one also counts that is the same in both calls, such as a sum of a mask that is at least 1."""
     pairs = zip(few, more)
-    return any(a.name == b.name and None not in (a.by, b.by) and a.by != b.by for a, b in pairs)
+    if any(a.name == b.name and None not in (a.by, b.by) and a.by != b.by for a, b in pairs):
+        return True
+    return rows != others and any(one.divisor in reduced for one, _, reduced in _side_by_side(few, more, rows, others))
+
+
+def _side_by_side(
+    few: Sequence[Operation], more: Sequence[Operation], rows: int, others: int
+) -> Iterator[tuple[Operation, Operation, dict[int, str]]]:
+    """The operations of two calls, as long as they are the same, with those tensors before each that have no rows, but
+    are computed from rows: which they are in the first call, and by which operation."""
+    reduced: dict[int, str] = {}
+    for one, other in zip(few, more):
+        if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
+            return
+        yield one, other, reduced
+        if any(any(_growing(a, b, rows, others)) for a, b in zip(one.shapes, other.shapes)):
+            continue
+        given = [(n, a, b) for (n, a), (_, b) in zip(one.given, other.given) if len(a) == len(b)]
+        by = next((reduced[n] for n, _, _ in given if n in reduced), None)
+        # A view, such as one of a single row, is no reduction.
+        if by is None and any(n not in one.made and any(_growing(a, b, rows, others)) for n, a, b in given):
+            by = one.name
+        if by is not None and one.name not in SHAPED:
+            reduced.update(dict.fromkeys(one.made, by))
+
+
+def _growing(few: Sequence[int], more: Sequence[int], rows: int, others: int) -> list[bool]:
+    """Which sizes grow in proportion to the rows."""
+    return [a != b and a * others == b * rows for a, b in zip(few, more)]
 
 
 def counts(made: Sequence[Operation]) -> bool:
@@ -100,6 +159,18 @@ def _counts(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return args[2] is not None and args[3] == MEAN
     at = next((i for i, a in enumerate(func._schema.arguments) if a.name == "scale_grad_by_freq"), None)
     return at is not None and bool(args[at] if at < len(args) else kwargs.get("scale_grad_by_freq"))
+
+
+def _adds(name: str, args: Sequence[Any], results: Sequence[torch.Tensor]) -> bool:
+    accumulates = len(args) > 3 and bool(args[3]) if "index_put" in name else name in ADDS
+    return accumulates and any(map(torch.is_floating_point, results))
+
+
+def _compared(name: str, args: Sequence[Any]) -> int:
+    """The number of the elements that an operation compares with each other; 0 if it compares none."""
+    at = COMPARED.get(name)
+    tensor = args[at] if at is not None and at < len(args) else None
+    return tensor.numel() if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided else 0
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -142,6 +142,8 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
     with ExitStack() as stack:
         for context in [modes_as(entry.modes), *autocast_as(entry.autocast)]:
             stack.enter_context(context)
+        if entry.saving is not None:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(*entry.saving))
         graph = entry.grad and torch.is_grad_enabled() and not (trial and entry.inplace)
         stack.enter_context(torch.set_grad_enabled(graph))
         if entry.fresh:

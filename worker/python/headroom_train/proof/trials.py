@@ -165,7 +165,7 @@ class Trials:
             results.append(self.one(entry, cut, which, [*silent, *sealed, made[which], self.decided[which]]))
         few, more = self.rows
         record = record_of(entry.module)
-        if record is not None and divides(made[0].made, made[1].made):
+        if record is not None and divides(made[0].made, made[1].made, few.count, more.count):
             record.divides = True
         mixed = mixing(made[0].made, made[1].made, few.count, more.count)
         if mixed is None:

@@ -76,6 +76,22 @@ ALONG = {
     "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "argsort", "topk", "kthvalue", "_softmax",
     "_log_softmax", "softmax", "log_softmax",
 }  # fmt: skip
+# Operations that compare elements with each other, and the argument that has these, or where each one is added.
+COMPARED = {
+    "_unique": 0, "_unique2": 0, "unique_dim": 0, "unique_consecutive": 0, "unique_dim_consecutive": 0, "isin": 1,
+    "histc": 0, "histogram": 0, "_sparse_coo_tensor_with_dims_and_tensors": 3, "_sparse_coo_tensor_unsafe": 0,
+    "sparse_coo_tensor": 0,
+}  # fmt: skip
+# Operations that add up numbers at places that are given.
+ADDS = {
+    "index_add", "index_add_", "index_reduce", "index_reduce_", "scatter_add", "scatter_add_", "scatter_reduce",
+    "scatter_reduce_", "segment_reduce",
+}  # fmt: skip
+# Operations that take no more than the shape or the type of their argument.
+SHAPED = {
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_empty", "new_zeros",
+    "new_ones", "new_full", "new_empty_strided",
+}  # fmt: skip
 # Operations that divide, and which of their arguments they divide by.
 DIVISORS = {"div": 1, "div_": 1, "true_divide": 1, "reciprocal": 0}
 # Operations that only arrange memory: which of them run may depend on strides.

@@ -451,6 +451,8 @@ def _at(container: Any, keys: Iterable) -> list:
     if is_a(container, set):
         return list(keys)
     base = base_of(container)
+    if not is_a(base, type):  # an array
+        return []
     there = (k for k in keys if (base.__contains__(container, k) if issubclass(base, dict) else k < size(container)))
     return [base.__getitem__(container, k) for k in there]
 

@@ -85,8 +85,9 @@ class Entry:
     """One call. ``args`` and ``kwargs`` are trees with :class:`Ref` and :class:`Outside` leaves."""
 
     __slots__ = (
-        "call", "module", "args", "kwargs", "grad", "autocast", "modes", "slots", "inplace", "versions", "between",
-        "exits", "fresh", "labelled", "nth", "random", "state", "snapshot", "found", "seen", "_leaves", "_references",
+        "call", "module", "args", "kwargs", "grad", "autocast", "modes", "saving", "slots", "inplace", "versions",
+        "between", "exits", "fresh", "labelled", "nth", "random", "state", "snapshot", "found", "seen", "_leaves",
+        "_references",
     )  # fmt: skip
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
@@ -94,6 +95,7 @@ class Entry:
         self.grad = torch.is_grad_enabled()
         self.autocast = autocast_state()
         self.modes = function_modes()
+        self.saving = _saving(True)  # the script's hooks for what autograd saves; None if there are none
         self.slots: list[Optional[int]] = []  # of the flattened outputs; None for an output that is not on the tape
         self.inplace = False
         self.nth = 0  # which of the module's calls this is
@@ -624,6 +626,9 @@ def as_plain_copy(tensor: torch.Tensor) -> torch.Tensor:
     if plain is not tensor:
         plain.__dict__.update(own)
     return plain
+
+
+_saving = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_is_tracing: None)
 
 
 def autocast_state() -> Optional[tuple]:
