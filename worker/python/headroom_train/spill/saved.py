@@ -21,50 +21,56 @@ EVERYTHING = 1 << 62
 LEAST = 1 << 20  # bytes that are worth moving
 WIDER = 4  # a tensor's memory is moved as a whole, unless it is so many times as large as the tensor
 USED = 0.9  # of the pool's largest free block that may be taken
-PART = 16  # how many bytes to move is found to within this part of what is saved
-PATIENCE = 64  # steps that fit until fewer bytes are tried again
-BETTER = 0.95  # of the time that steps took before
+PART = 16  # of what is saved, no less than this part is tried
+PATIENCE = 64  # steps until all is tried again, doubled each time, up to 16 times as many
+BETTER = 0.95  # of the time that the fastest step took
 
 
 class Share:
-    """How many bytes of what a step saves are moved to the host. It is told of each step, and decides by that alone."""
+    """How many bytes of what a step saves are moved to the host. It is told of each step, and decides by that alone:
+    first everything is moved, which leaves room on the GPU for what libraries work with, and then half as much as long
+    as that is faster."""
 
     def __init__(self) -> None:
         self.bytes = 0  # in the next step
-        self._short = 0  # the most bytes that were known not to be enough
-        self._before = self._since = inf  # seconds of the fastest step before anything was moved, and since
-        self._spilled = self._steps = self._quiet = 0
-        self._useless = False
+        self._spilled = self._settled = 0
+        self._patience = PATIENCE
+        self._begin(inf)
+
+    def _begin(self, seconds: float) -> None:
+        """``seconds`` is what a step takes from which nothing is moved."""
+        self._best, self._seconds = 0, seconds  # the bytes that were moved in the fastest step, and how long it took
+        self._fresh = True  # the next step touches memory of the host for the first time
 
     def everything(self) -> None:
-        """From now on, everything is moved, and then fewer bytes from step to step: nothing else has helped."""
-        self.bytes, self._useless = EVERYTHING, False
+        """Everything is moved in the next step: nothing else has helped."""
+        self._begin(inf)
+        self.bytes, self._settled = EVERYTHING, 0
 
     def step(self, seconds: float, refused: int, moved: int, saved: int) -> None:
         """Notes a step: for how many bytes there was no room on the GPU, how many were moved, and how many could have
         been."""
-        if self._useless:
-            return
-        if not self.bytes:
+        if self._settled:
+            self._settled -= 1
+            if not self._settled:  # there may be more room by now
+                self._spilled, self.bytes, self._patience = 0, 0, min(2 * self._patience, 16 * PATIENCE)
+        elif not self.bytes:
             self._spilled += refused > 0
             if refused and self._spilled > 1:  # the first step may have failed, and touches memory for the first time
-                self._before, self.bytes = min(self._before, seconds), refused
-            return
-        self._steps += 1
-        if self._steps > 1:
-            self._since = min(self._since, seconds)
-        if self._steps >= 3 and self._since > BETTER * self._before:
-            self._useless, self.bytes = True, 0
-        elif refused:
-            self._quiet, self._short = 0, max(self._short, moved)
-            self.bytes = moved + refused
+                self._begin(seconds)
+                self.bytes = EVERYTHING
+        elif self._fresh:
+            self._fresh = False
+        elif seconds < BETTER * self._seconds and moved:
+            self._best, self._seconds = moved, seconds
+            self.bytes = moved // 2
+            if moved // 2 <= saved // PART:
+                self._settle()
         else:
-            self._quiet += 1
-            if self._quiet >= PATIENCE:
-                self._quiet = self._short = 0
-            fewer = (self._short + moved) // 2
-            if moved - fewer > saved // PART:
-                self.bytes = fewer
+            self._settle()
+
+    def _settle(self) -> None:
+        self.bytes, self._settled = self._best, self._patience
 
 
 class _Kept:

@@ -163,6 +163,9 @@ class Spill:
         except RuntimeError:  # the GPU is lost: the script finds out by itself
             return
         refused = self.refused()
+        for device in [*self._cold]:  # what the step has used is free now, in PyTorch's cache
+            torch.cuda.empty_cache()
+            self._warm(device)
         new = refused - self._refused
         new += self.saved.step(now - begun if begun is not None else 0.0, new)
         # What a step takes and gives back is not seen at its end. At no time can it have had more than this.
