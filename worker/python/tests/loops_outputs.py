@@ -147,8 +147,7 @@ class Shifted(nn.Module):
 
 @shape("refuse")
 class ScaledInPlaceAfterwards(Classifying):
-    """Changes the batch in place once the model has seen it, which the model's gradients do not need. If the model's
-    call has failed, what it was given has been kept."""
+    """Changes the batch in place once the model has seen it, which the model's gradients do not need."""
 
     def build(self) -> None:
         super().build()

@@ -78,8 +78,6 @@ class FailedCall:
         recovery.guarded(lambda: note(tape))
         disown(tape, [*modules_of(tape), module])
         deferred = recovery.deferred_of(tape, entry)
-        if recovery.check is None:  # its trials would count what is copied
-            tape.spare(entry)
         if record.changes_buffers() or batchwise([module]):
             recovery.guarded(lambda: self._sealed(deferred))
             refuse_batchwise([module])

@@ -41,6 +41,7 @@ class Recorder(Recovery):
     def __init__(self, report: Any) -> None:
         super().__init__(report)
         self.evaluation = Sizes()  # of calls without gradients
+        self.check: Any = None  # for headroom check: the object that checks the first step
         self.idle = Idle()
         self.backward = Backward(self)
         self.functions = Functions(self, self.backward)

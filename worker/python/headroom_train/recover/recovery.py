@@ -60,7 +60,6 @@ class Recovery:
         self.spill = Spill(lambda text: report.remark(text, "warning", **self.spill.figures()))
         self.sizes = Sizes()
         self.sizes.spill = self.spill
-        self.check: Any = None  # for headroom check and find: the object that sees the first step
         self.tidy: set[tuple] = set()  # kinds of steps whose calls have left nothing behind: see strays
         self.updates = Updates()
         self.trained = Trained()

@@ -23,7 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
-from ..failure import bare, comes_later, interrupts, is_out_of_memory, unframed
+from ..failure import bare, comes_later, interrupts, unframed
 from ..hooks.genuine import asked, data_ptr, hidden, is_inference, numel, unseen_copy, untyped_storage
 from .functions import SELECTS
 from .graph import drop
@@ -214,27 +214,6 @@ class Tape:
         if len(versions) != len(entry.versions):
             return f"{entry.call_name()} has got other parameters since it was called"
         return None if versions == entry.versions else UPDATED
-
-    def spare(self, entry: Entry) -> None:
-        """Puts copies in the places of a call's arguments from outside, as far as there is memory: the script may write
-        to these before the call is made again, as one that scales its batch in place for another model does. What an
-        array shares is left: what is written there, autograd does not see either, and its gradients change."""
-        for i in entry.references()[1]:
-            tensor = self.outside[i]
-            if (
-                type(tensor) is torch.Tensor
-                and tensor.layout == torch.strided
-                and not self.contents[i][1]
-                and not (tensor.requires_grad or tensor.__dict__ or is_inference(tensor))
-            ):
-                try:
-                    copy = unseen_copy(tensor)
-                except Exception as e:
-                    if not is_out_of_memory(e):
-                        raise
-                    return
-                self._known.pop(id(tensor), None)
-                self.outside[i], self.contents[i] = copy, contents(copy)
 
     def may_begin(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of the script's may become a result of the tape when something is added or written to it in
