@@ -1389,6 +1389,10 @@ def seen_to_depend() -> str:
     return "; ".join(wrong)
 
 
+def chosen(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).index_add(0, rows, x[rows] * 2)
+
+
 def mixing_operations() -> str:
     """An operation is found to relate rows to each other if its result grows with the rows in two
     dimensions, or if it sorts or accumulates along the rows. Operations that pack rows by their
@@ -1418,6 +1422,7 @@ def mixing_operations() -> str:
         ("counted by a product", lambda x: x @ (x[:, 0].T @ x[:, 1]), "mm"),
         ("different rows", lambda x: x.flatten(1).unique(return_counts=True)[1].sum(), "_unique2"),
         ("seen elsewhere", lambda x: torch.isin(x, x[:, :1].contiguous()).sum(), "isin"),
+        ("the rows of an expert", lambda x: chosen(x, (torch.arange(len(x)) == 0).nonzero().squeeze(1)), None),
         ("the shape of a sum", lambda x: x + torch.zeros_like(x.sum(0)), None),
         ("a size of its own", lambda x: torch.zeros(len(x), 4 if len(x) == 2 else 5), None),
         ("calls that differ", lambda x: x.cumsum(0) if len(x) == 2 else x.cumprod(0), None),

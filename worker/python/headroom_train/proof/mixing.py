@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..sandbox.sandbox import Watcher, memory_of
-from ..tape.functions import ADDS, ALONG, COMPARED, DIVISORS, SHAPED
+from ..tape.functions import ADDS, ALONG, CHOOSES, COMPARED, DIVISORS, SHAPED
 
 COUNTED = -1
 MEAN = 1  # how PyTorch's operations call the reduction "mean"
@@ -128,8 +128,12 @@ def _side_by_side(
             continue
         given = [(n, a, b) for (n, a), (_, b) in zip(one.given, other.given) if len(a) == len(b)]
         by = next((reduced[n] for n, _, _ in given if n in reduced), None)
-        # A view, such as one of a single row, is no reduction.
-        if by is None and any(n not in one.made and any(_growing(a, b, rows, others)) for n, a, b in given):
+        # A view, such as one of a single row, is no reduction; nor is a choice of rows, such as those of an expert.
+        if (
+            by is None
+            and one.name not in CHOOSES
+            and any(n not in one.made and any(_growing(a, b, rows, others)) for n, a, b in given)
+        ):
             by = one.name
         if by is not None and one.name not in SHAPED:
             reduced.update(dict.fromkeys(one.made, by))

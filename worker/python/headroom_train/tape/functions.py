@@ -87,6 +87,8 @@ ADDS = {
     "index_add", "index_add_", "index_reduce", "index_reduce_", "scatter_add", "scatter_add_", "scatter_reduce",
     "scatter_reduce_", "segment_reduce",
 }  # fmt: skip
+# Operations that choose some of what they are given.
+CHOOSES = {"nonzero", "nonzero_static", "argwhere", "masked_select", "index", "index_select", "gather", "take"}
 # Operations that take no more than the shape or the type of their argument.
 SHAPED = {
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_empty", "new_zeros",
