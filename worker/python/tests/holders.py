@@ -8,6 +8,7 @@ A script is a text. They are in holders_scripts.py. With HEADROOM_TEST_DEVICE=cu
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import re
@@ -317,9 +318,12 @@ def one_in_many_is_found() -> str:
 def what_takes_the_place_of_something_is_not_more() -> str:
     """A dict in which most entries are replaced grows by those that are added only."""
     newest = {i: torch.ones(1 << 14) for i in range(8)}
+    gone: list[torch.UntypedStorage] = []  # whose memory is free, and which no other tensor is taken for
 
     def work(step: int) -> None:
+        gone.append(newest[step % 8].untyped_storage())
         newest[step % 8] = torch.ones(1 << 14) + step
+        gone[-1].resize_(0)
         if step % 4 == 0:
             newest[step + 8] = torch.ones(1 << 14) + step
 
@@ -699,7 +703,43 @@ def an_edited_script_is_not_read() -> str:
     return "" if edited is None and source(str(file)) is not None else f"{edited}"
 
 
+def what_a_data_set_keeps() -> str:
+    """A data set keeps what it adds when a sample is loaded, by whichever method; not what its rows are read into
+    before."""
+    from headroom_train.account.source import Source
+
+    text = """
+        names = []
+        def noted(name):
+            names.append(name)
+        class Read:
+            def __init__(self):
+                self.read()
+            def read(self):
+                self.rows.append(1)
+                noted(2)
+            def __getitem__(self, i):
+                return self.rows[i]
+        class Keeps:
+            def __getitem__(self, i):
+                return self.load(i)
+            def load(self, i):
+                self.seen.append(i)
+        class Notes:
+            def __iter__(self):
+                noted(3)
+    """
+    file = Source("data.py", ast.parse(textwrap.dedent(text)))
+    found = {
+        name: [kept and kept[0] for kept in (file.added(name), file.added_outside(name))]
+        for name in ("Read", "Keeps", "Notes")
+    }
+    want = {"Read": [None, None], "Keeps": ["seen", None], "Notes": [None, "names"]}
+    return "" if found == want else f"{found}"
+
+
 CHECKS = (
+    what_a_data_set_keeps,
     a_graph_that_two_results_share_counts_once,
     objects_of_the_script_are_not_asked,
     an_edited_script_is_not_read,

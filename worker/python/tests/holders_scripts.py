@@ -2872,23 +2872,6 @@ CLEAN = {
         for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1):
             train(x.flatten(0, 1))
     """,
-    "a data set whose samples are read before the first": """
-        def doubled(rows):
-            return rows, rows + 1
-        class Data(torch.utils.data.Dataset):
-            def __init__(self):
-                self.rows = self.read()
-            def read(self):
-                self.rows = [float(i) for i in range(200_000)]
-                self.rows, self.others = doubled(self.rows) if False else (self.rows, list(self.rows))
-                return self.rows
-            def __len__(self):
-                return 500
-            def __getitem__(self, i):
-                return torch.full((64, 256), sum(self.rows[i * 100 : i * 100 + 100]))
-        for x in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=1):
-            train(x.flatten(0, 1))
-    """,
     "queues with a limit": """
         import queue
         q, last, first = queue.Queue(maxsize=900), queue.LifoQueue(900), queue.PriorityQueue(900)
