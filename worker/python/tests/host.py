@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ trial.attach()
 from headroom_train import _torch, failure  # noqa: E402
 from headroom_train.failure import NoMemory  # noqa: E402
 from headroom_train.hooks import moves  # noqa: E402
+from headroom_train.hooks.changes import changed  # noqa: E402
 from headroom_train.proof import proof  # noqa: E402
 from headroom_train.recover import recovery  # noqa: E402
 from headroom_train.spill import pool, saved, spill  # noqa: E402
@@ -52,6 +54,9 @@ class Imitated:
 
     def release_ballast(self) -> None:
         self.ballast = False
+
+    def keep_ballast(self) -> None:
+        self.ballast = True
 
 
 def how_much() -> str:
@@ -145,6 +150,51 @@ def within_a_step() -> str:
         s.step(step)
         found.append(s._newest // GIB)
     return "" if (found, s.pace.spilled) == ([0, 2, 6, 2, 8], 4) else f"{found}, {s.pace.spilled}"
+
+
+def moved_within_a_step() -> str:
+    """What was moved to the host counts as used, although nothing of it is left when the step ends."""
+    s = spill.Spill(lambda text: None)
+    s._pools[0] = Imitated([0, 0, 0], [])  # type: ignore[assignment]
+    found = []
+    for step, moved in enumerate((0, 3 * GIB, 0)):
+        s.saved._share, s.saved._moved = (saved.Share() if moved else None), moved
+        s.step(step)
+        found.append(s._newest // GIB)
+    return "" if (found, s.pace.spilled) == ([0, 3, 0], 1) else f"{found}, {s.pace.spilled}"
+
+
+def handles_once_there_is_room() -> str:
+    """Handles of libraries that found no room are made when a failed try has been let go, and once more when a step has
+    ended, but not after each step."""
+    made: list[str] = []
+    s = spill.Spill(lambda text: None)
+
+    def warm(device: int) -> None:
+        made.append(f"warm {device}")
+        s._cold.add(device)
+
+    s._pools[0], s._warm = Imitated([0, 0, 0]), warm  # type: ignore[assignment, method-assign]
+    with changed(torch.cuda, "empty_cache", lambda: made.append("emptied")):
+        s.keep_ballast()
+        s._cold.add(0)
+        s.keep_ballast()
+        for step in range(3):
+            s.step(step)
+    return "" if made == ["warm 0", "emptied", "warm 0"] else f"{made}"
+
+
+def where_saved_tensors_go() -> str:
+    """Where nothing but hosting has helped, all that is saved goes to the pool if there is one, and to pinned memory if
+    there is none."""
+    recorder: Any = _torch._recorder
+    found = []
+    for pools in ({}, {0: Imitated([])}):
+        record = SimpleNamespace(share=None, hosted=None)
+        with changed(recorder.spill, "_pools", pools):
+            recorder.hosts(record)
+        found.append((record.hosted is None, record.share is not None and record.share.bytes == saved.EVERYTHING))
+    return "" if found == [(False, False), (True, True)] else f"{found}"
 
 
 def at_the_end() -> str:
@@ -463,6 +513,15 @@ def as_without() -> str:
         found = torch.autograd.grad(loss, inputs, create_graph=second)
         return list(found if not second else torch.autograd.grad(sum(g.square().sum() for g in found), inputs))
 
+    own = {t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}
+    saves: dict[tuple[int, int], torch.Tensor] = {}  # each memory and version once
+
+    def seen(t: torch.Tensor) -> torch.Tensor:
+        if t.untyped_storage().nbytes() >= saved.LEAST and t.untyped_storage().data_ptr() not in own:
+            saves[t.untyped_storage()._cdata, t._version] = t
+        return t
+
+    gradients(False, torch.autograd.graph.saved_tensors_hooks(seen, lambda t: t))
     for second in (False, True):
         want = gradients(second, nullcontext())
         for bytes in (1, 6 << 20, saved.EVERYTHING):
@@ -478,10 +537,14 @@ def as_without() -> str:
                 moved = moving.step(1.0, 0)
                 if not full and not min(bytes, 1 << 20) <= moved == sum(s.nbytes() for s in imitated.storages):
                     return f"{moved} bytes were moved, {bytes} to be moved"
+                most = {1: 1, saved.EVERYTHING: len(saves)}.get(bytes, len(saves) - 1)
+                if not full and len(imitated.storages) > most:
+                    return f"{len(imitated.storages)} tensors were moved, {bytes} bytes to be moved"
                 if moving._units:
                     return f"{len(moving._units)} are kept after the backward pass"
-    own = {t.untyped_storage().data_ptr() for t in net.parameters()}
-    return "" if moving._own == set() and own else "weights are remembered"
+                if moving._own:
+                    return "weights are remembered"
+    return ""
 
 
 def not_moved() -> str:
@@ -525,6 +588,9 @@ CHECKS: list[Callable[[], str]] = [
     slower,
     told,
     within_a_step,
+    moved_within_a_step,
+    handles_once_there_is_room,
+    where_saved_tensors_go,
     at_the_end,
     withheld,
     the_host,

@@ -25,7 +25,7 @@ import warnings
 import weakref
 from array import array
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -75,7 +75,7 @@ from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
 from headroom_train.sandbox.kept import Kept  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
-from headroom_train.tape import idle, trees  # noqa: E402
+from headroom_train.tape import idle, snapshot, trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
 from headroom_train.tape.snapshot import MOST, Hooks, Snapshot  # noqa: E402
 from headroom_train.tape.tape import Entry, Outside, Ref, Tape, contents  # noqa: E402
@@ -1389,6 +1389,18 @@ def seen_to_depend() -> str:
     return "; ".join(wrong)
 
 
+def anew(x: torch.Tensor) -> torch.Tensor:
+    """What is added to the rows has the memory of a sum that is gone."""
+    for _ in range(8):
+        x.sum(0)
+        x = x + torch.arange(3.0)
+    return x
+
+
+def sparse(x: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.arange(len(x)).expand(2, -1).contiguous(), x, (9, 9))
+
+
 def chosen(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x).index_add(0, rows, x[rows] * 2)
 
@@ -1412,6 +1424,16 @@ def mixing_operations() -> str:
         ("beside the mean of another", lambda x: x - torch.ones_like(x).mul(3).amax((0, 1)).neg(), "amax"),
         ("beside the mean of its own", lambda x: x - x.mean(1, keepdim=True), None),
         ("a sum for each user", lambda x: torch.zeros(7, 3, 3).index_add(0, torch.arange(len(x)), x), "index_add"),
+        (
+            "counted for each user",
+            lambda x: torch.zeros(7).long().index_add(0, torch.arange(len(x)), x[:, 0, 0].long()),
+            None,
+        ),
+        (
+            "a matrix of pairs",
+            lambda x: sparse(x[:, 0, 0]).to_dense().sum(),
+            "_sparse_coo_tensor_with_dims_and_tensors",
+        ),
         ("a place for each row", lambda x: torch.zeros_like(x).index_add(0, torch.arange(len(x)), x), None),
         ("as many places as classes", lambda x: torch.zeros(len(x), 9).scatter_add(1, x[:, 0].long(), x[:, 0]), None),
         (
@@ -1423,6 +1445,7 @@ def mixing_operations() -> str:
         ("different rows", lambda x: x.flatten(1).unique(return_counts=True)[1].sum(), "_unique2"),
         ("seen elsewhere", lambda x: torch.isin(x, x[:, :1].contiguous()).sum(), "isin"),
         ("the rows of an expert", lambda x: chosen(x, (torch.arange(len(x)) == 0).nonzero().squeeze(1)), None),
+        ("memory that is used again", anew, None),
         ("the shape of a sum", lambda x: x + torch.zeros_like(x.sum(0)), None),
         ("a size of its own", lambda x: torch.zeros(len(x), 4 if len(x) == 2 else 5), None),
         ("calls that differ", lambda x: x.cumsum(0) if len(x) == 2 else x.cumprod(0), None),
@@ -2484,13 +2507,15 @@ def kept_out_of_reach(change: str = "") -> tuple[list[str], list[str]]:
         net[0].weight.register_post_accumulate_grad_hook(lambda p: None)
     if change == "hook on the node":
         node.register_hook(lambda *_: None)
-    bank, x, y = Bank(), torch.randn(8, 6), torch.arange(8) % 5
+    bank, x, y, shift = Bank(), torch.randn(8, 6), torch.arange(8) % 5, torch.ones(8, 5)
     for i in range(4):
         with changed(recorder.spill, "_pools", {0: bank} if i == 3 else {}):
             bank.phase = "forward"
             out = net(x @ before.weight if change == "graph" else x)
             bank.phase = "function"
-            loss = F.cross_entropy(out, y)
+            loss = F.cross_entropy(out + shift, y)
+            if change == "argument":
+                shift.add_(1.0)  # which no gradient needs
             bank.phase = "in place"
             if change == "in place":
                 out.mul_(1.0)
@@ -2532,11 +2557,11 @@ def memory_of_python_itself() -> str:
 
 def what_is_made_to_fail() -> str:
     """With memory of the host, a backward pass is made to fail only where it could be made again: not before a hook of
-    the script's, nor behind a graph of its own. Nor is a function that writes in place. What has been let go is kept for
+    the script's, nor behind a graph of its own, nor once an argument has been changed. Nor is a function that writes in place. What has been let go is kept for
     libraries in part, and given to one that fails."""
     with changed(functions, "LARGE", 0):
         hooks = ("hook", "hook that comes after", "hook on the node")
-        found = {change: kept_out_of_reach(change) for change in ("", *hooks, "graph", "fails", "in place")}
+        found = {change: kept_out_of_reach(change) for change in ("", *hooks, "graph", "argument", "fails", "in place")}
     wrong = {c: held for c, (held, _) in found.items() if ("backward" in held) != (c in ("", "fails", "in place"))}
     wrong.update({c: held for c, (held, _) in found.items() if "in place" in held or "function" not in held})
     return "" if not wrong and "kept" in found["fails"][1] else f"{wrong}, {found['fails'][1]}"
@@ -5122,30 +5147,39 @@ def what_shows_a_write() -> str:
 def what_a_failed_call_leaves() -> str:
     """If the script gets a failure after all, everything is as the failed call has left it: the script may go on with
     its next batch."""
+    kinds = ("attribute", "list", "buffer", "argument", "random state")
 
     class Failing(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, changes: Sequence[str]) -> None:
             super().__init__()
             self.inner, self.calls, self.seen = nn.Linear(4, 3), 0, [0]
             self.register_buffer("count", torch.zeros(()))
+            self.changes = changes
 
         def forward(self, x: torch.Tensor, log: list) -> torch.Tensor:
-            self.calls += 1
-            self.seen.append(self.calls)
-            self.count += 1
-            log.append(len(x))
-            x = x + torch.rand(4)
-            if self.calls == 3:
+            fails = self.calls == 2 if "attribute" in self.changes else bool((x == 9).any())
+            if "attribute" in self.changes:
+                self.calls += 1
+            if "list" in self.changes:
+                self.seen.append(len(x))
+            if "buffer" in self.changes:
+                self.count += 1
+            if "argument" in self.changes:
+                log.append(len(x))
+            if "random state" in self.changes:
+                x = x + torch.rand(4)
+            if fails:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             return self.inner(x)
 
-    def left(trains: bool, recorded: bool) -> list:
+    def left(changes: Sequence[str], trains: bool, recorded: bool) -> list:
         torch.manual_seed(1)
-        net, log, found = Failing(), list[int](), list[Any]()
+        net, log, found = Failing(changes), list[int](), list[Any]()
         call = net if recorded else net.forward  # which is no call of a module
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for _ in range(5):
-            x = torch.randn(6, 4)
+        for i in range(5):
+            # Once a call has changed its arguments, the modules inside it are recorded.
+            x = torch.full((6, 4), 9.0) if i == (0 if changes == ("argument",) else 2) else torch.randn(6, 4)
             try:
                 with torch.set_grad_enabled(trains):
                     loss = call(x, log).square().mean()
@@ -5158,10 +5192,10 @@ def what_a_failed_call_leaves() -> str:
                 found.append("left out")
         return [*found, net.calls, net.seen, float(net.count), log, float(torch.rand(1))]
 
-    for trains in (True, False):
-        want, got = left(trains, False), left(trains, True)
+    for changes, trains in itertools.product((kinds, *((kind,) for kind in kinds)), (True, False)):
+        want, got = left(changes, trains, False), left(changes, trains, True)
         if got != want:
-            return f"{'training' if trains else 'evaluation'}: {got} in place of {want}"
+            return f"{changes}, {'training' if trains else 'evaluation'}: {got} in place of {want}"
     return ""
 
 
@@ -5286,8 +5320,14 @@ def a_term_of_rare_rows() -> str:
     return "" if "divides by a number that depends on the rows" in told["why"] else f"{told}"
 
 
+def elements_of_an_array() -> str:
+    """What is in an array of NumPy's is no element of a container."""
+    found = [snapshot._at(kind, [0]) for kind in (np.zeros(3), [5.0], {0: 6.0}, {7.0})]
+    return "" if found == [[], [5.0], [6.0], [0]] else f"{found}"
+
+
 CHECKS = [
-    hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

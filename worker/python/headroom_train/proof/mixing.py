@@ -9,7 +9,7 @@ it is computed from rows, such as a sum for each user: what is computed for rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Optional
 
@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..sandbox.sandbox import Watcher, memory_of
-from ..tape.functions import ADDS, ALONG, CHOOSES, COMPARED, DIVISORS, SHAPED
+from ..tape.functions import ADDS, ALONG, CHOOSES, COMPARED, DIVISORS, shape_only
 
 COUNTED = -1
 MEAN = 1  # how PyTorch's operations call the reduction "mean"
@@ -90,17 +90,12 @@ def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, other
         twice = any(sum(_growing(a, b, rows, others)) > 1 for a, b in zip(one.shapes, other.shapes))
         if twice or any(_growing([one.along], [other.along], rows, others)) or one.along == COUNTED:
             return one.name
-        grows = any(any(_growing(a, b, rows, others)) for a, b in zip(one.shapes, other.shapes))
-        if (
-            one.adds
-            and not grows
-            and any(any(_growing(a[1], b[1], rows, others)) for a, b in zip(one.given, other.given))
-        ):
-            return one.name
-        if grows:
+        if _grow(one.shapes, other.shapes, rows, others):
             found = next((reduced[n] for n, _ in one.given if n in reduced), None)
             if found is not None:
                 return found
+        elif one.adds and _grow((s for _, s in one.given), (s for _, s in other.given), rows, others):
+            return one.name
     return None
 
 
@@ -124,7 +119,7 @@ def _side_by_side(
         if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
             return
         yield one, other, reduced
-        if any(any(_growing(a, b, rows, others)) for a, b in zip(one.shapes, other.shapes)):
+        if _grow(one.shapes, other.shapes, rows, others):
             continue
         given = [(n, a, b) for (n, a), (_, b) in zip(one.given, other.given) if len(a) == len(b)]
         by = next((reduced[n] for n, _, _ in given if n in reduced), None)
@@ -135,8 +130,13 @@ def _side_by_side(
             and any(n not in one.made and any(_growing(a, b, rows, others)) for n, a, b in given)
         ):
             by = one.name
-        if by is not None and one.name not in SHAPED:
+        if by is not None and not shape_only(one.name):
             reduced.update(dict.fromkeys(one.made, by))
+
+
+def _grow(few: Iterable[Sequence[int]], more: Iterable[Sequence[int]], rows: int, others: int) -> bool:
+    """Whether a size of one of the shapes grows in proportion to the rows."""
+    return any(any(_growing(a, b, rows, others)) for a, b in zip(few, more))
 
 
 def _growing(few: Sequence[int], more: Sequence[int], rows: int, others: int) -> list[bool]:

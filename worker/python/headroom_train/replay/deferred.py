@@ -475,7 +475,7 @@ class Deferred:
         calls, functions = parts
         self._confirm(calls)
         confirm(tape, self.plan, calls)
-        with self._drawing(), torch.enable_grad():  # the script may have turned it off for what asks for them
+        with self._drawing():
             if way == "two-pass":
                 rows = results(tape, self.plan, calls, functions, held)
                 if not rows:
@@ -487,9 +487,9 @@ class Deferred:
                 real.update(made)
                 count = len(pieces.made)
             else:
-                with unseen(tape, self.plan), on_host() if way == "host" else nullcontext():
+                with unseen(tape, self.plan), torch.enable_grad(), on_host() if way == "host" else nullcontext():
                     run(tape, None, calls, None, real, call=call)
-        with torch.enable_grad():
+        with torch.enable_grad():  # the script may have turned it off for what asks for them
             run(tape, None, functions, None, real)
         self._same_draws(real)
         made = {s: real[s] for s in held if s in real}

@@ -11,6 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from ..tape.functions import shape_only
 from .sandbox import Watcher, memory_of
 
 
@@ -33,7 +34,7 @@ class Kept(Watcher):
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         made = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         used = set(map(memory_of, tree_leaves((args, kwargs))))
-        if _shape_only(func) or self._rows.isdisjoint(used):
+        if shape_only(func._schema.name.split("::")[-1]) or self._rows.isdisjoint(used):
             return
         self._known.update(used.difference(self._made))  # weights: cuDNN's recurrent layers return them, too
         for tensor in made:
@@ -52,9 +53,3 @@ class Kept(Watcher):
 
     def _alive(self) -> bool:
         return any(view() is not None for view in self._views) or not all(s.expired() for s in self._made.values())
-
-
-def _shape_only(func: Any) -> bool:
-    """Whether an operation takes no more than the shape and the type of its argument."""
-    name: str = func._schema.name.split("::")[-1]
-    return name.endswith("_like") or name.startswith("new_")

@@ -1,9 +1,9 @@
-"""What autograd saves, moved to memory of the host: as much of it as does not fit on the GPU.
+"""What autograd saves, moved to memory of the host, where a step uses that anyway.
 
 Kernels can read memory of the host, but the operands of a matrix product are read many times over: that takes some
 fifty times as long as a copy to the GPU before (measured on an H100). What is saved for the backward pass is not needed
-until then. So in a step that would use memory of the host anyway, the first tensors that are saved are moved there, and
-come back when the backward pass asks for them: what is computed after them has room on the GPU.
+until then: it is moved, all of it or the tensors that are saved first, and comes back when the backward pass asks for
+it. What is computed meanwhile has room on the GPU.
 """
 
 from __future__ import annotations

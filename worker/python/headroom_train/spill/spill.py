@@ -166,6 +166,7 @@ class Spill:
         for device in [*self._cold]:  # what the step has used is free now, in PyTorch's cache
             torch.cuda.empty_cache()
             self._warm(device)
+        self._cold.clear()  # without success now, there will be none: steps are not to wait for that again and again
         new = refused - self._refused
         new += self.saved.step(now - begun if begun is not None else 0.0, new)
         # What a step takes and gives back is not seen at its end. At no time can it have had more than this.

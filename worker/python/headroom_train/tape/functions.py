@@ -89,11 +89,6 @@ ADDS = {
 }  # fmt: skip
 # Operations that choose some of what they are given.
 CHOOSES = {"nonzero", "nonzero_static", "argwhere", "masked_select", "index", "index_select", "gather", "take"}
-# Operations that take no more than the shape or the type of their argument.
-SHAPED = {
-    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_empty", "new_zeros",
-    "new_ones", "new_full", "new_empty_strided",
-}  # fmt: skip
 # Operations that divide, and which of their arguments they divide by.
 DIVISORS = {"div": 1, "div_": 1, "true_divide": 1, "reciprocal": 0}
 # Operations that only arrange memory: which of them run may depend on strides.
@@ -115,6 +110,11 @@ LOOKS_UP = {
 def changes(name: str) -> bool:
     """Whether a function of this name changes its first argument in place."""
     return name.endswith("_") and not name.endswith("__") or name in _IN_PLACE
+
+
+def shape_only(name: str) -> bool:
+    """Whether an operation of this name takes no more than the shape and the type of its argument."""
+    return name.endswith("_like") or name.startswith("new_")
 
 
 def gives_tensor(func: Callable, args: tuple) -> bool:
