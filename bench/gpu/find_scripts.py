@@ -17,15 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, Optional
 
-from real import GIB, MARK, Gpu, Host, end, filled, losses, table
+from real import GIB, Gpu, Host, arguments, begin, end, losses, prepared, table
 
 STEPS = 3
 LARGER = 3  # sizes above the answer that are tried
@@ -49,18 +47,9 @@ class Bench:
         seen), its seconds, and what it printed."""
         work = self.out / f"{row['name']}-{kind}"
         work.mkdir(parents=True)
-        fill = {"$SCRIPTS": str(self.scripts), "$WORK": str(work), "$BATCH": str(rows)}
-        folder = self.scripts / row["folder"]
-        command = [sys.executable, *(filled(text, fill) for text in row["command"])]
-        if row["in_work"]:
-            command[1], folder = str(folder / command[1]), work
+        command, folder, env = prepared(row, self.scripts, work, self.out / "runs", self.device, BATCH=rows)
         if find:
             command = [str(self.args.headroom.resolve()), "find", "--json", "--", *command]
-        env = {**os.environ, **self.device.environment(), MARK: str(work), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
-        env["HEADROOM_RUNS_DIR"] = str(self.out / "runs")
-        for name, value in [("PYTHONPATH+", "$SCRIPTS/stubs:$SCRIPTS/wheels"), *row["environment"].items()]:
-            name, added = name.rstrip("+"), name.endswith("+")
-            env[name] = filled(value, fill) + (":" + env.get(name, "") if added else "")
         self.device.leave(self.room)
         begun = time.monotonic()
         with open(work / "output.log", "w") as log, open(work / "said.json", "w") as said:
@@ -148,22 +137,9 @@ def cells(line: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("headroom", type=Path)
-    parser.add_argument("scripts", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--only", nargs="+", default=[])
+    parser = arguments(__doc__, 120.0)
     parser.add_argument("--gib", type=float, default=10.0)
-    parser.add_argument("--budget", type=float, default=1e9)
-    parser.add_argument("--limit", type=float, default=120.0)
-    parser.add_argument("--cpu", action="store_true")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    bench = Bench(args)
-    try:
-        bench.all()
-    finally:
-        bench.device.close()
+    begin(parser, Bench)
 
 
 if __name__ == "__main__":

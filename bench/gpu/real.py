@@ -214,17 +214,9 @@ class Bench:
         """Runs a script once, alone with the room that it is given, and ends whatever it leaves behind."""
         work = self.out / f"{row['name']}-{kind}"
         work.mkdir(parents=True)
-        fill = {"$SCRIPTS": str(self.scripts), "$WORK": str(work)}
-        folder = self.scripts / row["folder"]
-        command = [sys.executable, *(filled(text, fill) for text in row["command"])]
-        if row["in_work"]:
-            command[1], folder = str(folder / command[1]), work
+        command, folder, env = prepared(row, self.scripts, work, self.runs, self.device)
         if under:
             command = [str(self.args.headroom.resolve()), "run", "--name", work.name, "--hang", "0", "--", *command]
-        env = {**os.environ, **self.device.environment(), "HEADROOM_RUNS_DIR": str(self.runs), MARK: str(work), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
-        for name, value in [("PYTHONPATH+", "$SCRIPTS/stubs:$SCRIPTS/wheels"), *row["environment"].items()]:
-            name, added = name.rstrip("+"), name.endswith("+")
-            env[name] = filled(value, fill) + (":" + env.get(name, "") if added else "")
         self.device.leave(room)
         begun, peak = time.monotonic(), 0
         with open(work / "output.log", "w") as log:
@@ -281,6 +273,22 @@ class Bench:
                     print(f"{row['name']}, {part}: {type(failure).__name__}: {failure}", flush=True)
 
 
+def prepared(
+    row: dict[str, Any], scripts: Path, work: Path, runs: Path, device: Any, **more: object
+) -> tuple[list[str], Path, dict[str, str]]:
+    """A script's command, the folder in which it runs, and its environment. ``more`` are values beside $SCRIPTS and $WORK."""
+    fill = {"$SCRIPTS": str(scripts), "$WORK": str(work), **{f"${name}": str(value) for name, value in more.items()}}
+    folder = scripts / row["folder"]
+    command = [sys.executable, *(filled(text, fill) for text in row["command"])]
+    if row["in_work"]:
+        command[1], folder = str(folder / command[1]), work
+    env = {**os.environ, **device.environment(), "HEADROOM_RUNS_DIR": str(runs), MARK: str(work), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    for name, value in [("PYTHONPATH+", "$SCRIPTS/stubs:$SCRIPTS/wheels"), *row["environment"].items()]:
+        name, added = name.rstrip("+"), name.endswith("+")
+        env[name] = filled(value, fill) + (":" + env.get(name, "") if added else "")
+    return command, folder, env
+
+
 def filled(text: str, fill: dict[str, str]) -> str:
     for name, value in fill.items():
         text = text.replace(name, value)
@@ -332,25 +340,36 @@ def write(file: Path, lines: list[dict[str, Any]]) -> None:
     file.write_text("\n".join([table(names), table(["---"] * len(names)), *map(cells, lines)]) + "\n")
 
 
-def main() -> None:
-    if sys.argv[1:] == ["hold"]:
-        return hold()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def arguments(doc: Optional[str], limit: float) -> argparse.ArgumentParser:
+    """What the programs that run public scripts can be given. ``limit`` is how many seconds a run may take, unless told otherwise."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else None)
     parser.add_argument("headroom", type=Path)
     parser.add_argument("scripts", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", type=float, nargs="+", default=[0.6, 0.35])
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--budget", type=float, default=1e9)
-    parser.add_argument("--limit", type=float, default=90.0)
+    parser.add_argument("--limit", type=float, default=limit)
     parser.add_argument("--cpu", action="store_true")
+    return parser
+
+
+def begin(parser: argparse.ArgumentParser, bench: Any) -> None:
+    """Makes a bench of the arguments, and runs it to its end."""
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    bench = Bench(args)
+    begun = bench(args)
     try:
-        bench.all()
+        begun.all()
     finally:
-        bench.device.close()
+        begun.device.close()
+
+
+def main() -> None:
+    if sys.argv[1:] == ["hold"]:
+        return hold()
+    parser = arguments(__doc__, 90.0)
+    parser.add_argument("--parts", type=float, nargs="+", default=[0.6, 0.35])
+    begin(parser, Bench)
 
 
 if __name__ == "__main__":
