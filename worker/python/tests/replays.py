@@ -5320,6 +5320,28 @@ def a_term_of_rare_rows() -> str:
     return "" if "divides by a number that depends on the rows" in told["why"] else f"{told}"
 
 
+def what_a_call_drops() -> str:
+    """A call may drop the last that the script holds of those before it, and the search for cycles after a failure may:
+    it is survived wherever it fails, with the gradients of its own argument."""
+    net, held = nn.Sequential(nn.Linear(6, 6), nn.Tanh()), list[torch.Tensor]()
+    net.register_forward_pre_hook(lambda *_: held.clear())
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = torch.randn(8, 6), torch.randn(8, 6)
+    F.mse_loss(net(x), y).backward()
+    weight: Any = net[0].weight
+    wanted = weight.grad
+    for at in range(8):
+        net.zero_grad()
+        held.append(net(torch.randn(8, 6)))
+        with Injector(Fault("once", at, 8)) as injector:
+            injector.begin()
+            F.mse_loss(net(x), y).backward()
+            injector.end()
+        if not close(weight.grad, wanted):
+            return f"other gradients if operation {at} fails"
+    return ""
+
+
 def elements_of_an_array() -> str:
     """What is in an array of NumPy's is no element of a container."""
     found = [snapshot._at(kind, [0]) for kind in (np.zeros(3), [5.0], {0: 6.0}, {7.0})]
@@ -5327,7 +5349,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

@@ -138,12 +138,13 @@ class Recorder(Recovery):
                 record.unreadable(e)
         if record.why_not:
             return self.unrecorded(record.why_not, call, args, kwargs)
-        if large:
+        with tape.used():
+            if not large:
+                return self._recorded(tape, record, entry, taped, given, args, kwargs)
             tape.step.preemptive = tape.step.preemptive or not tape.step.failed
             failure: Any = tape.step.failure or self.sizes.failure
             failed = FailedCall(self, tape, record, entry, failure, (args, kwargs), taped, args is own[0])
             return self.recover(failure, failed.ways())
-        return self._recorded(tape, record, entry, taped, given, args, kwargs)
 
     @staticmethod
     def _reducing(tape: Tape, record: RecordedModule) -> None:

@@ -568,7 +568,8 @@ class Deferred:
         def derivatives(values: dict[int, torch.Tensor]) -> Any:
             return single(lambda: terms.derivatives(values, incoming if bends(tape) else None))
 
-        counts, _ = derivatives({**given, **{s: self._guess(s) for s in terms.slots}})
+        guessed = single(lambda: {s: self._guess(s) for s in terms.slots})
+        counts, _ = derivatives({**given, **guessed})
         found = self._replayed({s: counts.get(s) for s in terms.slots})
         values = {**given, **{s: self._values[s] for s in terms.slots}}
         counted, extra = derivatives(values)

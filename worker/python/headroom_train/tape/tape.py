@@ -338,6 +338,16 @@ class Tape:
 
     # Closing.
 
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """A context for a call whose arguments are on the tape, and which is not yet itself: the tape stays, although
+        the call, or a search for cycles in it, may drop all that was made on it before."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
     def alive(self) -> bool:
         """Whether the user still holds any tensor that was made on the tape and has a graph or no values."""
         return self._held > 0
