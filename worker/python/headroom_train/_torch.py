@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .failure import interrupts
-from .hooks import genuine, moves, optimizers
+from .hooks import genuine, moves, optimizers, swaps
 from .hooks.changes import Change
 from .ranks import ddp
 from .ranks.collectives import watch_groups
@@ -128,6 +128,7 @@ def _intercept(recorder: Recorder) -> None:
     Recorded.shared = staticmethod(recorder.functions.shared)
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     recorder.functions.watch_functions()
+    swaps.watch(recorder.functions.swaps)
     new = torch.nn.Parameter.__new__
 
     @wraps(new)
@@ -329,7 +330,7 @@ class Finder:
     def found(self, module: torch.nn.Module) -> Optional[RecordedModule]:
         """What is to be called in place of a module that is called without having been found before; None for
         the module itself."""
-        recorder, gradients, thread = self.recorder, torch.is_grad_enabled(), self.recorder.mine()
+        recorder, gradients, thread = self.recorder, torch._C.is_grad_enabled(), self.recorder.mine()
         if not self.trained:
             self._in_vain()
             if not gradients:

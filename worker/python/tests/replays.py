@@ -5320,6 +5320,43 @@ def a_term_of_rare_rows() -> str:
     return "" if "divides by a number that depends on the rows" in told["why"] else f"{told}"
 
 
+def tensors_are_swapped() -> str:
+    """``torch.utils.swap_tensors``, and modules whose parameters are exchanged by it, count no weak reference of the
+    worker's, but those of the script. A step in which tensors were exchanged is not run again."""
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, other = torch.randn(8, 6), torch.randn(8, 3)
+    for _ in range(2):
+        net(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    out = net(x)
+    values = out.detach().clone()
+    torch.utils.swap_tensors(out, other)
+    if not torch.equal(other, values) or type(other) is not torch.Tensor or out.requires_grad:
+        return "a result has not been swapped"
+    with Failing("sum.default", 1), suppress(torch.OutOfMemoryError):
+        other.sum()
+        return "a result that was swapped is recorded"
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        net.load_state_dict({"weight": torch.ones(3, 6), "bias": torch.zeros(3)})
+        net.double()
+        ref = weakref.ref(net.weight)
+        with suppress(RuntimeError):
+            net.float()
+            return "weak references of the script are not counted"
+        del ref
+        out = net(x.double())
+        net.float()
+        with Whole("aten.mul.Tensor", 8), suppress(torch.OutOfMemoryError, RuntimeError):
+            (out * 2).sum().backward()
+            return "a step whose weights were swapped is run again"
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    return "" if torch.equal(net.weight, torch.ones(3, 6)) else "other weights"
+
+
 def what_a_call_drops() -> str:
     """A call may drop the last that the script holds of those before it, and the search for cycles after a failure may:
     it is survived wherever it fails, with the gradients of its own argument."""
@@ -5349,7 +5386,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

@@ -24,6 +24,7 @@ import torch
 
 from ..account.source import source
 from ..failure import OURS, Refused, is_out_of_memory
+from ..hooks.swaps import Weak
 from ..ranks.collectives import replaying
 from ..recover.backward import kind_of, planned
 from ..recover.check import ENDING
@@ -98,7 +99,7 @@ class Find:
         own = Tape()
         own.entries, own.outside, own.contents, own.count = [*tape.entries], [*tape.outside], tape.contents, tape.count
         there = [(t, place_of(t)) for t in (ref() for ref in tape.live) if t is not None]
-        held = [(weakref.ref(t), place.slot) for t, place in there if place is not None]
+        held = [(Weak(t), place.slot) for t, place in there if place is not None]
         self._parts[kind] = Part(own, targets, held, times)
 
     def instead(self, recorder: Any, step: Callable, guarded: Callable, why: str = "") -> Callable:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import torch
+
+from .swaps import Weak
 
 
 def state_of(param: torch.Tensor) -> Any:
@@ -23,12 +24,12 @@ class Updates:
 
     def __init__(self) -> None:
         self.ends: Sequence[Callable[[], Any]] = ()
-        self._params: list[weakref.ref[torch.Tensor]] = []
+        self._params: list[Weak] = []
         self._states: Optional[list] = None  # of these parameters, after the last backward pass
 
     def backward(self, params: Sequence[torch.Tensor]) -> None:
         """Called after a backward pass that may have given gradients to these parameters."""
-        self._params = [weakref.ref(p) for p in params]
+        self._params = [*map(Weak, params)]
         self._states = self._now()
 
     def forward(self) -> None:

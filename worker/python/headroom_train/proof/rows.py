@@ -144,7 +144,7 @@ def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
             stack.enter_context(context)
         if entry.saving is not None:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(*entry.saving))
-        graph = entry.grad and torch.is_grad_enabled() and not (trial and entry.inplace)
+        graph = entry.grad and torch._C.is_grad_enabled() and not (trial and entry.inplace)
         stack.enter_context(torch.set_grad_enabled(graph))
         if entry.fresh:
             args = (args[0].clone(), *args[1:])

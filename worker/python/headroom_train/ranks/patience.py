@@ -4,7 +4,6 @@ would not take part, or that has changed what it works on."""
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any, Optional
 import torch
 
 from ..failure import clean, is_out_of_memory
+from ..hooks.swaps import Weak
 from ..tape.snapshot import PLAIN
 from ..world import talked
 
@@ -52,7 +52,7 @@ class Stamp:
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
-        self._tensors: list[weakref.ref[torch.Tensor]] = []
+        self._tensors: list[Weak] = []
         self._kept: list[Any] = []  # so that nothing else gets their ids
 
     @classmethod
@@ -68,7 +68,7 @@ class Stamp:
                 continue
             made._parts.append(id(thing))
             if isinstance(thing, torch.Tensor):
-                made._tensors.append(weakref.ref(thing))
+                made._tensors.append(Weak(thing))
                 if thing.is_inference():
                     return None
                 made._parts.append(thing._version)

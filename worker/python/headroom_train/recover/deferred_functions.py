@@ -37,7 +37,7 @@ def needs_gradient(t: torch.Tensor) -> bool:
     """Whether what a function makes of a deferred tensor may still be differentiated: its graph has not been used by a
     backward pass."""
     place: Any = place_of(t)
-    if not torch.is_grad_enabled():
+    if not torch._C.is_grad_enabled():
         return False
     return not place.deferred or place.slot == LEFT or place.tape.deferred.differentiable(place.slot)
 
@@ -269,7 +269,7 @@ class DeferredFunction:
             return False
         if changes(self._name):  # what it changes must be a number that nothing else refers to
             target = place_of(self._args[0])
-            if not torch.is_grad_enabled() or numel(self._args[0]) != 1:
+            if not torch._C.is_grad_enabled() or numel(self._args[0]) != 1:
                 return False
             if plan.is_shared(target.slot) if target is not None else not self._tape.may_begin(self._args[0]):
                 return False
@@ -390,7 +390,7 @@ class DeferredFunction:
             raise Refused(_SAME_FOR_OTHER_ROWS if cut else _OTHER_ROWS)
         if self._name == "grad":
             raise Refused(WITH_RESPECT)
-        if self._name == "__setitem__" and not self._changes and torch.is_grad_enabled() and tape.may_begin(args[0]):
+        if self._name == "__setitem__" and not self._changes and torch._C.is_grad_enabled() and tape.may_begin(args[0]):
             begun = uniform(args[0])
             if begun is not None and filled(self._recovery, tape, self._func, begun, args, self._kwargs):
                 return None

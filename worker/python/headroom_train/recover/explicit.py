@@ -90,7 +90,7 @@ class Explicit:
 
     def _guarded(self, args: tuple, kwargs: dict) -> Any:
         recorder, sizes = self._recorder, self._sizes
-        if recorder.mine().busy or not recorder.here() or not torch.is_grad_enabled() or recorded(args, kwargs):
+        if recorder.mine().busy or not recorder.here() or not torch._C.is_grad_enabled() or recorded(args, kwargs):
             return self._function(*args, **kwargs)
         known = [*map(record_of, self._models)]
         records = [r or RecordedModule(recorder, m) for r, m in zip(known, self._models)]

@@ -102,6 +102,19 @@ class Functions:
             outer._torchdynamo_wrapper_id = id(outer)
         return outer
 
+    def swaps(self, tensors: tuple) -> None:
+        """Called before tensors change places with each other: no step of which there is a tape is run again, and a
+        result is a plain tensor from then on."""
+        thread = self._recovery.mine()
+        if thread.tape is not None:
+            thread.tape.refuse("torch.utils.swap_tensors exchanges tensors during the step")
+        for t in recorded(tensors, {}):
+            place: Any = place_of(t)
+            if place.deferred:
+                self._recovery.refused(place.tape.step.failure, Refused("torch.utils.swap_tensors is given a result"))
+            place.tape.refuse("torch.utils.swap_tensors is given a result")
+            place.tape.let_go([t])
+
     def watch_functions(self) -> None:
         """Makes sure that a custom autograd function applied to recorded tensors is recorded as one call, with its
         own backward: functions called inside its forward are not part of the script's graph."""
@@ -378,7 +391,7 @@ def _is_of(tape: Tape, first: tuple) -> bool:
 def begins(tape: Tape, name: str, args: tuple, kwargs: dict) -> Optional[torch.Tensor]:
     """What a tensor of the script's holds before a function of the tape's results changes it, if it is a number to
     which something is added, or a buffer of equal numbers into which results are written; else None."""
-    if not changes(name) or not args or type(args[0]) is not torch.Tensor or not torch.is_grad_enabled():
+    if not changes(name) or not args or type(args[0]) is not torch.Tensor or not torch._C.is_grad_enabled():
         return None
     try:
         with apart():

@@ -148,7 +148,7 @@ class HandBack(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        if not ctx.sums or torch.is_grad_enabled():
+        if not ctx.sums or torch._C.is_grad_enabled():
             # The sums have been freed already, or a second derivative is wanted, for which nothing is known here.
             raise ctx.failure
         with set_aside():

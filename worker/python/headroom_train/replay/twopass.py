@@ -168,7 +168,7 @@ class TwoPass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        if torch.is_grad_enabled():  # a second derivative is wanted, for which nothing is known here
+        if torch._C.is_grad_enabled():  # a second derivative is wanted, for which nothing is known here
             raise ctx.failure
         try:
             with set_aside(), replaying(), replay():

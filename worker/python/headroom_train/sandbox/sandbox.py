@@ -229,7 +229,7 @@ class Sealed(Watcher):
         self._borders, self._begin = {t.grad_fn for t in known or ()}, sequence()
 
     def before(self, func: Any, args: Any, kwargs: Any) -> None:
-        if self._known is not None and not torch.is_grad_enabled() and func._schema.name != "aten::detach":
+        if self._known is not None and not torch._C.is_grad_enabled() and func._schema.name != "aten::detach":
             given = [
                 t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf
             ]

@@ -115,7 +115,7 @@ class Saved:
     def around(self, record: Any) -> Any:
         """A context for a module's call whose step uses memory of the host; None if nothing is to be moved."""
         pool = self._pool()
-        if pool is None or not pool.here() or not record.uncut or not torch.is_grad_enabled():
+        if pool is None or not pool.here() or not record.uncut or not torch._C.is_grad_enabled():
             return None
         if self._share is None:
             self._share = self.share(record)

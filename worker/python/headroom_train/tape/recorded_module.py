@@ -14,6 +14,7 @@ import torch
 
 from ..failure import arrive, interrupts, is_out_of_memory, unframed
 from ..hooks.genuine import apart, hidden, is_inference, set_aside, unseen_copy
+from ..hooks.swaps import Weak
 from .found import Around, Found, Held, Still
 from .idle import Known
 from .snapshot import (
@@ -154,7 +155,7 @@ class RecordedModule(Limits):
         self.deep = False  # calls also change something inside the objects in their attributes
         self.frozen: list[torch.Tensor] = []  # parameters to which no call may write
         # Tensors among the attributes, to which no call may write either.
-        self.tensors: list[weakref.ref[torch.Tensor]] = []
+        self.tensors: list[Weak] = []
         self.marks: list[Optional[int]] = []  # versions of frozen and tensors before the newest call
         self.writes = False  # a call has written to one of frozen or tensors
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
@@ -215,7 +216,7 @@ class RecordedModule(Limits):
             return call(*args, **kwargs)
         if self.why_not:
             return recorder.unrecorded(self.why_not, call, args, kwargs)
-        gradients = torch.is_grad_enabled() and (self.trained or not self._lacks_gradients(args, kwargs))
+        gradients = torch._C.is_grad_enabled() and (self.trained or not self._lacks_gradients(args, kwargs))
         if gradients and not (self.trained and module.training):  # type: ignore[union-attr]
             if self.trained:
                 recorder.report.evaluates()
@@ -258,7 +259,7 @@ class RecordedModule(Limits):
 
     def _evaluated(self, call: Callable, args: tuple, kwargs: dict) -> Any:
         result = self._within(self.recorder.evaluate, self, self.module(), call, args, kwargs)
-        if torch.is_grad_enabled() and self.closed and _with_gradients(result):
+        if torch._C.is_grad_enabled() and self.closed and _with_gradients(result):
             self.closed = False  # it has used something that is trained elsewhere
         return result
 
@@ -291,7 +292,7 @@ class RecordedModule(Limits):
         if self.still is None:  # no call has succeeded yet
             every = submodules([module])
             self.now = Snapshot(every, deep=True)
-            self.tensors = [weakref.ref(t) for m in every for t in tensors(m)]
+            self.tensors = [Weak(t) for m in every for t in tensors(m)]
         else:
             self.still.follow()  # what the script has changed since is not the call's doing
             moving = distinct((*self.moving, *hooked))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import random
 import sys
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -25,6 +24,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..failure import bare, comes_later, interrupts, unframed
 from ..hooks.genuine import asked, data_ptr, hidden, is_inference, numel, unseen_copy, untyped_storage
+from ..hooks.swaps import Weak
 from .functions import SELECTS
 from .graph import drop
 from .snapshot import parameters
@@ -92,7 +92,7 @@ class Entry:
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
         self.call, self.module, self.args, self.kwargs = call, module, args, kwargs
-        self.grad = torch.is_grad_enabled()
+        self.grad = torch._C.is_grad_enabled()
         self.autocast = autocast_state()
         self.modes = function_modes()
         self.saving = _saving(True)  # the script's hooks for what autograd saves; None if there are none
@@ -152,7 +152,7 @@ class Tape:
         self.outside: list[torch.Tensor] = []
         self.contents: list[tuple[int, int]] = []  # of the outside tensors when they were recorded
         self._known: dict[int, int] = {}  # id of an outside tensor → index
-        self.live: list[weakref.ref[torch.Tensor]] = []
+        self.live: list[Weak] = []
         self._held = 0  # how many of the live tensors the user still holds, of those that have a graph or no values
         # Values of results with one element that require a gradient, by slot.
         self.scalars: dict[int, torch.Tensor] = {}
@@ -274,9 +274,9 @@ class Tape:
         tensor._headroom.deferred = deferred  # type: ignore[attr-defined]
         if tensor.requires_grad or deferred:
             self._held += 1
-            self.live.append(weakref.ref(tensor, self._dropped))
+            self.live.append(Weak(tensor, self._dropped))
         else:
-            self.live.append(weakref.ref(tensor))
+            self.live.append(Weak(tensor))
         return slot
 
     def without_values(self, tensor: torch.Tensor) -> None:
@@ -285,7 +285,7 @@ class Tape:
         place: Any = place_of(tensor)
         if not place.deferred and not tensor.requires_grad:
             self._held += 1
-            self.live.append(weakref.ref(tensor, self._dropped))
+            self.live.append(Weak(tensor, self._dropped))
         place.deferred = True
 
     def _value(self, tensor: torch.Tensor, slot: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+
+from ..hooks.swaps import Weak
 
 
 class Trained:
@@ -15,11 +16,11 @@ class Trained:
     that was."""
 
     def __init__(self) -> None:
-        self._known: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._known: dict[int, Weak] = {}
         self._some = False
 
     def add(self, parameters: Iterable[torch.Tensor]) -> None:
-        self._known.update((id(p), weakref.ref(p)) for p in parameters)
+        self._known.update((id(p), Weak(p)) for p in parameters)
         self._some = bool(self._known)
 
     def __contains__(self, parameter: Any) -> bool:

@@ -412,7 +412,7 @@ def _phase(failure: BaseException) -> str:
             phase = "forward"  # a closure; torch itself calls a step that the user has written
         caller = code.co_filename
         trace = trace.tb_next
-    if torch.is_grad_enabled() or phase != "forward":
+    if torch._C.is_grad_enabled() or phase != "forward":
         return phase
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None and not (frame.f_code.co_name in _GENERATES and _foreign(frame.f_code.co_filename)):
