@@ -15,9 +15,9 @@ import (
 // Hidden stands for a secret in everything that is written for people.
 const Hidden = "***"
 
-// secretName matches the names of secrets: they end in key, token, password, passwd, passphrase or
-// secret. The HTTP header Authorization is another.
-const secretName = `[\w.+-]*(?:key|token|password|passwd|passphrase|secret)`
+// secretName matches the names of secrets: they end in key, token, password, passwd, passphrase, secret, auth or
+// credentials, or are pass. The HTTP header Authorization is another.
+const secretName = `(?:[\w.+-]*(?:key|token|password|passwd|passphrase|secret|auth|credentials?)|\bpass)`
 
 var (
 	secretFlag     = regexp.MustCompile(`(?i)^--?` + secretName + `$`)

@@ -28,6 +28,8 @@ func TestMasked(t *testing.T) {
 		{"x|--db|postgres://me:abc@host/db", "x|--db|postgres://me:***@host/db", "abc"},
 		{"x|--url|https://host:80/a@b", "x|--url|https://host:80/a@b", ""},
 		{"x|--passwd|abc|--gpg-passphrase=d", "x|--passwd|***|--gpg-passphrase=***", "abc|d"},
+		{"x|--auth|me:abc|--basic_auth=d|--credentials|e", "x|--auth|***|--basic_auth=***|--credentials|***", "me:abc|d|e"},
+		{"x|--pass|abc|pass=d|--two-pass|2|--bypass=3|--author|f", "x|--pass|***|pass=***|--two-pass|2|--bypass=3|--author|f", "abc|d"},
 		{`curl|-H|Authorization: Bearer abc|x`, `curl|-H|Authorization: Bearer ***|x`, "abc"},
 		{"x|--token|a\nb", "x|--token|***", "a\nb"},
 	} {
