@@ -1876,7 +1876,7 @@ def kinds_of_batches() -> str:
     for at, points in ((1, True), (2, False), (0, False)):
         try:
             entry = Entry(Graph.forward, nn.Linear(1, 1), (Outside(0), Outside(at)), {})
-            refuse_pointing(trials, entry, Cut({0: Axis(0)}, False))
+            refuse_pointing(trials, entry, Cut({0: Axis(0)}))
             found = False
         except failure.Refused:
             found = True
@@ -5320,6 +5320,62 @@ def a_term_of_rare_rows() -> str:
     return "" if "divides by a number that depends on the rows" in told["why"] else f"{told}"
 
 
+def sizes_that_are_multiples_of_the_batchs() -> str:
+    """Of the sizes that a view is given only the batch's is that of a piece, although others are its multiples, such as
+    the number of channels in the Gram matrices of a style loss."""
+    net = nn.Conv2d(3, 8, 3).double()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = torch.randn(4, 3, 6, 6).double(), torch.randn(4, 8, 8).double()
+
+    def gram(out: torch.Tensor) -> torch.Tensor:
+        rows = out.view(4, 8, 16)
+        return rows.bmm(rows.transpose(1, 2)) + out.reshape(4 * 8, 16).sum(1).unflatten(0, (4, 8, 1))
+
+    found = []
+    for whole in (nullcontext(), Whole("aten.convolution.default", 4)):
+        net.zero_grad()
+        with whole:
+            F.mse_loss(gram(net(x)), y).backward()
+        found.append(net.weight.grad)
+    if not told().endswith(" pieces"):
+        return told()
+    return "" if close(*found) else f"{found[1]} in place of {found[0]}"
+
+
+def a_batch_is_written_to_after_the_call() -> str:
+    """A loop normalises its batch in place once the model has used it. The model's calls get a copy as soon as they are
+    made in pieces."""
+    net = nn.Sequential(nn.Hardtanh(), nn.Linear(6, 6)).double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    batch, found = torch.randn(8, 6).double(), list[Any]()
+    for _ in range(3):
+        optimizer.zero_grad()
+        x = batch * 1.0
+        with Whole("aten.addmm.default", 8) if found else nullcontext():
+            F.mse_loss(net(x), x.div_(5)).backward()
+        optimizer.step()
+        found.append(net[1].weight.grad)
+    return "" if close(found[0], found[1]) and close(found[0], found[2]) else f"{found[1:]} in place of {found[0]}"
+
+
+def weights_that_only_gradients_tell_apart() -> str:
+    """Where all rows have nearly the same loss, whatever the model has computed, the gradients show that a piece counts
+    by its rows, and not by what its targets add up to, which is nearly the same."""
+    torch.manual_seed(0)
+    net = nn.Linear(6, 5).double()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = torch.randn(8, 6).double(), 1 + 4e-3 * torch.rand(8, 5).double()
+    found = []
+    for whole in (nullcontext(), Whole("aten.addmm.default", 8)):
+        net.zero_grad()
+        with whole:
+            F.mse_loss(net(x) * 1e-4 + 3, y).backward()
+        found.append(net.weight.grad)
+    if told() != "8 rows in 2 pieces":
+        return told()
+    return "" if close(*found) else f"{found[1]} in place of {found[0]}"
+
+
 def tensors_are_swapped() -> str:
     """``torch.utils.swap_tensors``, and modules whose parameters are exchanged by it, count no weak reference of the
     worker's, but those of the script. A step in which tensors were exchanged is not run again."""
@@ -5386,7 +5442,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

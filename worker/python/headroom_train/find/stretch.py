@@ -76,7 +76,7 @@ class Stretch(Trials):
             known = tried(self, entry, made=True)
             cut, results = known.cut, known.results
         else:
-            cut = Cut(self.axes(entry.references()[1], {1}, entry.module), False)
+            cut = Cut(self.axes(entry.references()[1], {1}, entry.module))
             results = self.both(entry, cut)
         self.cuts.append(cut)
         small, large = (flatten(r)[0] for r in results)

@@ -20,7 +20,7 @@ from ..tape.tape import Entry, Outside, Ref
 from ..tape.trees import flatten, tensors_in
 from .branching import otherwise, without_memory
 from .deciding import Decisions, differs
-from .rows import NOTHING, Axis, Cut, Rows, Slot, arguments, perform, rounding
+from .rows import NOTHING, Axis, Cut, Rows, Slot, arguments, numbers, perform, rounding
 from .trials import Given, Trials
 
 
@@ -55,7 +55,7 @@ class _Module:
 
     def __init__(self, trials: Trials, entry: Entry) -> None:
         self._trials, self._entry, self._module = trials, entry, entry.module
-        self._cut = Cut(trials.axes(entry.references()[1], {1}, self._module), False)
+        self._cut = Cut(trials.axes(entry.references()[1], {1}, self._module))
         self._sealed: Any = None  # what the call must not change
 
     def tried(self, made: bool) -> Tried:
@@ -297,11 +297,13 @@ class _Function:
     def _chosen(self, axes: dict[int, Axis]) -> Iterator[Cut]:
         if len(axes) > 4:
             raise Refused(f"{self._name} takes too many tensors of the batch's size")
-        sized = any(type(leaf) is int and leaf > 0 and leaf % self._trials.batch == 0 for leaf in self._entry.leaves())
-        for scaled in (True, False) if sized and self._name in SHAPING else (False,):
+        every = enumerate(numbers((self._entry.args, self._entry.kwargs)) if self._name in SHAPING else ())
+        # Others may be multiples of the batch's size as well, such as a number of channels.
+        multiples = [i for i, number in every if number > 0 and number % self._trials.batch == 0]
+        for sized in (*multiples, None):
             for size in range(len(axes) + 1):
                 for chosen in combinations(axes, size):
-                    yield Cut({i: axes[i] for i in chosen}, scaled)
+                    yield Cut({i: axes[i] for i in chosen}, sized)
 
     def _uncut(self, why: Optional[Refused], error: Optional[Exception]) -> Refused:
         """The exception if there is no way to cut the arguments: ``why`` says so of one way, or ``error`` was raised in

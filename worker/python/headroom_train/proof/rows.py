@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -126,14 +127,27 @@ class Other(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How an entry is run on some rows: which outside tensors are cut, how many slices of each
-    belong to a row, and whether sizes among the entry's arguments are scaled."""
+    """How an entry is run on some rows: which outside tensors are cut, how many slices of each belong to a row, and
+    which of the :func:`numbers` among the entry's arguments is the size that grows with the rows."""
 
     outside: dict[int, Axis]  # by index
-    scaled: bool
+    sized: Optional[int] = None
 
 
-NOTHING = Cut({}, False)
+NOTHING = Cut({})
+
+
+def numbers(tree: Any) -> Iterator[int]:
+    """The numbers among a call's arguments, in the order in which they are replaced."""
+    kind = type(tree)
+    if kind is int:
+        yield tree
+    elif kind in (list, tuple, torch.Size):
+        for t in tree:
+            yield from numbers(t)
+    elif kind is dict:
+        for t in tree.values():
+            yield from numbers(t)
 
 
 def perform(entry: Entry, args: Any, kwargs: Any, trial: bool = False) -> Any:
@@ -174,7 +188,7 @@ def arguments(
 ) -> tuple[Any, Any]:
     """An entry's arguments for the given rows, or for all rows if ``rows`` is None. ``leaves`` replace the outside
     tensors whose gradients are wanted, by index; ``also`` is applied to all other outside tensors."""
-    filling = _Filling(tape, cut, env, rows, also, leaves or {})
+    filling = _Filling(tape, cut, env, rows, also, leaves or {}, itertools.count())
     return filling.put(entry.args), filling.put(entry.kwargs)
 
 
@@ -187,6 +201,7 @@ class _Filling(NamedTuple):
     rows: Optional[Rows]
     also: Optional[Callable]
     leaves: dict
+    met: Iterator[int]  # counts the numbers
 
     def put(self, tree: Any) -> Any:
         kind = type(tree)
@@ -201,7 +216,7 @@ class _Filling(NamedTuple):
         if kind is dict:
             return {k: self.put(v) for k, v in tree.items()}
         if kind is int:
-            return self._scaled(tree)
+            return self._number(tree)
         if kind in (float, bool, str, type(None)):
             return tree
         if kind is Packed:
@@ -212,11 +227,9 @@ class _Filling(NamedTuple):
             is_leaf=lambda t: type(t) in (Ref, Outside),
         )
 
-    def _scaled(self, number: int) -> int:
-        rows = self.rows
-        if rows is None or not self.cut.scaled or number <= 0 or number % rows.batch:
-            return number
-        return number // rows.batch * rows.count
+    def _number(self, number: int) -> int:
+        sized = next(self.met) == self.cut.sized
+        return number if self.rows is None or not sized else number // self.rows.batch * self.rows.count
 
     def _packed(self, leaf: Any) -> Any:
         if type(leaf) is torch.Size:
@@ -425,7 +438,7 @@ def _separate(tape: Tape, first: Entry, batch: int, dim: int) -> bool:
     """Whether two slices in a dimension have the same results together as each alone."""
     layers = frozenset() if dim else layers_in(first.module)
     axes = {i: axis_in(tape.outside[i], batch, dim, layers) for i in first.references()[1]}
-    cut = Cut({i: axis for i, axis in axes.items() if axis is not None and axis.each() == 1}, False)
+    cut = Cut({i: axis for i, axis in axes.items() if axis is not None and axis.each() == 1})
     results = []
     for slices in ((0, 1), (0,), (1,)):
         args, kwargs = arguments(tape, first, cut, {}, Rows.chosen(batch, slices))

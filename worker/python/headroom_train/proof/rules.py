@@ -39,6 +39,7 @@ class Weighing:
         self._groups, self._pieces, self._tolerance = groups, pieces, tolerance
         self._near, self._named = dict(near), named
         # The modules' calls, and the functions that are called on their outputs: these alone are run for each try.
+        self._entries = entries
         self._first, self._tail = parted(groups.tape, groups.plan, entries)
         self.left = {s: distinct([rule for _, rule in some]) for s, some in near.items()}
 
@@ -84,6 +85,9 @@ class Weighing:
             for s in unsure:
                 self.left[s] = surviving(self.left[s], chosen, partial(value, s), exact) or self.left[s]
             unsure = [s for s in unsure if not settled(self.left[s], self._pieces)]
+            for s in unsure:
+                self.left[s] = self._told_apart(s, self.left[s]) or self.left[s]
+            unsure = [s for s in unsure if not settled(self.left[s], self._pieces)]
         return unsure
 
     def _refute(self, slot: int, value: Values, chosen: list[int], exact: float) -> None:
@@ -93,8 +97,7 @@ class Weighing:
         if not left and len(self._near[slot]) < len(self._named):
             self._near[slot] = self._named
             left = surviving(distinct([rule for _, rule in self._named]), chosen, partial(value, slot), exact)
-        trainable = plan.slots[slot].requires_grad and self._tolerance < 1e-3
-        if left and not self._tail and trainable and not settled(left, self._pieces):
+        if left and not self._tail and not settled(left, self._pieces):
             left = self._told_apart(slot, left)
         if not left:
             text = "the loss of a batch is not a weighted sum of the losses of its rows"
@@ -106,7 +109,9 @@ class Weighing:
         about the same in every row, as at the beginning of a training; the rows' gradients differ then, too. Each rule
         is used to add up the gradients of the same rows, cut in two ways into parts of one size."""
         groups, batch, left = self._groups, self._groups.plan.batch, list(rules)
-        inputs = Inputs(groups.tape, groups.plan, self._first)
+        if not groups.plan.slots[slot].requires_grad or self._tolerance >= 1e-3:
+            return left
+        inputs = Inputs(groups.tape, groups.plan, self._entries)
         least = 2e-5 if any(t.is_cuda for t in inputs.tensors) else 1e-5
         for pair in combinations(rules, 2):
             rows = telling(pair, batch, min(SOME, batch // 4 * 4))
@@ -114,7 +119,7 @@ class Weighing:
                 continue
             half = len(rows) // 2
             parts = [rows[:half], rows[half:], rows[::2], rows[1::2]]
-            sketches = [groups.sketch({slot: None}, self._first, inputs, part, rows)[slot] for part in parts]
+            sketches = [groups.sketch({slot: None}, self._entries, inputs, part, rows)[slot] for part in parts]
             left = [r for r in left if _disagreement(r, rows, parts, sketches) <= least]
         return left
 

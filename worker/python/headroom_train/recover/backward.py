@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 
 from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
-from ..hooks.genuine import in_place
+from ..hooks.genuine import apart, in_place
 from ..hooks.updates import state_of
 from ..proof.groups import NUMBER, Inputs
 from ..proof.plan import Plan
@@ -23,7 +23,7 @@ from ..proof.weights import Rule
 from ..ranks.ddp import reduces
 from ..replay.deferred import HandBack
 from ..replay.pieces import gradients, pieces_of
-from ..replay.twopass import apart, results, two_pass
+from ..replay.twopass import results, separated, two_pass
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import HALF, rehearsal
 from ..tape.graph import HOOKED, has_hooks, has_hooks_at_leaves, leaves_behind, walk, within
@@ -32,6 +32,8 @@ from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
 from .hooked import RAN, HookWatch, sees_gradients
 from .recovery import Recovery, Way
+
+SOON = 10  # calls of a module that show whether the script writes to its arguments afterwards
 
 
 def kind_of(tape: Tape) -> tuple:
@@ -86,6 +88,14 @@ def hooks_nodes(tape: Tape, loss: torch.Tensor) -> bool:
     return False
 
 
+def _note_rewritten(tape: Tape) -> None:
+    """Notes which modules are given something to which the script writes after the call."""
+    for entry in tape.entries:
+        record = None if entry.module is None else record_of(entry.module)
+        if record is not None and record.calls <= SOON and tape.rewritten(entry):
+            record.rewritten = True
+
+
 class Backward:
     """Makes the script's backward passes."""
 
@@ -119,6 +129,8 @@ class Backward:
             failed = e
         if failed is None:
             if usual:
+                with apart():
+                    _note_rewritten(tape)
                 if recorder.check is not None:
                     recorder.check.backward(recorder, tape, args, kwargs)
                 tape.close()
@@ -337,7 +349,7 @@ class FailedBackward:
             tape, sizes, extra = self._tape, self._recovery.sizes, dict[torch.Tensor, torch.Tensor]()
             entries = needed(tape, [self._loss()])
             unchanged(tape, entries)
-            parts = apart(tape, entries)
+            parts = separated(tape, entries)
             if parts is None:
                 done, rows = self._computed_one_by_one(entries)
             else:

@@ -78,6 +78,8 @@ class FailedCall:
         recovery.guarded(lambda: note(tape))
         disown(tape, [*modules_of(tape), module])
         deferred = recovery.deferred_of(tape, entry)
+        if record.rewritten:
+            recovery.guarded(lambda: tape.keep(entry))
         if record.changes_buffers() or batchwise([module]):
             recovery.guarded(lambda: self._sealed(deferred))
             refuse_batchwise([module])

@@ -47,7 +47,7 @@ from ..tape.tape import (
 )
 from ..tape.trees import elements, is_a, pairs
 from .pieces import by_pieces, gradients, on_host, pieces_of
-from .twopass import apart, results, two_pass
+from .twopass import results, separated, two_pass
 
 NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU that has made them
 LEFT = -1  # the slot of a tensor that a module left behind
@@ -469,7 +469,7 @@ class Deferred:
             call = tape.reducers.tied(call)
         if way in ("two-pass", "each"):
             refuse_acted_upon(tape)
-        parts = apart(tape, entries) if way == "two-pass" else (entries, [])
+        parts = separated(tape, entries) if way == "two-pass" else (entries, [])
         if parts is None:
             raise Refused("a module uses the result of a function, and functions may relate rows")
         calls, functions = parts

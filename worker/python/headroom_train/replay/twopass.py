@@ -181,7 +181,7 @@ class TwoPass(torch.autograd.Function):
             raise ctx.failure from None
 
 
-def apart(tape: Tape, entries: Sequence[int]) -> Optional[tuple[list[int], list[int]]]:
+def separated(tape: Tape, entries: Sequence[int]) -> Optional[tuple[list[int], list[int]]]:
     """Splits entries into the calls of modules, which can be made in pieces together, and the functions that the script
     has called on their results, which run on the whole batch: they may relate rows. None if a module needs what a
     function has made, or written to."""

@@ -159,6 +159,7 @@ class RecordedModule(Limits):
         self.marks: list[Optional[int]] = []  # versions of frozen and tensors before the newest call
         self.writes = False  # a call has written to one of frozen or tensors
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
+        self.rewritten = False  # the script writes to an argument after a call, in the same step
         self.divides = False  # a trial has seen a call divide by a number that depends on the rows
         self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module
 

@@ -215,6 +215,21 @@ class Tape:
             return f"{entry.call_name()} has got other parameters since it was called"
         return None if versions == entry.versions else UPDATED
 
+    def rewritten(self, entry: Entry) -> bool:
+        """Whether the script has written to an argument of a call since, which :meth:`keep` could have kept."""
+        outside = (i for i in entry.references()[1] if not self.outside[i].requires_grad)
+        return any(_version(self.outside[i]) != self.contents[i][0] for i in outside)
+
+    def keep(self, entry: Entry) -> None:
+        """Puts copies in the places of a call's arguments, to which the script will write before the call is made
+        again. Those that require a gradient stay what they are."""
+        for i in entry.references()[1]:
+            tensor = self.outside[i]
+            if type(tensor) is torch.Tensor and not tensor.requires_grad and contents(tensor) == self.contents[i]:
+                self.outside[i] = unseen_copy(tensor)
+                self.contents[i] = contents(self.outside[i])
+                self._known.pop(id(tensor), None)
+
     def may_begin(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor of the script's may become a result of the tape when something is added or written to it in
         place: one to which nothing else refers, such as the zero with which a sum begins, or a buffer for results."""
@@ -474,11 +489,15 @@ def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
     return [p._version if p.requires_grad else -1 for p in params]
 
 
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if is_inference(tensor) else tensor._version
+
+
 def contents(tensor: torch.Tensor) -> tuple[int, int]:
     """What is different once a tensor has been written to: its version, and a checksum if others may write to its
     memory, as through a NumPy array, which no version counts; otherwise 0. Of a large tensor it is one of some parts,
     so that a step takes no longer: it shows a new batch in the same array, but not every single element of it."""
-    version = -1 if is_inference(tensor) else tensor._version
+    version = _version(tensor)
     if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout != torch.strided or not numel(tensor):
         return version, 0
     try:
