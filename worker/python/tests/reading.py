@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 from headroom_train import reading
@@ -566,7 +567,33 @@ def what_to_write() -> list[str]:
         at = script.splitlines()[found[0].line - 1].strip() if found else ""
         if len(found) != 1 or at != line or found[0].instead != instead:
             wrong.append(f"{line}: {found}")
-    return wrong
+    return wrong + [f"{script}: {found}" for script, found in sizes_of_losses() if found]
+
+
+def sizes_of_losses() -> Iterator[tuple[str, list]]:
+    """Scripts in which what is kept is not known to be a single number, with what is wrong in what to write."""
+    many = "loss = F.cross_entropy(out, y, reduction='none')"
+    before = "import torch.nn.functional as F\nlosses, total = [], 0\ndef own(x):\n    return x * 2"
+    for made, backward, line, instead in (
+        (many, "loss.mean().backward()", "losses.append(loss)", "losses.append(loss.detach().cpu())"),
+        (many, "loss.mean().backward()", "total += loss", "total += loss.detach()"),
+        ("loss = own(out)", "loss.backward(y)", "losses.append(loss)", "losses.append(loss.detach().cpu())"),
+        ("loss = own(out)", "loss.backward()", "losses.append(loss)", "losses.append(loss.item())"),
+        ("loss = own(out)", "(loss / 2).backward()", "losses.append(loss)", "losses.append(loss.item())"),
+        ("loss = own(out)", "scaler.scale(loss).backward()", "losses.append(loss)", "losses.append(loss.item())"),
+        (
+            "loss = own(out)",
+            "loss.backward()",
+            "total = 0.9 * total + 0.1 * out",
+            "total = 0.9 * total + 0.1 * out.detach()",
+        ),
+    ):
+        script = (
+            f"import torch\n{before}\nmodel = torch.nn.Linear(2, 2)\nopt = torch.optim.SGD(model.parameters(), 0.1)\n"
+            f"for x, y in loader:\n    out = model(x)\n    {made}\n    opt.zero_grad()\n    {backward}\n    opt.step()\n    {line}\n"
+        )
+        found = [f.instead for f in reading.findings({"script.py": script})]
+        yield f"{made}; {backward}; {line}", [] if found == [instead] else found or ["nothing"]
 
 
 def nothing_is_imported() -> list[str]:

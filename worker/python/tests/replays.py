@@ -27,6 +27,7 @@ from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -77,6 +78,7 @@ from headroom_train.sandbox.kept import Kept  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.tape import idle, snapshot, trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
+from headroom_train.tape.settings import Settings  # noqa: E402
 from headroom_train.tape.snapshot import MOST, Hooks, Snapshot  # noqa: E402
 from headroom_train.tape.tape import Entry, Outside, Ref, Tape, contents  # noqa: E402
 from headroom_train.wire import report  # noqa: E402
@@ -1405,6 +1407,14 @@ def chosen(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x).index_add(0, rows, x[rows] * 2)
 
 
+def table(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """For each row, whether its group is in a table that chosen rows have filled."""
+    groups = torch.arange(len(x)) % 2
+    filled = torch.zeros(5)
+    filled[groups[chosen]] = 1.0
+    return filled[groups][:, None, None]
+
+
 def mixing_operations() -> str:
     """An operation is found to relate rows to each other if its result grows with the rows in two
     dimensions, or if it sorts or accumulates along the rows. Operations that pack rows by their
@@ -1445,6 +1455,12 @@ def mixing_operations() -> str:
         ("different rows", lambda x: x.flatten(1).unique(return_counts=True)[1].sum(), "_unique2"),
         ("seen elsewhere", lambda x: torch.isin(x, x[:, :1].contiguous()).sum(), "isin"),
         ("the rows of an expert", lambda x: chosen(x, (torch.arange(len(x)) == 0).nonzero().squeeze(1)), None),
+        ("a table filled at chosen rows", lambda x: x * table(x, torch.arange(len(x)) == 0), "index_put_"),
+        ("a table filled at no row", lambda x: x * table(x, torch.arange(len(x)) < 0), "index_put_"),
+        ("the sum of chosen rows", lambda x: x * x[torch.arange(len(x)) == 0].sum(), "sum"),
+        ("something of chosen rows", lambda x: x * (x[torch.arange(len(x)) == 0] * 2).sum(), "sum"),
+        ("something of the first row", lambda x: x * x.index_select(0, torch.tensor([0])).exp().sum(), "sum"),
+        ("a table that holds no row", lambda x: x * table(torch.ones(4, 1, 1), torch.arange(4) == 0)[0], None),
         ("memory that is used again", anew, None),
         ("the shape of a sum", lambda x: x + torch.zeros_like(x.sum(0)), None),
         ("a size of its own", lambda x: torch.zeros(len(x), 4 if len(x) == 2 else 5), None),
@@ -5320,6 +5336,77 @@ def a_term_of_rare_rows() -> str:
     return "" if "divides by a number that depends on the rows" in told["why"] else f"{told}"
 
 
+@dataclass
+class Setting:
+    """Something that a model looks up, and a way to change it."""
+
+    made: Callable[[], Any]
+    on: Callable[[Any], bool]
+    switch: Callable[[Any], Any]
+
+
+class Switched(nn.Module):
+    """Relates rows to each other if a setting says so."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self.net, self.held, self.on = nn.Linear(6, 6), setting.made(), setting.on
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.net(x)
+        held = self.held  # with the names that say what is looked up inside
+        _ = lambda: (held.flag, held.epoch, held.inner)  # noqa: E731
+        return h - h.mean(0) if self.on(held) else h
+
+
+def settings_that_are_switched() -> str:
+    """A model that begins to relate rows because of a setting, wherever that is kept, is tried anew in the same step,
+    and not only when trials are due."""
+    kinds = {
+        "an object": Setting(lambda: SimpleNamespace(flag=False), lambda s: s.flag, lambda s: setattr(s, "flag", True)),
+        "a number": Setting(lambda: SimpleNamespace(epoch=3), lambda s: s.epoch > 3, lambda s: setattr(s, "epoch", 4)),
+        "an object in a list": Setting(
+            lambda: [SimpleNamespace(flag="a")], lambda s: s[0].flag == "b", lambda s: setattr(s[0], "flag", "b")
+        ),
+        "a dict": Setting(lambda: {"x": False}, lambda s: s["x"], lambda s: s.update(x=True)),
+        "an object inside": Setting(
+            lambda: SimpleNamespace(inner=SimpleNamespace(flag=1)),
+            lambda s: s.inner.flag == 2,
+            lambda s: setattr(s.inner, "flag", 2),
+        ),
+        "a set": Setting(lambda: {1}, lambda s: 2 in s, lambda s: s.add(2)),
+        "a function": Setting(lambda: [len], lambda s: s[0] is sum, lambda s: s.__setitem__(0, sum)),
+        "an array": Setting(lambda: np.zeros(2), lambda s: s[1] > 0, lambda s: s.__setitem__(1, 1)),
+        "a small tensor": Setting(lambda: torch.zeros(2), lambda s: float(s[1]) > 0, lambda s: s.fill_(1)),
+    }
+    wrong = []
+    for name, setting in kinds.items():
+        net = Switched(setting)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        with Whole("aten.addmm.default", 8), suppress(torch.OutOfMemoryError):
+            for step in range(7):
+                if step == 6:
+                    setting.switch(net.held)
+                optimizer.zero_grad()
+                net(torch.randn(8, 6)).square().mean().backward()
+                optimizer.step()
+            wrong.append(name)
+        if step < 6:
+            wrong.append(f"{name}: refused in step {step}")
+    return ", ".join(wrong)
+
+
+def settings_that_change_by_themselves() -> str:
+    """A counter costs a few trials, and then no more; a flag beside it is still seen."""
+    known, keys = Settings(), []
+    for step in range(20):
+        keys.append(known.settled([step, step > 15, None]))
+    first = [step for step, key in enumerate(keys) if key not in keys[:step]]
+    growing = Settings()
+    lengths = [len(growing.settled([0] * n)) for n in range(1, 12)]
+    return "" if first == [0, 1, 2, 3, 4, 5, 16] and lengths[-3:] == [0, 0, 0] else f"{first}, {lengths}"
+
+
 def sizes_that_are_multiples_of_the_batchs() -> str:
     """Of the sizes that a view is given only the batch's is that of a piece, although others are its multiples, such as
     the number of channels in the Gram matrices of a style loss."""
@@ -5442,6 +5529,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
+    settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,

@@ -21,6 +21,7 @@ from ..tape.functions import ADDS, ALONG, CHOOSES, COMPARED, DIVISORS, shape_onl
 
 COUNTED = -1
 MEAN = 1  # how PyTorch's operations call the reduction "mean"
+IGNORED = 4  # the position of ignore_index among the arguments of nll_loss_forward
 
 
 class Operation(NamedTuple):
@@ -44,6 +45,7 @@ class Operations(Watcher):
 
     def __init__(self, lengths: bool = True) -> None:
         self.made: list[Operation] = []
+        self.ignored = set[int]()  # the targets that count for nothing in losses
         self._lengths = lengths
         self._numbers: dict[int, int] = {}  # of the tensors, by their memory
         self._count = 0
@@ -51,6 +53,8 @@ class Operations(Watcher):
     def after(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
         name, at = _named(func)
+        if name.startswith("nll_loss") and len(args) > IGNORED and type(args[IGNORED]) is int:
+            self.ignored.add(args[IGNORED])
         along = self._along(at, args, kwargs) if at >= 0 else COUNTED if _counts(func, args, kwargs) else 0
         along = along or _compared(name, args)
         results = [t for t in leaves if isinstance(t, torch.Tensor)]
@@ -115,6 +119,7 @@ def _side_by_side(
     """The operations of two calls, as long as they are the same, with those tensors before each that have no rows, but
     are computed from rows: which they are in the first call, and by which operation."""
     reduced: dict[int, str] = {}
+    picked: set[int] = set()  # rows that values choose, however many these are
     for one, other in zip(few, more):
         if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
             return
@@ -129,6 +134,13 @@ def _side_by_side(
             and one.name not in CHOOSES
             and any(n not in one.made and any(_growing(a, b, rows, others)) for n, a, b in given)
         ):
+            by = one.name
+        sizes = {a[0] for n, a, _ in given if n in picked and a}
+        if one.name in CHOOSES and (sizes or any(any(_growing(a, b, rows, others)) for _, a, b in given)):
+            picked.update(one.made)
+        elif by is None and sizes and all(sizes.intersection(shape) for shape in one.shapes):
+            picked.update(one.made)  # something is computed for each of them
+        elif by is None and sizes:
             by = one.name
         if by is not None and not shape_only(one.name):
             reduced.update(dict.fromkeys(one.made, by))

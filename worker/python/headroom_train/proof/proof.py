@@ -131,11 +131,11 @@ class Proof:
         if any(plan.slots[s].dtype.is_complex for s in slots):
             raise Refused(SEVERAL)
         entries = needed(self.tape, slots)
-        kind = (*slots, *self._kind(entries))
+        targets, ignored = self._targets(), self._ignored()
+        kind = (*slots, *self._kind(entries), *ignored)
         self.used = self.uses.setdefault((*slots, *self._kind(entries, numbers=False)), Uses())
         if self.used.due(time.monotonic(), self._numbers(entries)):
             self.unrelated.clear()
-        targets, ignored = self._targets(), self._ignored()
         known = self.used.rules.get(kind)
         if known is not None:  # only the rules that earlier batches could not tell apart are left
             named = candidates(plan.batch, [*targets.values()], ignored, set().union(*known.values()))
@@ -391,9 +391,10 @@ class Proof:
         return ""
 
     def _ignored(self) -> list[int]:
-        """The ``ignore_index`` of every function on the tape."""
+        """The ``ignore_index`` of every function on the tape, and of those that the modules call."""
         given = [e.kwargs.get("ignore_index") for e in self.tape.entries if isinstance(e.kwargs, dict)]
-        return [number for number in given if isinstance(number, int)]
+        inside = {n for r in map(record_of, self.modules) if r is not None for n in sorted(r.ignored)}
+        return [*dict.fromkeys((*(number for number in given if isinstance(number, int)), *inside))]
 
 
 def _by_weights(tape: Tape, entry: Entry) -> bool:

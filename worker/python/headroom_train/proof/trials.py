@@ -167,6 +167,8 @@ class Trials:
         record = record_of(entry.module)
         if record is not None and divides(made[0].made, made[1].made, few.count, more.count):
             record.divides = True
+        if record is not None:
+            record.ignored.update(*(one.ignored for one in made))
         mixed = mixing(made[0].made, made[1].made, few.count, more.count)
         if mixed is None:
             return results

@@ -84,6 +84,7 @@ class Flow:
         self.backward.append(Backward(None, value, self.loops))
         if value.how != "several":
             value.mark()
+            value.numbers()
 
     def trains(self, loop: ast.AST) -> bool:
         """Whether the gradients of steps are computed in a loop."""
@@ -497,6 +498,8 @@ class Flow:
             value, plain = arguments[0], receiver == "torch.autograd"
         if value is not None:
             value.mark()
+            if len(node.args) == (value is not on):  # no gradient of its own is given
+                value.numbers()
         self.backward.append(Backward(node if plain else None, value, self.loops))
         return self._made("number", node)
 

@@ -200,6 +200,10 @@ def _first_name(value: Value) -> str:
 
 def _without_graph(flow: Flow, event: Kept, made: str) -> str:
     """What to write instead of a line that keeps a tensor."""
+    made_by = next((part for _, part in _tensors(event.expression, event.value) if _of_own_function(part)), None)
+    if made_by is not None:
+        function: ast.expr = made_by.node.func  # type: ignore[attr-defined]
+        return f"{flow.file.source(function)} returns tensors with their graphs: return them with .detach()"
     if event.is_list and isinstance(event.node, ast.Expr) and isinstance(event.node.value, ast.Call):
         call = event.node.value
         before = [flow.file.source(a) + ", " for a in call.args[:-1]]
@@ -207,24 +211,39 @@ def _without_graph(flow: Flow, event: Kept, made: str) -> str:
     if isinstance(event.node, ast.Assign) and not event.is_list:
         return f"{flow.file.source(event.expression)} = {_sanitised(flow, event.node.value, event.value)}"
     if isinstance(event.node, ast.AugAssign):
-        return f"{flow.file.source(event.node.target)} += {_sanitised(flow, event.expression, event.value)}"
+        return f"{flow.file.source(event.node.target)} += {_sanitised(flow, event.expression, event.value, True)}"
     return f"{made}.detach() in place of {made}"
 
 
-def _sanitised(flow: Flow, node: ast.expr, value: Value) -> str:
-    """The text of an expression, with numbers or copies in place of its tensors."""
+def _of_own_function(value: Value) -> bool:
+    """Whether a value is what one of the program's functions returns, which may be several."""
+    return value.how in ("join", "several") and isinstance(value.node, ast.Call)
+
+
+def _sanitised(flow: Flow, node: ast.expr, value: Value, added: bool = False) -> str:
+    """The text of an expression, with numbers or copies in place of its tensors. What is ``added`` to something stays
+    on its device."""
     suffixes = []
     for leaf, part in _tensors(node, value):
-        named = re.search("loss|err|cost|nll", flow.file.source(leaf), re.I)
-        is_loss = part.sources()[0].how != "output" or named or _is_scalar(part)
-        on_host = re.search(r"\.cpu\(\)$|\.to\([\"']cpu[\"']\)$", flow.file.source(leaf))
-        suffixes.append((leaf, ".item()" if is_loss else ".detach()" if on_host else ".detach().cpu()"))
+        stays = added or re.search(r"\.cpu\(\)$|\.to\([\"']cpu[\"']\)$", flow.file.source(leaf))
+        number = _is_number_of(flow, part)
+        suffixes.append((leaf, ".item()" if number else ".detach()" if stays else ".detach().cpu()"))
     return flow.file.with_suffixes(node, suffixes)
 
 
-def _is_scalar(value: Value) -> bool:
-    """Whether a value is the mean or the sum of all elements of a tensor."""
+def _is_number_of(flow: Flow, value: Value, left: int = 8) -> bool:
+    """Whether a value is certainly a single number: backward is called on it, it is the mean or the sum of all elements
+    of a tensor, or what a loss of PyTorch's returns in a file that does not speak of another reduction. Looks into
+    ``left`` operations of arithmetic."""
     node = value.node
+    if value.single:
+        return True
+    if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.IfExp)) and value.parts and left:
+        return all(part.how == "number" or _is_number_of(flow, part, left - 1) for part in value.parts)
+    name = dotted(node.func) if isinstance(node, ast.Call) else ""
+    is_loss = code.is_loss(flow.file, name) and name not in flow.program.functions
+    if is_loss and "reduc" not in flow.file.text:
+        return True
     reduces = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("mean", "sum")
     return reduces and dotted(node.func.value) != "torch" and not (node.args or node.keywords)  # type: ignore[attr-defined]
 
@@ -259,7 +278,7 @@ def summed(program: Program) -> Iterator[Finding]:
                 continue
             if any(_sums(flow, event, name, loop) for loop in event.loops):
                 text = flow.file.source(event.target)
-                instead = f"{text} += {_sanitised(flow, event.expression, event.value)}"
+                instead = f"{text} += {_sanitised(flow, event.expression, event.value, True)}"
                 whole = event.node.value if isinstance(event.node, ast.Assign) else None
                 if isinstance(whole, ast.BinOp) and name not in (dotted(whole.left), dotted(whole.right)):
                     before = whole.right if event.expression is whole.left else whole.left  # 0.9 * mean + 0.1 * loss

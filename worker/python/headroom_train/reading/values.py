@@ -21,6 +21,7 @@ class Value:
         self.parts = [part for part in parts if part is not None]
         self.names: set[str] = set()  # of the variables that hold it
         self.marked = False  # backward is called on it
+        self.single = False  # it is certainly a single number
 
     def gradients(self, known: Optional[dict[int, bool]] = None) -> bool:
         """Whether it certainly carries gradients. ``known`` has the answers that are known already: without them,
@@ -43,6 +44,18 @@ class Value:
         if self.how == "join" or (self.how == "keeps" and len(tensors) == 1):
             for part in tensors:
                 part.mark()
+
+    def numbers(self) -> None:
+        """Notes that it is a single number, as what backward is called on is, and so is all that arithmetic has made
+        it of."""
+        left = [self]
+        while left:
+            value = left.pop()
+            node = value.node
+            scales = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "scale"
+            if not value.single and (scales or isinstance(node, (ast.BinOp, ast.AugAssign))):
+                left += value.parts
+            value.single = True
 
     def slice(self) -> Iterator[Value]:
         """It, and all that it is computed from."""

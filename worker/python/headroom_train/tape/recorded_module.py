@@ -17,6 +17,7 @@ from ..hooks.genuine import apart, hidden, is_inference, set_aside, unseen_copy
 from ..hooks.swaps import Weak
 from .found import Around, Found, Held, Still
 from .idle import Known
+from .settings import Settings, settings
 from .snapshot import (
     Hooks,
     Snapshot,
@@ -159,9 +160,15 @@ class RecordedModule(Limits):
         self.marks: list[Optional[int]] = []  # versions of frozen and tensors before the newest call
         self.writes = False  # a call has written to one of frozen or tensors
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
+        self.settings, self.figures = Settings(), Settings()  # of a step in pieces: see state_of
         self.rewritten = False  # the script writes to an argument after a call, in the same step
+        self.ignored = set[int]()  # trials have seen targets of these numbers count for nothing
         self.divides = False  # a trial has seen a call divide by a number that depends on the rows
         self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module
+
+    def around(self) -> list:
+        """The plain values outside the module that its methods name, also in containers and objects."""
+        return [] if self._around is None else self._around.values()
 
     @property
     def norms(self) -> list[torch.nn.Module]:
@@ -481,8 +488,8 @@ _NO_OBJECTS = {dict, OrderedDict, list, tuple, set, torch.Tensor, torch.Size, to
 
 def state_of(module: torch.nn.Module) -> tuple[int, int, tuple]:
     """Two hashes that stay the same while a module is unchanged, and numbers. The first hash covers its submodules,
-    parameters and hooks, and the flags and strings among its attributes. Of an object among its
-    attributes, such as a configuration, the first hash covers which numbers are zero. The second
+    parameters and hooks, and the flags and strings among its attributes, and the settings in objects and containers
+    there; of the numbers, those that do not change by themselves. The second
     hash also covers the numbers among its attributes, and the plain values of the globals that its
     methods name. The numbers are those of its attributes and of the objects among them: as many, and in the same order,
     as long as the first hash is the same."""
@@ -490,10 +497,13 @@ def state_of(module: torch.nn.Module) -> tuple[int, int, tuple]:
     unread = record.unread if record is not None else ()
     names: list = hooks_of_all()
     own: list = []  # numbers among the attributes
+    held: list = []
     numbers: list = []
     objects: dict[int, Any] = {}
     for m in submodules([module]):
         there = m.__dict__
+        names += (value is None for value in there["_buffers"].values())
+        held += settings(m, unread)
         names += (id(m), *map(id, there["_parameters"].values()), *(h for hooks in _HOOKS for h in there[hooks]))
         for name, value in attributes(m):
             kind = type(value)
@@ -508,5 +518,8 @@ def state_of(module: torch.nn.Module) -> tuple[int, int, tuple]:
         if type(value) not in _NO_OBJECTS:
             inside += [v for v in getattr(value, "__dict__", {}).values() if type(v) in _NUMERIC]
     names += [len(own), *(v == 0 for v in inside)]
+    if record is not None:
+        held += record.around()
+        names += (record.settings.settled(held), record.figures.settled(own))
     first = hash(tuple(names))
     return first, hash((first, *numbers)), (*own, *inside)

@@ -700,7 +700,7 @@ class Walk:
         kind, own = type(module), vars(module)
         functions, classes = _classes(kind)  # type: ignore[arg-type]
         if classes:
-            methods = _methods(kind, _all_names(kind), True)  # type: ignore[arg-type]
+            methods = _methods(kind, names_of(kind), True)  # type: ignore[arg-type]
             if self._first(kind):
                 for c in classes:
                     self._first((c, "whole"))
@@ -849,8 +849,8 @@ class Walk:
 
 
 @cache
-def _all_names(kind: type) -> frozenset[str]:
-    """The names that the methods of a class use."""
+def names_of(kind: type) -> frozenset[str]:
+    """The names that the methods of a class of the script's own use; none of a library's."""
     return frozenset[str]().union(*(_names(f.__code__) for f in _classes(kind)[0]))
 
 
