@@ -164,6 +164,9 @@ func (r *reader) checkResume() {
 	if p.Resume.Mode == "" {
 		p.Resume.Mode = "none"
 	}
+	if why := badGlob(p.Checkpoints.Glob); why != "" {
+		r.add(r.lines["checkpoints.glob"], "checkpoints.glob", p.Checkpoints.Glob, why)
+	}
 	mode := p.Resume.Mode
 	if mode != "none" && p.Checkpoints.Glob == "" {
 		r.add(r.lines["resume.mode"], "resume.mode", mode, "needs checkpoints.root and checkpoints.glob to find a checkpoint")

@@ -87,6 +87,9 @@ func (p Profile) WithKnobs(knobs []string) (Profile, error) {
 			problems = append(problems, &Error{"--knob", name, place, "named twice"})
 		case name == "checkpoints":
 			p.Checkpoints = layoutOf(place)
+			if why := badGlob(p.Checkpoints.Glob); why != "" {
+				problems = append(problems, &Error{"--knob", name, place, why})
+			}
 		case name == "unit" && !slices.Contains(units, place):
 			problems = append(problems, &Error{"--knob", name, place, "must be one of " + strings.Join(units, ", ")})
 		case name == "unit":
@@ -119,6 +122,17 @@ func layoutOf(place string) Layout {
 		glob = path.Join(last, glob)
 	}
 	return Layout{Root: path.Clean(root), Glob: glob, Time: true}
+}
+
+// badGlob says why glob is not a pattern of checkpoints, and what to write. It returns "" if it is one.
+func badGlob(glob string) string {
+	if _, err := path.Match(glob, ""); err != nil {
+		return `must be a pattern of files; write \[ for a bracket that is part of a name, or close it, as in step-[0-9]*.pt`
+	}
+	if slices.Contains(strings.Split(glob, "/"), "**") {
+		return "** would stand for a single folder; write */ for each level, as in out/*/step-*.pt"
+	}
+	return ""
 }
 
 // at returns the knob k, called name, with place as the only place where a command can set

@@ -83,6 +83,7 @@ func TestParseRefuses(t *testing.T) {
 		"name: x\nknobs: {micro: {flags: [--b]}}\nmatch: {keys: [batch_size]}\n":       "does not distinguish one framework from another",
 		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {flags: [--b]}}\n":             "nothing keeps the effective batch",
 		"name: x\nmatch: {flags: [--b]}\nknobs: {micro: {paths: [a.b]}}\n":             "no configuration file that could hold this key",
+		"name: x\ncheckpoints: {root: out, glob: '[.pt'}\n":                            "p.yaml:2: checkpoints.glob: [.pt: must be a pattern of files",
 		"name: x\nlaw: {write: [accumulation]}\nknobs: {accumulation: {flags: [--a]}}": "knobs.micro: missing",
 	} {
 		_, err := Parse("p.yaml", []byte(text))
@@ -99,6 +100,9 @@ func TestPlainKnobs(t *testing.T) {
 		{"accumulation=--accum", "micro: missing"},
 		{"micro", "write NAME=FLAG"},
 		{"micro=--bs micro=--b", "named twice"},
+		{"micro=--bs checkpoints=out/[.pt", "checkpoints: out/[.pt"},
+		{"micro=--bs checkpoints=out/[.pt", "must be a pattern of files"},
+		{"micro=--bs checkpoints=out/**/step-*.pt", "write */ for each level"},
 		{"micro=--bs unit=sample", ""},
 		{"micro=--bs unit=batch", "unit: batch: must be one of step, sample, epoch, micro-batch"},
 		{"micor=--bs", "did you mean micro?"},
