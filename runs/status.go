@@ -57,6 +57,8 @@ type Process struct {
 	Group int    `json:"group"` // its process group
 	Start uint64 `json:"start"` // when it was started, in clock ticks since the machine was
 	Boot  string `json:"boot"`  // the kernel's id of that start of the machine
+
+	Script string `json:"script,omitempty"` // the Python script, or module, among the words of its command line
 }
 
 // SetStatus replaces status.json. Once the run has ended, its status survives a power

@@ -79,7 +79,8 @@ const FolderMark = "HEADROOM_FOLDER="
 
 // Living returns a process of a run's command that goes on although the run's headroom was killed:
 // the command itself or, if that has ended, one that it has started and that is part of its job, or
-// holds a GPU, or writes the run's files, or takes the training's steps. It returns nil if there is
+// runs its script in a session of its own, or holds a GPU, or writes the run's files, or takes the training's
+// steps. It returns nil if there is
 // none. folder is the run's, and s the newest status in it. After a headroom that was not killed, s
 // has no command.
 func Living(folder string, s runs.Status) *Left {
@@ -96,7 +97,7 @@ func Living(folder string, s runs.Status) *Left {
 	}
 	all := marked(FolderMark+folder, s.Command.Start)
 	at := slices.IndexFunc(all, func(l Left) bool {
-		return l.group == s.Command.Group || step != nil && step.PID == l.PID || l.Holds(places) != ""
+		return l.group == s.Command.Group || l.runsScript(s.Command.Script) || step != nil && step.PID == l.PID || l.Holds(places) != ""
 	})
 	if at < 0 {
 		return nil

@@ -47,7 +47,28 @@ func bootID() string {
 // Identity identifies the child for other processes.
 func (c *Child) Identity() runs.Process {
 	p, _ := machine.LookAtProcess(c.Pid())
-	return runs.Process{PID: c.Pid(), Group: p.Group, Start: p.Start, Boot: bootID()}
+	return runs.Process{PID: c.Pid(), Group: p.Group, Start: p.Start, Boot: bootID(), Script: scriptAmong(words(c.Pid()))}
+}
+
+// words returns the command line of a process, or nil if it cannot be read.
+func words(pid int) []string {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
+}
+
+// scriptAmong returns the script among the words of a command line, or the module after -m, or "".
+func scriptAmong(words []string) string {
+	for i, word := range words {
+		if strings.HasSuffix(word, ".py") || i > 0 && words[i-1] == "-m" {
+			return word
+		}
+	}
+	return ""
+}
+
+// runsScript reports whether a process has the script among the words of its command line.
+func (l Left) runsScript(script string) bool {
+	return script != "" && slices.Contains(words(l.PID), script)
 }
 
 // identified returns the process with an identity if it is still running.

@@ -20,8 +20,8 @@ import (
 func TestLiving(t *testing.T) {
 	place := t.TempDir()
 	// begin starts a process that waits, and returns its identity once it runs its program.
-	begin := func(mark string, group int, writes string) runs.Process {
-		c := exec.Command("sh", "-c", `exec 5>>"$0"; exec sleep 1000`, writes)
+	begin := func(mark string, group int, writes, line string) runs.Process {
+		c := exec.Command("bash", "-c", `exec 5>>"$0"; exec -a "$1" sleep 1000`, writes, line)
 		c.Env = append(os.Environ(), mark)
 		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: group}
 		if err := c.Start(); err != nil {
@@ -43,16 +43,19 @@ func TestLiving(t *testing.T) {
 		grouped bool               // the second process is in the first one's group
 		writes  bool               // the second process writes where the checkpoints are
 		steps   bool               // the second process took the newest step
+		script  bool               // the second process runs the command's script
 		want    int                // which process is found; 0 for none
 	}{
-		{"the command", nil, "", false, false, false, 1},
-		{"no command is known", func(s *runs.Status) { s.Command = nil }, "", true, true, true, 0},
-		{"the machine was started again", func(s *runs.Status) { s.Command.Boot = "another" }, "", true, true, true, 0},
-		{"another process has its number", func(s *runs.Status) { s.Command.Start++ }, "another", true, true, false, 0},
-		{"it has ended, but its job has not", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", true, false, false, 2},
-		{"it has ended, and left something running", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, false, false, 0},
-		{"it has ended, and what it left writes checkpoints", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, true, false, 2},
-		{"it has ended, and what it left trains", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, false, true, 2},
+		{"the command", nil, "", false, false, false, false, 1},
+		{"no command is known", func(s *runs.Status) { s.Command = nil }, "", true, true, true, false, 0},
+		{"the machine was started again", func(s *runs.Status) { s.Command.Boot = "another" }, "", true, true, true, false, 0},
+		{"another process has its number", func(s *runs.Status) { s.Command.Start++ }, "another", true, true, false, false, 0},
+		{"it has ended, but its job has not", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", true, false, false, false, 2},
+		{"it has ended, and left something running", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, false, false, false, 0},
+		{"it has ended, and what it left writes checkpoints", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, true, false, false, 2},
+		{"it has ended, and its script goes on in another session", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, false, false, true, 2},
+		{"its script goes on, but it is another run's", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "another", false, false, false, true, 0},
+		{"it has ended, and what it left trains", func(s *runs.Status) { s.Command.PID = 1 << 30 }, "", false, false, true, false, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			folder, err := runs.Open(filepath.Join(t.TempDir(), "run"))
@@ -61,7 +64,7 @@ func TestLiving(t *testing.T) {
 			}
 			defer folder.Close() //nolint:errcheck // a test's
 			mark := FolderMark + command.Resolved(folder.Dir())
-			line := begin("UNMARKED=", 0, os.DevNull) // where it counts as ended, nothing else tells of it
+			line := begin("UNMARKED=", 0, os.DevNull, "train.py") // where it counts as ended, nothing else tells of it
 			group, writes := 0, os.DevNull
 			if c.grouped {
 				group = line.PID
@@ -69,12 +72,17 @@ func TestLiving(t *testing.T) {
 			if c.writes {
 				writes = filepath.Join(place, "step-1.tmp")
 			}
-			other := begin(mark+c.mark, group, writes)
+			name := "sleep"
+			if c.script {
+				name = "train.py"
+			}
+			other := begin(mark+c.mark, group, writes, name)
 			if c.steps {
 				if err := folder.AddProcessStep(runs.ProcessStep{PID: other.PID, Made: 3}); err != nil {
 					t.Fatal(err)
 				}
 			}
+			line.Script = scriptAmong(words(line.PID))
 			status := runs.Status{Command: &line, Place: command.Resolved(place)}
 			pids := []int{0, line.PID, other.PID}
 			if c.change != nil {

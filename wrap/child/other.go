@@ -47,6 +47,8 @@ func (Left) Runs() bool { return false }
 
 func (Left) Holds([]string) string { return "" }
 
+func (Left) runsScript(string) bool { return false }
+
 func End([]Left, time.Duration, func(error)) {}
 
 func bootID() string { return "" }
