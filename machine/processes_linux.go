@@ -13,6 +13,7 @@ type Process struct {
 	Start       uint64 // when it was started, in clock ticks since the machine was; distinguishes it from a later process with the same pid
 	Name        string // of its program, the first 15 bytes
 	Dead        bool   // it has ended, but has not been reaped
+	Stopped     bool   // by a signal such as SIGTSTP
 }
 
 // Processes returns the processes of the machine. The list is not a snapshot of one
@@ -60,7 +61,7 @@ func parseStat(pid int, text []byte) (Process, bool) {
 	}
 	parent, err := strconv.Atoi(string(words[1]))
 	state := words[0][0]
-	p := Process{PID: pid, Parent: parent, Name: string(text[name+1 : rest]), Dead: state == 'Z' || state == 'X'}
+	p := Process{PID: pid, Parent: parent, Name: string(text[name+1 : rest]), Dead: state == 'Z' || state == 'X', Stopped: state == 'T'}
 	if len(words) > 2 {
 		p.Group, _ = strconv.Atoi(string(words[2])) // the kernel writes a number
 	}

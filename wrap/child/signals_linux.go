@@ -5,10 +5,14 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"headroom/machine"
 )
 
 // passed lists the signals that are passed on to the child: those that people and
@@ -85,6 +89,9 @@ func (c *Child) hear(s syscall.Signal) {
 			key = false // the child may have read the size before its own terminal had the new one
 		}
 	case syscall.SIGTSTP:
+		if !key && orphaned() && !catches(c.Pid(), s) {
+			return // without headroom, the kernel would ignore it
+		}
 	default:
 		key = false
 	}
@@ -96,8 +103,57 @@ func (c *Child) hear(s syscall.Signal) {
 		_ = c.Signal(s)
 	}
 	if s == syscall.SIGTSTP {
-		suspend()
+		go c.stopToo()
 	}
+}
+
+// stopping is how long a child that gets SIGTSTP may take to stop: it may have to give its terminal back first.
+const stopping = time.Second
+
+// stopToo stops this process as soon as the child has stopped, if it does: it may have a handler for SIGTSTP, and go on.
+func (c *Child) stopToo() {
+	for range stopping / (10 * time.Millisecond) {
+		p, ok := machine.LookAtProcess(c.Pid())
+		if !ok || c.ended.Load() {
+			return
+		}
+		if p.Stopped {
+			suspend()
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// orphaned reports whether nobody in this session could continue this process's group after a stop, as far as its
+// first process tells: the kernel does not let SIGTSTP stop such a group, which cron, systemd and setsid make.
+func orphaned() bool {
+	group, session := unix.Getpgrp(), sessionOf(0)
+	parent := os.Getppid()
+	for {
+		p, ok := machine.LookAtProcess(parent)
+		if !ok || p.Group != group {
+			return !ok || sessionOf(parent) != session
+		}
+		parent = p.Parent
+	}
+}
+
+func sessionOf(pid int) int {
+	session, err := unix.Getsid(pid)
+	if err != nil {
+		return -1
+	}
+	return session
+}
+
+// catches reports whether a process has a handler for a signal.
+func catches(pid int, s syscall.Signal) bool {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	_, rest, _ := strings.Cut(string(text), "\nSigCgt:\t")
+	mask, _, _ := strings.Cut(rest, "\n")
+	bits, err := strconv.ParseUint(mask, 16, 64)
+	return err == nil && bits>>(uint(s)-1)&1 == 1
 }
 
 // interrupted records that the user, or the system, has asked the command to stop.

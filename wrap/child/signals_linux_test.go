@@ -211,6 +211,31 @@ func TestStopKey(t *testing.T) {
 	}
 }
 
+// TestStopThatStopsNothing checks that the wrapper goes on if the child does after SIGTSTP: it has a
+// handler, or nobody could continue it, so that the kernel would not have stopped it.
+func TestStopThatStopsNothing(t *testing.T) {
+	for _, c := range []struct{ name, handler string }{
+		{"a handler", "trap 'echo heard TSTP.' TSTP;"},
+		{"nobody to continue it", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := onPipes(t, helper("wrap", "sh", "-c", c.handler+names[strings.Index(names, "trap 'echo bye"):]))
+			p.out.await(t, "ready ")
+			child := pidAfter(t, p.out.String(), "ready ")
+			p.signal(syscall.SIGTSTP)
+			if c.handler != "" {
+				p.out.await(t, "heard TSTP.")
+			}
+			if err := syscall.Kill(child, syscall.SIGIO); err != nil {
+				t.Fatal(err)
+			}
+			if code := p.status(); code != 7 {
+				t.Errorf("status %d, %q", code, p.out.String())
+			}
+		})
+	}
+}
+
 // stateOf returns the letter for the state of a process from /proc/PID/stat, or "" if
 // there is no such process.
 func stateOf(pid int) string {
