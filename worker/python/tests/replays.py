@@ -5407,6 +5407,28 @@ def settings_that_change_by_themselves() -> str:
     return "" if first == [0, 1, 2, 3, 4, 5, 16] and lengths[-3:] == [0, 0, 0] else f"{first}, {lengths}"
 
 
+def a_failure_is_the_scripts_own_without_memory_to_report_it() -> str:
+    """Where not even a report fits into the host's memory, the script gets the failure of its call all the same."""
+    net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def no_memory(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    report = _torch._recorder.report  # type: ignore[union-attr]
+    report.refused = no_memory  # type: ignore[method-assign]
+    try:
+        with Whole("aten.native_batch_norm.default", 8):
+            net(torch.randn(8, 6))
+    except torch.OutOfMemoryError:
+        return ""
+    except MemoryError:
+        return "Python's own error"
+    finally:
+        del report.refused
+    return "nothing has failed"
+
+
 def sizes_that_are_multiples_of_the_batchs() -> str:
     """Of the sizes that a view is given only the batch's is that of a piece, although others are its multiples, such as
     the number of channels in the Gram matrices of a style loss."""
@@ -5529,7 +5551,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    settings_that_are_switched, settings_that_change_by_themselves,
+    a_failure_is_the_scripts_own_without_memory_to_report_it, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,

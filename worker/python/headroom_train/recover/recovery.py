@@ -182,7 +182,8 @@ class Recovery:
     def refused(self, failure: Optional[BaseException], why: BaseException, training: bool = True) -> NoReturn:
         self.sizes.refused()
         self.mine().tape = None  # whatever the user's own handler runs next is a new step
-        self.report.refused(failure, why if isinstance(why, Refused) else Refused(str(why)), training)
+        with suppress(MemoryError):  # the script gets its own failure, whether there is memory to report it or not
+            self.report.refused(failure, why if isinstance(why, Refused) else Refused(str(why)), training)
         raise failure from None  # type: ignore[misc]  # something has failed
 
     def may(self, tape: Tape) -> None:
