@@ -315,6 +315,18 @@ def one_in_many_is_found() -> str:
     return "" if all(len(found) == 1 and found[0][0] == "kept" for found in said) else f"{said}"
 
 
+def names_of_their_own_are_not_emptied() -> str:
+    """What is kept as globals, or as attributes or buffers of a module, is not answered with emptying these."""
+    net, names = nn.Linear(2, 2), {"__builtins__": None}
+    said = [
+        of_tensors(lambda step: setattr(net, f"out_{step}", torch.ones(1 << 14) + step)),
+        of_tensors(lambda step: net.register_buffer(f"mean_{step}", torch.ones(1 << 14) + step)),
+        of_tensors(lambda step: names.update({f"out_{step}": torch.ones(1 << 14) + step})),
+    ]
+    wrong = [found for found in said if not (found and found[0].cure.startswith("do not keep each under a name"))]
+    return f"{wrong}" if wrong or said[2][0].name != "globals()" else ""
+
+
 def what_takes_the_place_of_something_is_not_more() -> str:
     """A dict in which most entries are replaced grows by those that are added only."""
     newest = {i: torch.ones(1 << 14) for i in range(8)}
@@ -758,6 +770,7 @@ CHECKS = (
     only_what_evaluates_is_called_an_evaluation,
     an_evaluation_is_judged_early,
     one_in_many_is_found,
+    names_of_their_own_are_not_emptied,
     what_takes_the_place_of_something_is_not_more,
     the_collector_is_left_alone,
     the_users_modes_are_left_alone,

@@ -241,6 +241,13 @@ class Walk:
             is_a(o, torch.optim.Optimizer) and vars(o).get("state") is holder for o in gc.get_objects()
         )
 
+    def of_module(self, holder: Any) -> bool:
+        """Whether something is a module, or the dict of its attributes, buffers, parameters or modules."""
+        if is_a(holder, torch.nn.Module):
+            return True
+        modules = (o for o in gc.get_objects() if is_a(o, torch.nn.Module)) if type(holder) is dict else ()
+        return any(holder is d for m in modules for d in (vars(m), *map(vars(m).get, _PARTS)))
+
     def limited(self, holder: Any, names: list[Name]) -> bool:
         """Whether a container is inside a queue that takes only so many."""
         if not any(n.library and n.last in _QUEUED for n in names):
@@ -416,6 +423,7 @@ class Walk:
         return tuple(dict.fromkeys(f for f in found if not self._foreign(f)))
 
 
+_PARTS = ("_buffers", "_parameters", "_modules")  # dicts that a module has
 _QUEUED = {"queue", "_queue", "_buffer"}  # the attributes in which queues have what is in them
 _REGISTERED = ("_parameters", "_buffers", "_modules")  # the attributes of a module that it keeps in dicts
 _TUPLE = object()  # stands for the place of something in a tuple

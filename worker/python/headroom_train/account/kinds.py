@@ -68,6 +68,7 @@ class Text(NamedTuple):
     direct: bool = True  # it is a tensor
     pair: bool = False  # the variable is a tuple of tensors
     lru: bool = False  # the container belongs to functools.lru_cache
+    namespace: bool = False  # it has globals, or what belongs to a module: nobody wants to empty that
 
 
 def kind(e: Evidence) -> str:
@@ -120,6 +121,8 @@ def _number_or_values(e: Evidence, text: Text) -> str:
 
 
 def _collected(e: Evidence, text: Text, name: str) -> str:
+    if text.namespace:
+        return "do not keep each under a name of its own, but all in a list that is emptied when they have been used"
     if e.scalar or e.graph:
         return _number_or_values(e, text)
     return f"empty {name} when its tensors have been used, or let it hold at most a fixed number of them"

@@ -320,6 +320,10 @@ def _holder(
     if cached is not None:
         through |= {kinds.CACHE}
         text, kept = Text(_function_name(cached) or text.name, lru=True), None
+    if type(holder) is dict and "__builtins__" in holder:
+        text = text._replace(name="globals()", namespace=True)
+    elif walk.of_module(holder):
+        text = text._replace(namespace=True)
     e = _evidence(group, samples, through, graph, kept, near)
     e = e._replace(evaluation=e.evaluation or b.evaluating)
     kind = kinds.kind(e)
