@@ -5396,6 +5396,39 @@ def settings_that_are_switched() -> str:
     return ", ".join(wrong)
 
 
+class Padded(nn.Module):
+    """Its loss leaves out one kind of targets, which may become another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.loss = nn.Linear(6, 5), nn.CrossEntropyLoss()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.net(x), y)
+
+
+def targets_that_a_model_leaves_out() -> str:
+    """Which targets count for nothing in a loss inside a model is seen in trials, also if it is another number later,
+    and if the rows of the trial have none of them."""
+    net = Padded().double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    x, y = torch.randn(640, 6).double(), torch.randint(0, 3, (640,))
+    y[300:310] = 4
+    wrong = []
+    for step in range(7):
+        net.loss.ignore_index = 4 if step > 4 else -100
+        weight = net.net.weight.detach().clone().requires_grad_()
+        bias = net.net.bias.detach()
+        F.cross_entropy(F.linear(x, weight, bias), y, ignore_index=net.loss.ignore_index).backward()
+        optimizer.zero_grad()
+        with Whole("aten.addmm.default", 640):
+            net(x, y).backward()
+        if not close(net.net.weight.grad, weight.grad):
+            wrong.append(f"step {step}: {net.net.weight.grad} in place of {weight.grad}")
+        optimizer.step()
+    return "; ".join(wrong)
+
+
 def settings_that_change_by_themselves() -> str:
     """A counter costs a few trials, and then no more; a flag beside it is still seen."""
     known, keys = Settings(), []
@@ -5551,7 +5584,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    a_failure_is_the_scripts_own_without_memory_to_report_it, settings_that_are_switched, settings_that_change_by_themselves,
+    a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,

@@ -393,7 +393,7 @@ class Proof:
     def _ignored(self) -> list[int]:
         """The ``ignore_index`` of every function on the tape, and of those that the modules call."""
         given = [e.kwargs.get("ignore_index") for e in self.tape.entries if isinstance(e.kwargs, dict)]
-        inside = {n for r in map(record_of, self.modules) if r is not None for n in sorted(r.ignored)}
+        inside = sorted({n for r in map(record_of, self.modules) if r is not None for n in r.ignored})
         return [*dict.fromkeys((*(number for number in given if isinstance(number, int)), *inside))]
 
 
