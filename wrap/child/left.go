@@ -79,10 +79,9 @@ const FolderMark = "HEADROOM_FOLDER="
 
 // Living returns a process of a run's command that goes on although the run's headroom was killed:
 // the command itself or, if that has ended, one that it has started and that is part of its job, or
-// runs its script in a session of its own, or holds a GPU, or writes the run's files, or takes the training's
-// steps. It returns nil if there is
-// none. folder is the run's, and s the newest status in it. After a headroom that was not killed, s
-// has no command.
+// runs its script in a session of its own, or holds a GPU, or writes the run's files, or takes the
+// training's steps. It returns nil if there is none. folder is the run's, and s the newest status in
+// it. After a headroom that was not killed, s has no command.
 func Living(folder string, s runs.Status) *Left {
 	if s.Command == nil || s.Command.Boot != bootID() {
 		return nil

@@ -5,8 +5,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -145,15 +143,6 @@ func sessionOf(pid int) int {
 		return -1
 	}
 	return session
-}
-
-// catches reports whether a process has a handler for a signal.
-func catches(pid int, s syscall.Signal) bool {
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	_, rest, _ := strings.Cut(string(text), "\nSigCgt:\t")
-	mask, _, _ := strings.Cut(rest, "\n")
-	bits, err := strconv.ParseUint(mask, 16, 64)
-	return err == nil && bits>>(uint(s)-1)&1 == 1
 }
 
 // interrupted records that the user, or the system, has asked the command to stop.

@@ -219,13 +219,15 @@ func TestStopThatStopsNothing(t *testing.T) {
 		{"nobody to continue it", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := onPipes(t, helper("wrap", "sh", "-c", c.handler+names[strings.Index(names, "trap 'echo bye"):]))
+			p := onPipes(t, helper("wrap", "sh", "-c", "trap 'echo heard WINCH.' WINCH;"+c.handler+names[strings.Index(names, "trap 'echo bye"):]))
 			p.out.await(t, "ready ")
 			child := pidAfter(t, p.out.String(), "ready ")
 			p.signal(syscall.SIGTSTP)
 			if c.handler != "" {
 				p.out.await(t, "heard TSTP.")
 			}
+			p.signal(syscall.SIGWINCH) // is passed on after SIGTSTP
+			p.out.await(t, "heard WINCH.")
 			if err := syscall.Kill(child, syscall.SIGIO); err != nil {
 				t.Fatal(err)
 			}

@@ -125,12 +125,18 @@ func startWitness() (_ *os.Process, stdin *os.File, err error) {
 }
 
 // pending reports whether s is waiting to be delivered to a process.
-func pending(pid int, s syscall.Signal) bool {
+func pending(pid int, s syscall.Signal) bool { return inSet(pid, "ShdPnd", s) }
+
+// catches reports whether a process has a handler for s.
+func catches(pid int, s syscall.Signal) bool { return inSet(pid, "SigCgt", s) }
+
+// inSet reports whether s is in one of the sets of signals in /proc/PID/status.
+func inSet(pid int, name string, s syscall.Signal) bool {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return false
 	}
-	_, rest, _ := bytes.Cut(text, []byte("\nShdPnd:"))
+	_, rest, _ := bytes.Cut(text, []byte("\n"+name+":"))
 	word, _, _ := bytes.Cut(rest, []byte("\n"))
 	set, err := strconv.ParseUint(string(bytes.TrimSpace(word)), 16, 64)
 	return err == nil && set>>(uint(s)-1)&1 != 0

@@ -5429,6 +5429,71 @@ def targets_that_a_model_leaves_out() -> str:
     return "; ".join(wrong)
 
 
+class CentredGradients(torch.autograd.Function):
+    """Relates the rows' gradients to each other, and not the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return g - g.mean(0)
+
+
+ELSEWHERE = {"on": False}
+
+
+class Stepwise(nn.Module):
+    """Relates rows by a global dict, or their gradients by a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.mode = nn.Linear(6, 6), 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.net(x)
+        if ELSEWHERE["on"]:
+            return h - h.mean(0)
+        return CentredGradients.apply(h) if self.mode == 2 else h
+
+
+def switched_elsewhere() -> str:
+    """What is switched in a global container, and a number with which only gradients relate rows, are seen at once."""
+    wrong = []
+    for what in ("a global dict", "a number"):
+        net = Stepwise()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        with Whole("aten.addmm.default", 8), suppress(torch.OutOfMemoryError):
+            for step in range(7):
+                ELSEWHERE["on"] = what == "a global dict" and step == 6
+                net.mode = 2 if what == "a number" and step == 6 else 1
+                optimizer.zero_grad()
+                net(torch.randn(8, 6)).square().mean().backward()
+                optimizer.step()
+            wrong.append(what)
+        ELSEWHERE["on"] = False
+        if step < 6:
+            wrong.append(f"{what}: refused in step {step}")
+    return ", ".join(wrong)
+
+
+def class_weights_that_come_later() -> str:
+    """A loss inside a model is another one from the step on in which it gets class weights."""
+    net = Padded()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    x, y = torch.randn(8, 6), torch.tensor([0, 0, 0, 0, 1, 1, 2, 3])
+    with Whole("aten.addmm.default", 8), suppress(torch.OutOfMemoryError):
+        for step in range(7):
+            if step == 6:
+                net.loss.weight = torch.linspace(0.1, 3, 5)
+            optimizer.zero_grad()
+            net(x, y).backward()
+            optimizer.step()
+        return "its weights were not noticed"
+    return "" if step == 6 else f"refused in step {step}"
+
+
 def settings_that_change_by_themselves() -> str:
     """A counter costs a few trials, and then no more; a flag beside it is still seen."""
     known, keys = Settings(), []
@@ -5584,6 +5649,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
+    switched_elsewhere, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,

@@ -128,19 +128,14 @@ def _side_by_side(
             continue
         given = [(n, a, b) for (n, a), (_, b) in zip(one.given, other.given) if len(a) == len(b)]
         by = next((reduced[n] for n, _, _ in given if n in reduced), None)
-        # A view, such as one of a single row, is no reduction; nor is a choice of rows, such as those of an expert.
-        if (
-            by is None
-            and one.name not in CHOOSES
-            and any(n not in one.made and any(_growing(a, b, rows, others)) for n, a, b in given)
-        ):
-            by = one.name
+        # A view, such as one of a single row, is no reduction; nor is a choice of rows, such as those of an expert, or
+        # what is computed for each of those.
+        grows = any(n not in one.made and any(_growing(a, b, rows, others)) for n, a, b in given)
         sizes = {a[0] for n, a, _ in given if n in picked and a}
-        if one.name in CHOOSES and (sizes or any(any(_growing(a, b, rows, others)) for _, a, b in given)):
+        each = not grows and bool(sizes) and all(sizes.intersection(shape) for shape in one.shapes)
+        if (one.name in CHOOSES or each) and (grows or sizes):
             picked.update(one.made)
-        elif by is None and sizes and all(sizes.intersection(shape) for shape in one.shapes):
-            picked.update(one.made)  # something is computed for each of them
-        elif by is None and sizes:
+        elif by is None and (grows or sizes):
             by = one.name
         if by is not None and not shape_only(one.name):
             reduced.update(dict.fromkeys(one.made, by))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections import deque
 from collections.abc import Collection, Iterator
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -15,7 +14,7 @@ import torch
 
 from ..hooks.genuine import data_ptr, numel
 from .snapshot import PLAIN, USUAL, WIDE, names_of
-from .trees import is_a
+from .trees import base_of, elements, is_a, size
 
 MOST = 200  # the most values of one module
 FEW = 16  # the most elements of a tensor or an array that is a setting
@@ -53,10 +52,10 @@ def settings(module: torch.nn.Module, unread: Collection[tuple[int, str]] = ()) 
     name them, and what small tensors and arrays hold on the CPU. Functions and modules are represented by their ids.
     What is in ``unread`` is left out: attributes, by the module's id, that calls do not read. Nothing of the script's
     is run."""
-    names = names_of(type(module))  # type: ignore[arg-type]
+    names = names_of(type(module)) - USUAL  # type: ignore[arg-type]
     found: list = []
     for name, value in (*vars(module).items(), *module._buffers.items()) if names else ():
-        if name in names - USUAL and type(value) not in _EXACT and (id(module), name) not in unread:
+        if name in names and type(value) not in _EXACT and (id(module), name) not in unread:
             for inside in _inside(value, names, DEEP, set()):
                 found.append(inside)
                 if len(found) == MOST:
@@ -92,10 +91,7 @@ def _parts(value: Any, names: frozenset[str]) -> list:
     """The elements of a small container, and what an object holds under one of the names."""
     if is_a(value, partial):
         return [value.func, *value.args, *value.keywords.values()]
-    if is_a(value, dict):
-        return [*dict.values(value)] if dict.__len__(value) <= WIDE else []
-    for base in (list, tuple, set, frozenset, deque):
-        if is_a(value, base):
-            return [*base.__iter__(value)] if base.__len__(value) <= WIDE else []
+    if base_of(value) is not None:
+        return elements(value) if size(value) <= WIDE else []
     held = object.__getattribute__(value, "__dict__") if type(value).__dictoffset__ else {}
     return [held[name] for name in held if name in names]

@@ -48,7 +48,7 @@ def is_a(o: Any, kinds: Any) -> bool:
 
 @cache
 def _base(kind: type) -> Any:
-    return next((b for b in (OrderedDict, dict, list, tuple, deque, set) if issubclass(kind, b)), None)
+    return next((b for b in (OrderedDict, dict, list, tuple, deque, set, frozenset) if issubclass(kind, b)), None)
 
 
 def base_of(container: Any) -> Any:
