@@ -80,7 +80,7 @@ def install() -> None:
             _around_steps(check.instead)
         if find is not None:
             _around_steps(lambda step: find.instead(None, step, step, why))
-        _after_steps(report.step)
+        _after_steps(lambda _: report.step())
         return
     recorder = _recorder = Recorder(report)
     recorder.check = check or find
@@ -101,8 +101,9 @@ def install() -> None:
     _tell(finder)
     ddp.watch(lambda: watch_groups(recorder))
     genuine.remember()
-    for work in (finder.step, recorder.step_ends, report.step):
-        _after_steps(work)
+    _after_steps(lambda _: finder.step())
+    _after_steps(recorder.step_ends)
+    _after_steps(lambda _: report.step())
     recorder.updates.ends = (recorder.updated, report.step)
     finder.look()  # for a script that never makes an optimizer
 
@@ -116,8 +117,8 @@ def _around_steps(around: Callable[[Callable], Callable]) -> None:
     Change(torch.optim.Optimizer, "profile_hook_step", made)
 
 
-def _after_steps(work: Callable[[], Any]) -> None:
-    """Calls ``work`` after each step of an optimizer."""
+def _after_steps(work: Callable[[torch.optim.Optimizer], Any]) -> None:
+    """Calls ``work`` with the optimizer after each step of one."""
     _undo.append(register_optimizer_step_post_hook(unless_compiled(work)).remove)
 
 
@@ -176,12 +177,12 @@ def _tell(finder: Finder) -> None:
     _undo.append(lambda: ignored.remove("_compiled_call_impl"))
 
 
-def unless_compiled(work: Callable[[], Any]) -> Callable:
-    """A hook that calls ``work``, and that leaves no trace in the graph of a step that is compiled."""
+def unless_compiled(work: Callable[[torch.optim.Optimizer], Any]) -> Callable:
+    """A hook of optimizers that calls ``work``, and that leaves no trace in the graph of a step that is compiled."""
 
-    def hook(*_: Any) -> None:
+    def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling():
-            work()
+            work(optimizer)
 
     return hook
 

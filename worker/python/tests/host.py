@@ -34,10 +34,14 @@ from headroom_train.tape.tape import Tape  # noqa: E402
 GIB = 1 << 30
 
 
+waited: list[Any] = []  # for a GPU's kernels
+torch.cuda.synchronize = waited.append  # type: ignore[assignment]
+
+
 class Imitated:
     """A pool of 8 GiB of which so much is in use, one number for each step, and what the GPU had refused by then."""
 
-    bytes = 8 * GIB
+    bytes, device = 8 * GIB, "imitated"
 
     def __init__(self, used: list[int], refused: Iterable[int] = ()) -> None:
         self._used, self._refused, self.held, self.ballast = used, iter(refused), 0, True
@@ -109,7 +113,9 @@ def slower() -> str:
     ]
     if said != [None, None, None, None, 3.0, 2.0] or (pace.spilled, pace.lost) != (3, 3.0):
         return f"{said}, {pace.spilled}, {pace.lost}"
-    return ""
+    turns = spill.Pace()  # two optimizers, one of which steps right after the other
+    said = [turns.step(s, i == 6, i % 2) for i, s in enumerate((1, 1e-4, 1, 1e-4, 1, 1e-4, 3))]
+    return "" if said == [None] * 6 + [3.0] else f"{said}"
 
 
 def told() -> str:
@@ -152,6 +158,23 @@ def within_a_step() -> str:
     return "" if (found, s.pace.spilled) == ([0, 2, 6, 2, 8], 4) else f"{found}, {s.pace.spilled}"
 
 
+def measured_to_their_ends() -> str:
+    """A step that has used memory of the host, or of which something was moved there, lasts until its kernels have
+    ended. No other step waits for them."""
+    now, found = 0.0, []
+    s = spill.Spill(lambda text: None, lambda: now + 10 * len(waited))
+    s._pools[0] = Imitated([0] * 5, [0, 5, 5, 5, 9])  # type: ignore[assignment]
+    for step in range(5):
+        before = len(waited)
+        now += 1
+        s.saved._share, s.saved._moved = (saved.Share(), 1) if step == 3 else (None, 0)
+        s.step(step)
+        found.append(len(waited) - before)
+    if found != [0, 1, 0, 1, 1]:
+        return f"{found}"
+    return "" if s.pace._whole == {0: [1.0]} else f"{s.pace._whole}"
+
+
 def moved_within_a_step() -> str:
     """What was moved to the host counts as used, although nothing of it is left when the step ends."""
     s = spill.Spill(lambda text: None)
@@ -166,22 +189,24 @@ def moved_within_a_step() -> str:
 
 def handles_once_there_is_room() -> str:
     """Handles of libraries that found no room are made when a failed try has been let go, and once more when a step has
-    ended, but not after each step."""
+    ended, after more and more steps."""
     made: list[str] = []
     s = spill.Spill(lambda text: None)
 
     def warm(device: int) -> None:
         made.append(f"warm {device}")
-        s._cold.add(device)
+        s._cold.setdefault(device, 0)
 
-    s._pools[0], s._warm = Imitated([0, 0, 0]), warm  # type: ignore[assignment, method-assign]
+    s._pools[0], s._warm = Imitated([0] * 7), warm  # type: ignore[assignment, method-assign]
     with changed(torch.cuda, "empty_cache", lambda: made.append("emptied")):
         s.keep_ballast()
-        s._cold.add(0)
+        s._cold[0] = 0
         s.keep_ballast()
-        for step in range(3):
+        for step in range(1, 8):
+            made.append(f"step {step}")
             s.step(step)
-    return "" if made == ["warm 0", "emptied", "warm 0"] else f"{made}"
+    tried = [made[i - 2] for i, m in enumerate(made) if m == "warm 0" and made[i - 1] == "emptied"]
+    return "" if made[0] == "warm 0" and tried == ["step 1", "step 2", "step 4"] else f"{made}"
 
 
 def where_saved_tensors_go() -> str:
@@ -356,36 +381,39 @@ int grow(unsigned long bytes) { void *block; return cudaMalloc(&block, bytes); }
 
 
 def a_trial_does_without() -> str:
-    """Trials use memory of the host only if two rows do not fit on the GPU, and few rows then."""
+    """Trials use memory of the host only if two rows do not fit on the GPU, and few rows then: first for what autograd
+    saves, then for all that does not fit."""
     said = []
-    for spare in (True, False):
-        held, tried = False, []
+    for spare, cuda in (True, True), (False, True), (False, False):
+        using, tried = list[str](), []
 
         @contextmanager
-        def withheld(spare: bool = spare) -> Iterator[bool]:
-            nonlocal held
-            held = True
+        def context(name: str, value: bool, using: list[str] = using) -> Iterator[bool]:
+            using.append(name)
             try:
-                yield spare
+                yield value
             finally:
-                held = False
+                using.remove(name)
 
         def work(count: int, tolerance: float) -> str:
-            tried.append((count, held))
-            if held:
+            tried.append((count, *using))
+            if using:
                 raise trial.torch.OutOfMemoryError("CUDA out of memory.")
             return "found"
 
-        tape = Tape()
         p = proof.Proof.__new__(proof.Proof)
-        p.tape, p.modules, p.used, p._withheld = tape, [], proof.Uses(), withheld  # type: ignore[assignment]
+        p.tape, p.modules, p.used = Tape(), [], proof.Uses()
+        p._withheld = lambda spare=spare: context("withheld", spare)  # type: ignore[misc]
+        p.tape.outside = [SimpleNamespace(is_cuda=cuda)]  # type: ignore[list-item]
         try:
-            got = p._tried([], 16, work)
+            with changed(proof, "on_host", lambda: context("saved", True)):
+                got = p._tried([], 16, work)
         except NoMemory as why:
             got = str(why)
         said.append((got, tried))
-    fewer = [(16, True), (8, True), (4, True), (2, True)]
-    want = [("found", [*fewer, (4, False)]), ("there is not enough memory for a trial on two rows", fewer)]
+    fewer, saved = [(n, "withheld") for n in (16, 8, 4, 2)], [(n, "withheld", "saved") for n in (4, 2)]
+    none = "there is not enough memory for a trial on two rows"
+    want = [("found", [*fewer, *saved, (4,)]), (none, [*fewer, *saved]), (none, fewer)]
     return "" if said == want else f"{said}"
 
 
@@ -588,6 +616,7 @@ CHECKS: list[Callable[[], str]] = [
     slower,
     told,
     within_a_step,
+    measured_to_their_ends,
     moved_within_a_step,
     handles_once_there_is_room,
     where_saved_tensors_go,

@@ -76,6 +76,7 @@ from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
 from headroom_train.sandbox.kept import Kept  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
+from headroom_train.spill import saved  # noqa: E402
 from headroom_train.tape import idle, snapshot, trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
 from headroom_train.tape.settings import Settings  # noqa: E402
@@ -218,9 +219,9 @@ def tried_once() -> str:
     ran: list[int] = []
     one = Trials.one
 
-    def counting(self: Trials, entry: Entry, cut: Any, which: int, watchers: Any = ()) -> Any:
+    def counting(self: Trials, entry: Entry, cut: Any, which: int, *more: Any, **named: Any) -> Any:
         ran.append(which)
-        return one(self, entry, cut, which, watchers)
+        return one(self, entry, cut, which, *more, **named)
 
     Trials.both, Trials.one = listing(tried), counting  # type: ignore[method-assign]
     with Injector(Fault("again", 0, 8)) as injector:
@@ -2094,7 +2095,7 @@ def strides_on_the_host() -> str:
     torch.manual_seed(0)
     net, x, w = nn.GRU(10, 12, batch_first=True).cuda(), torch.randn(7, 9, 10).cuda(), torch.randn(7, 9, 12).cuda()
     grads = []
-    for context in (nullcontext, replay.on_host):
+    for context in (nullcontext, saved.on_host):
         net.zero_grad()
         with context():
             out = net(x)[0]
@@ -2601,10 +2602,10 @@ def numbers_that_do_not_add_up() -> str:
     differ most show that it is not. Of numbers that do add up nothing is refused, and nothing is computed twice."""
     wrong, data = [], torch.cat([torch.ones(8), torch.full((8,), 3.0)]).double() + torch.arange(16).double() / 100
     numbers: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Any, bool]] = {
-        "root": (lambda some: some.square().mean().sqrt(), [1.0] * 16, False),
-        "exponential": (lambda some: some.mean().exp(), [1.0] * 16, False),
-        "largest": (lambda some: some.max(), [1.0] * 16, False),
-        "mean": (lambda some: some.mean(), [1.0] * 16, True),
+        "root": (lambda some: some.square().mean().sqrt(), weights.Counts([1.0] * 16), False),
+        "exponential": (lambda some: some.mean().exp(), weights.Counts([1.0] * 16), False),
+        "largest": (lambda some: some.max(), weights.Counts([1.0] * 16), False),
+        "mean": (lambda some: some.mean(), weights.Counts([1.0] * 16), True),
         "sum": (lambda some: some.sum(), None, True),
     }
     for name, (work, rule, adds) in numbers.items():
@@ -2955,7 +2956,7 @@ def few_values() -> str:
         seen.append(tuple(rows))
         return sum(losses[r] for r in rows) / len(rows)
 
-    rules = [None, [1.0] * 4, [1.0, 2.0, 1.0, 2.0]]
+    rules = [None, weights.Counts([1.0] * 4), weights.Counts([1.0, 2.0, 1.0, 2.0])]
     left = weights.surviving(rules, range(4), value, 1e-5)  # type: ignore[arg-type]
     return "" if left == [[1.0] * 4] and len(seen) == len(set(seen)) <= 15 else f"{left}, {seen}"
 
@@ -5550,19 +5551,108 @@ def sizes_that_are_multiples_of_the_batchs() -> str:
 
 
 def a_batch_is_written_to_after_the_call() -> str:
-    """A loop normalises its batch in place once the model has used it. The model's calls get a copy as soon as they are
-    made in pieces."""
-    net = nn.Sequential(nn.Hardtanh(), nn.Linear(6, 6)).double()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
-    batch, found = torch.randn(8, 6).double(), list[Any]()
-    for _ in range(3):
-        optimizer.zero_grad()
-        x = batch * 1.0
-        with Whole("aten.addmm.default", 8) if found else nullcontext():
-            F.mse_loss(net(x), x.div_(5)).backward()
-        optimizer.step()
-        found.append(net[1].weight.grad)
-    return "" if close(found[0], found[1]) and close(found[0], found[2]) else f"{found[1:]} in place of {found[0]}"
+    """A loop normalises its batch in place once the model has used it. The model's calls get a copy when they are made
+    in pieces, also in its first step, until a step has shown that nothing is written to."""
+    same = nn.Sequential(nn.Hardtanh(), nn.Linear(6, 6)).double()
+    batch, found, known = torch.randn(64, 6).double(), list[Any](), list[Any]()
+    for first, writes in (1, True), (0, True), (0, False):
+        net = copy.deepcopy(same)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        for step in range(3):
+            optimizer.zero_grad()
+            x = batch * 1.0
+            with Whole("aten.addmm.default", 64) if step >= first else nullcontext():
+                F.mse_loss(net(x), x.div_(5) if writes else x / 5).backward()
+            optimizer.step()
+            found.append(net[1].weight.grad)
+        known.append(record_of(net).rewritten)
+    if known != [True, True, False]:
+        return f"{known}"
+    return "" if all(close(found[0], f) for f in found) else f"{found[1:]} in place of {found[0]}"
+
+
+def whether_a_batch_was_written_to() -> str:
+    """That is not known of an argument which is gone, and of which a copy was made."""
+    found = []
+    for change in (lambda x: None, lambda x: x.div_(5), lambda x: x.clear()):
+        tape, given = Tape(), [torch.ones(3)]
+        entry = Entry(F.relu, None, tape.encode((given[0],)), {})
+        tape.keep(entry)
+        change(given if len(found) == 2 else given[0])
+        found.append(tape.rewritten(entry))
+    return "" if found == [False, True, None] else f"{found}"
+
+
+class Through(torch.autograd.Function):
+    """What a DataParallel with one GPU does to its arguments: they are views with a graph."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+def a_leaf_that_the_loss_uses_later() -> str:
+    """The images of a GAN require gradients since its critic's penalty. Its generator is given a view of them, and its
+    loss the images: that they are known by then does not make another graph of the generator's calls."""
+    net, x = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)).double(), torch.randn(8, 6).double()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    x.requires_grad_()
+    found = []
+    for calls in (0, 1, 2):
+        net.zero_grad()
+        with Whole("aten.tanh.default", 8) if calls == 2 else nullcontext():
+            fake: Any = net(Through.apply(x))
+        with Whole("aten.tanh.default", 8) if calls else nullcontext():
+            (net(Through.apply(fake)) - x).abs().mean().backward()
+        found.append(net[0].weight.grad)
+    if told() != "8 rows in 2 pieces":
+        return told()
+    return "" if close(*found[:2]) and close(found[0], found[2]) else f"{found[1:]} in place of {found[0]}"
+
+
+def nothing_is_cleaned_where_nothing_fails() -> str:
+    """Once calls are made in pieces straight away, no garbage is collected for them: that takes longer than most
+    steps."""
+    net, teacher = (nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    collected, step = list[int](), 0
+    collect, x = gc.collect, torch.randn(64, 6)
+    with Whole("aten.addmm.default", 64), changed(gc, "collect", lambda *a: (collected.append(step), collect(*a))[1]):
+        for step in range(4):  # noqa: B007
+            with torch.no_grad():
+                y = teacher(x)
+            F.mse_loss(net(x), y).backward()
+            optimizer.step()
+    return "" if {*collected} == {0} else f"in steps {collected}"
+
+
+class Benchmarked(Whole):
+    """Notes for how many rows cuDNN would try out all its kernels."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        super().__init__(name, rows)
+        self.seen = set[tuple[int, bool]]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func) == self.name:
+            self.seen.add((len(args[1]), torch.backends.cudnn.benchmark))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def kernels_are_not_tried_out_for_a_trial() -> str:
+    """A script lets cuDNN try out its kernels: that is left out in trials on a few rows, and not in pieces."""
+    net = nn.Linear(6, 6)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    with torch.backends.cudnn.flags(benchmark=True), Benchmarked("aten.addmm.default", 64) as noted:
+        net(torch.randn(64, 6)).square().mean().backward()
+        if not torch.backends.cudnn.benchmark:
+            return "off for good"
+    few, pieces = {on for rows, on in noted.seen if rows < 16}, {on for rows, on in noted.seen if rows == 32}
+    return "" if (few, pieces) == ({False}, {True}) else f"{noted.seen}"
 
 
 def weights_that_only_gradients_tell_apart() -> str:
@@ -5651,7 +5741,7 @@ def elements_of_an_array() -> str:
 CHECKS = [
     switched_elsewhere, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
-    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

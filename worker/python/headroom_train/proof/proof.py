@@ -15,6 +15,7 @@ from ..failure import NoMemory, Refused, is_out_of_memory, patiently
 from ..memory import room
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
+from ..spill.saved import on_host
 from ..tape.recorded_module import number_of, record_of
 from ..tape.snapshot import hooks_backward_of_all, submodules
 from ..tape.tape import Entry, Outside, Tape
@@ -327,7 +328,8 @@ class Proof:
     def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
         """Calls ``work`` with ``count``, a number of rows, and with a tolerance, without randomness or side effects.
         Returns the result. If there is not enough memory, ``work`` is called again with fewer rows, and with memory of
-        the host only if not even two rows fit: that takes many times as long."""
+        the host only if not even two rows fit: first for what autograd saves, then for all that does not fit, which
+        takes many times as long."""
 
         def tried(n: int, tolerance: float) -> Any:
             try:
@@ -363,9 +365,16 @@ class Proof:
             with self._withheld() as spare:
                 return rehearsed(self.modules, count, without_randomness)
         except NoMemory:
+            if not spare and not any(t.is_cuda for t in self.tape.outside):
+                raise
+        few = min(count, FEW)
+        try:
+            with self._withheld(), on_host():
+                return rehearsed(self.modules, few, without_randomness)
+        except NoMemory:
             if not spare:
                 raise
-        return rehearsed(self.modules, min(count, FEW), without_randomness)
+        return rehearsed(self.modules, few, without_randomness)
 
     def _targets(self) -> dict[int, torch.Tensor]:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a

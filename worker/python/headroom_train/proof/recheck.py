@@ -30,6 +30,7 @@ class Sampled(NamedTuple):
     values: dict[int, torch.Tensor]  # some values of each result, by slot
     steps: dict[int, tuple]  # the strides with which the values were sampled, by slot
     graphs: dict[int, int]  # signatures of the results' graphs, by slot
+    known: frozenset[int]  # the ids of the leaves that were known when these were taken
     entries: int  # the number of entries on the tape at that moment
     drawn: bool  # random numbers were drawn
 
@@ -40,7 +41,7 @@ def note(tape: Tape) -> None:
 
     def sampled() -> Sampled:
         values, steps, graphs = {}, {}, {}
-        known = {id(t) for t in tape.leaves()}
+        known = frozenset(id(t) for t in tape.leaves())
         with unrecorded():
             for tensor in (ref() for ref in tape.live):
                 place = None if tensor is None else place_of(tensor)
@@ -50,7 +51,8 @@ def note(tape: Tape) -> None:
                     steps[place.slot] = steps_of(tensor.shape)
                     values[place.slot] = sample(tensor, steps[place.slot])
                     graphs[place.slot] = signature([tensor], known)
-        return Sampled(values, steps, graphs, len(tape.entries), not same_random_state(tape.random, random_state()))
+        drawn = not same_random_state(tape.random, random_state())
+        return Sampled(values, steps, graphs, known, len(tape.entries), drawn)
 
     if tape.step.sampled is None and tape.entries:
         tape.step.sampled = patiently(sampled, "there is not enough memory to inspect a call's results")
@@ -98,10 +100,10 @@ def _whole(tape: Tape, sampled: Sampled, again: Sequence[int], slots: Sequence[i
         env: dict[int, torch.Tensor] = {}
         for i in again:
             run(tape, None, [i], None, env)
-        half, known = half_in(tape, modules), {id(t) for t in tape.leaves()}
+        half = half_in(tape, modules)
         most, total = rounding(tape, half), 5e-3 if half else 1e-3  # total is for a loss, which is a sum
         return all(
-            sampled.graphs[s] == signature([env[s]], known)
+            sampled.graphs[s] == signature([env[s]], sampled.known)
             and alike(v, sample(env[s], sampled.steps[s]), min(most, total) if v.numel() == 1 else most)
             for s, v in sampled.values.items()
             if s in slots

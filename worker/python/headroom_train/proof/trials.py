@@ -54,6 +54,7 @@ class Given(NamedTuple):
 
     values: dict[int, torch.Tensor]  # some values of each tensor, by its place in the result
     graph: int  # the signature of the result's graph
+    known: frozenset[int]  # the ids of the leaves that existed before the call, as far as was known then
     draws: list[tuple]  # random numbers that would have been drawn
     half: bool  # something was computed in half precision
 
@@ -97,7 +98,7 @@ class Trials:
         self.slots: dict[int, Slot] = {}
         self.env: tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]] = {}, {}  # values by slot: few rows, more
         self._made_up: set[int] = set()  # slots whose values are made up, or computed from such values
-        self.given = Given({}, 0, [], False)  # what the newest call with more rows has returned
+        self.given = Given({}, 0, frozenset(), [], False)  # what the newest call with more rows has returned
         self.operations = Operations(), Operations()  # of the newest function, for few rows and for more
         self.decided = Decisions(), Decisions()  # of the newest module, for few rows and for more
         self.before: Any = None  # a snapshot of the module, from before its newest call with more rows
@@ -199,9 +200,17 @@ class Trials:
         small, large = results
         return self.depends(entry, cut, small, large, places=True)
 
-    def one(self, entry: Entry, cut: Cut, which: int, watchers: Sequence[Watcher] = ()) -> Any:
+    def one(
+        self,
+        entry: Entry,
+        cut: Cut,
+        which: int,
+        watchers: Sequence[Watcher] = (),
+        known: Optional[frozenset[int]] = None,
+    ) -> Any:
         """What a module's call returns for few rows, if ``which`` is 0, or for more, if it is 1, without a graph. In
-        the second case, samples of the results are kept in :attr:`given`."""
+        the second case, samples of the results are kept in :attr:`given`. ``known`` are the ids of the leaves that
+        existed before the call; None if they are those that are known now."""
         name, module, rows = entry.call_name(), entry.module, self.rows[which]
         args, kwargs = arguments(self.tape, entry, cut, self.env[which], rows)
         lasting = _Lasting(module)  # type: ignore[arg-type]
@@ -228,8 +237,9 @@ class Trials:
         self._leaves_hooks(entry, hooks, result, [args, kwargs])
         if which == 1:
             tensors = {i: v for i, v in enumerate(flatten(result)[0]) if isinstance(v, torch.Tensor)}
-            graph = signature(tensors.values(), {id(t) for t in self.tape.leaves(module)})
-            self.given = Given({i: sample(v) for i, v in tensors.items()}, graph, trial.draws, trial.half)
+            known = frozenset(id(t) for t in self.tape.leaves(module)) if known is None else known
+            graph = signature(tensors.values(), known)
+            self.given = Given({i: sample(v) for i, v in tensors.items()}, graph, known, trial.draws, trial.half)
         return mapped(cut_off, result)  # free its activations before the next call
 
     def _leaves_hooks(self, entry: Entry, hooks: Sequence, result: Any, given: Any) -> None:
@@ -259,16 +269,18 @@ class Trials:
         last = self.rows[1].count - 1
         # Once more beside the same row: it may draw numbers.
         indices = [[0, 1], [0, 1], [0, last] if last > 1 else [0, 0], *([[1, 0]] if places else [])]
-        one, again, *others = (self._beside(entry, cut, along, index) for index in indices)
+        one = self._beside(entry, cut, along, indices.pop(0))
 
-        def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-            return len(some) == len(others) and all(
-                a.shape == b.shape and alike(a, b, MEANT) for a, b in zip(some, others)
-            )
+        def same(index: Sequence[int]) -> Optional[bool]:
+            """Whether the row's results are those in ``one``; None if not all of them are finite."""
+            other = self._beside(entry, cut, along, index)
+            if not all(bool(t.isfinite().all()) for t in (*one, *other)):
+                return None
+            pairs = zip(one, other)
+            return len(one) == len(other) and all(a.shape == b.shape and alike(a, b, MEANT) for a, b in pairs)
 
-        if not same(one, again) or not all(bool(t.isfinite().all()) for some in (one, *others) for t in some):
-            return False
-        return not all(same(one, other) for other in others)
+        again, *others = map(same, indices)
+        return bool(again) and None not in others and not all(others)
 
     def _beside(
         self, entry: Entry, cut: Cut, along: Sequence[Optional[int]], index: Sequence[int]
@@ -289,7 +301,9 @@ class Trials:
                 continue
             (each, rest), at = divmod(tensor.shape[dim], 2), index.index(0)
             first = tensor.narrow(dim, at * each, each) if rest else self._along(dim, each).some(tensor, at, 1)
-            found.append(as_real(first).cpu().double())
+            exact = first.dtype in (torch.float32, torch.complex64) or first.dtype.itemsize >= 8
+            # On a GPU results may be large, and the host slow.
+            found.append(as_real(first).clone() if exact else first.double())
         return found
 
     def differs(self, slots: Sequence[int]) -> bool:

@@ -11,14 +11,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import product
+from itertools import accumulate, product
 from typing import Any, Callable, Optional
 
 import torch
 
 from .rows import Rows
 
-Rule = Optional[list]  # a number for each row of the batch
+
+class Counts(list):
+    """A number for each row of the batch. Nothing is added or taken away once it has been asked for sums."""
+
+    _sums: Optional[list] = None
+
+    def between(self, start: int, stop: int) -> float:
+        """The sum of the numbers of the rows from ``start`` to ``stop``, exclusive. Batches may have millions of rows,
+        and many pieces."""
+        if self._sums is None:
+            self._sums = [*accumulate(self, initial=0.0)]
+        return self._sums[stop] - self._sums[start]
+
+
+Rule = Optional[Counts]
 Named = list[tuple[tuple, Rule]]  # rules with their names: see candidates
 
 TRIES = 6
@@ -30,8 +44,9 @@ def weight(rule: Rule, rows: Sequence[int], within: Optional[Sequence[int]] = No
     """The weight of ``rows`` relative to the rows ``within``, or relative to all rows if ``within`` is None."""
     if rule is None:
         return 1.0
-    whole = sum(rule) if within is None else sum(rule[r] for r in within)
-    return sum(rule[r] for r in rows) / whole if whole else 0.0
+    whole = rule.between(0, len(rule)) if within is None else sum(rule[r] for r in within)
+    part = rule.between(rows.start, rows.stop) if isinstance(rows, range) else sum(rule[r] for r in rows)
+    return part / whole if whole else 0.0
 
 
 def typed(value: Any, like: Any) -> Any:
@@ -53,10 +68,10 @@ def candidates(
     have targets, of which the valid ones are counted, or it may be a mask, whose elements are summed. In both cases,
     this is done for the whole tensor and for the tensor without its first or last column. If ``known`` is given, only
     the rules with these names are returned."""
-    rules: Named = [(("sum",), None), (("rows",), [1.0] * batch)]
+    rules: Named = [(("sum",), None), (("rows",), Counts([1.0] * batch))]
     for i, tensor in enumerate(tensors):
         counts = counted(batch, tensor, ignored, None if known is None else {name[1] for name in known if name[0] == i})
-        rules += [((i, n), rule) for n, rule in counts.items() if all(v >= 0 for v in rule) and sum(rule) > 0]
+        rules += [((i, n), Counts(rule)) for n, rule in counts.items() if all(v >= 0 for v in rule) and sum(rule) > 0]
     return [(name, rule) for name, rule in rules if known is None or name in known]
 
 
@@ -97,15 +112,15 @@ def _ways(tensor: torch.Tensor, ignored: Sequence[int]) -> dict[int, tuple[slice
 
 def same_rule(one: Rule, other: Rule) -> bool:
     """Whether two rules give every row the same share."""
-    if one is None or other is None:
-        return one is other
-    a, b = sum(one), sum(other)
-    return max(abs(x / a - y / b) for x, y in zip(one, other)) < 1e-9
+    if one is None or other is None or one == other:
+        return one is other or one == other
+    a, b = one.between(0, len(one)), other.between(0, len(other))
+    return all(abs(x / a - y / b) < 1e-9 for x, y in zip(one, other))
 
 
 def counts_rows(rules: Sequence[Rule], batch: int) -> bool:
     """Whether one of the rules is that of a mean over the rows."""
-    return any(same_rule(rule, [1.0] * batch) for rule in rules)
+    return any(same_rule(rule, Counts([1.0] * batch)) for rule in rules)
 
 
 def distinct(rules: Sequence[Rule]) -> list[Rule]:
@@ -185,7 +200,8 @@ def telling(rules: Sequence[Rule], batch: int, count: int) -> list[int]:
     of the whole than in many."""
     vectors = [r if r is not None else [1.0] * batch for r in rules]
     ones, others = vectors[0], next((v for v in vectors[1:] if v != vectors[0]), vectors[0])
-    order = sorted(range(batch), key=lambda r: ones[r] / (sum(ones) or 1) - others[r] / (sum(others) or 1))
+    a, b = sum(ones) or 1, sum(others) or 1
+    order = sorted(range(batch), key=lambda r: ones[r] / a - others[r] / b)
     half = max(1, count // 2)
     return [*dict.fromkeys([*order[:half], *order[-half:]])]
 

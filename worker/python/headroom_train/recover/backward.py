@@ -31,9 +31,7 @@ from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
 from .hooked import RAN, HookWatch, sees_gradients
-from .recovery import Recovery, Way
-
-SOON = 10  # calls of a module that show whether the script writes to its arguments afterwards
+from .recovery import Recovery, Way, note_rewritten
 
 
 def kind_of(tape: Tape) -> tuple:
@@ -88,14 +86,6 @@ def hooks_nodes(tape: Tape, loss: torch.Tensor) -> bool:
     return False
 
 
-def _note_rewritten(tape: Tape) -> None:
-    """Notes which modules are given something to which the script writes after the call."""
-    for entry in tape.entries:
-        record = None if entry.module is None else record_of(entry.module)
-        if record is not None and record.calls <= SOON and tape.rewritten(entry):
-            record.rewritten = True
-
-
 class Backward:
     """Makes the script's backward passes."""
 
@@ -130,7 +120,7 @@ class Backward:
         if failed is None:
             if usual:
                 with apart():
-                    _note_rewritten(tape)
+                    note_rewritten(tape)
                 if recorder.check is not None:
                     recorder.check.backward(recorder, tape, args, kwargs)
                 tape.close()
@@ -444,6 +434,7 @@ class FailedBackward:
         self._end()
 
     def _end(self) -> None:
+        note_rewritten(self._tape)
         self._tape.close()
         self._tape.step.finished()
         self._recovery.passed(self._tape, self._params)

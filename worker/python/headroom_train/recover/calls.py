@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Callable, Optional
 
 import torch
@@ -14,8 +14,8 @@ from ..proof.recheck import note, unsaved
 from ..proof.rerun import modules_of
 from ..proof.trials import NUMBERS
 from ..replay.deferred import Deferred, disown, strays
-from ..replay.pieces import on_host
 from ..sandbox.norms import batchwise, refuse_batchwise
+from ..spill.saved import on_host
 from ..tape.given import Given, changes
 from ..tape.graph import sequence
 from ..tape.recorded_module import RecordedModule
@@ -78,8 +78,7 @@ class FailedCall:
         recovery.guarded(lambda: note(tape))
         disown(tape, [*modules_of(tape), module])
         deferred = recovery.deferred_of(tape, entry)
-        if record.rewritten:
-            recovery.guarded(lambda: tape.keep(entry))
+        self._keep(tape, entry)
         if record.changes_buffers() or batchwise([module]):
             recovery.guarded(lambda: self._sealed(deferred))
             refuse_batchwise([module])
@@ -90,6 +89,14 @@ class FailedCall:
         if deferred.plan.keeps or any(isinstance(leaf, NUMBERS) for leaf in leaves):
             leaves = recovery.guarded(lambda: self._made_once(leaves))
         return recovery.guarded(lambda: recovery.postponed(tape, deferred, entry, leaves, tree))
+
+    def _keep(self, tape: Tape, entry: Entry) -> None:
+        """Puts copies in the places of the call's arguments if the script may write to them before the call is made
+        again."""
+        rewritten = self._record.rewritten
+        with suppress(*(() if rewritten else (Refused,))):  # as long as nothing is known, it may do without
+            if rewritten is not False:
+                self._recovery.guarded(lambda: tape.keep(entry))
 
     def _sealed(self, deferred: Deferred) -> None:
         """Raises :class:`Writes` if the call must not be repeated on the whole batch, or if there is not enough memory
@@ -166,7 +173,7 @@ class FailedCall:
         (args, kwargs), state, begin = self._given, random_state(), sequence()  # type: ignore[misc]
         try:
             with self._recovery.inside(self._taped):
-                result, batch, count = self._recovery.twice(self._tape, self._entry, args, kwargs)
+                result, batch, count = self._recovery.twice(self._tape, self._entry, args, kwargs, self._keep)
         except Refused:
             set_random_state(state)
             raise

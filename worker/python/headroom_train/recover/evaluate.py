@@ -134,7 +134,8 @@ def evaluate(
             changed = watch.put_back()
             if changed:
                 raise Refused(f"{type(module).__name__} had changed {changed} when it failed")
-            clean(failed)
+            if not preemptive:
+                clean(failed)
             result, count, batch = recorder.guarded(
                 lambda: _evaluated(recorder, module, call, args, kwargs, failed, limits.unweighed)
             )

@@ -87,14 +87,14 @@ class Recorder(Recovery):
         self.report.phases.backward_ends()
         return not self.idle.now
 
-    def step_ends(self) -> None:
+    def step_ends(self, optimizer: Optional[torch.optim.Optimizer] = None) -> None:
         """Called after an optimizer's step. A step with a closure ends here, too, although it
         begins without :meth:`step_begins`."""
         self._close()
         if self.sizes.failure is not None or self.evaluation.failure is not None:
             self.idle.failed()
         self.idle.step()
-        self.spill.step(self.report.steps)
+        self.spill.step(self.report.steps, id(optimizer))
 
     def updated(self) -> None:
         """Called when a step of a script that has no optimizer has ended. Recording never rests then, since nothing

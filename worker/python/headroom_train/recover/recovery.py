@@ -46,7 +46,17 @@ from ..world import talked
 Way = Callable[[Optional[Refused]], Any]
 
 
+SOON = 10  # calls of a module that show whether the script writes to its arguments afterwards
 TOGETHER = "results of two steps whose values are not in memory are used together"
+
+
+def note_rewritten(tape: Tape) -> None:
+    """Notes which modules are given something to which the script writes after the call."""
+    for entry in tape.entries:
+        record = None if entry.module is None else record_of(entry.module)
+        if record is not None and (record.calls <= SOON or record.rewritten is None):
+            found = tape.rewritten(entry)
+            record.rewritten = record.rewritten if found is None else found or bool(record.rewritten)
 
 
 class Recovery:
@@ -313,9 +323,17 @@ class Recovery:
                 change.replace(gone(tape))
         return result
 
-    def twice(self, tape: Tape, entry: Entry, args: tuple, kwargs: dict) -> tuple[Any, int, int]:
+    def twice(
+        self,
+        tape: Tape,
+        entry: Entry,
+        args: tuple,
+        kwargs: dict,
+        keep: Callable[[Tape, Entry], Any] = lambda tape, entry: None,
+    ) -> tuple[Any, int, int]:
         """Makes a module's call in pieces, which are computed twice. Returns the result, the number of rows and the
-        number of pieces. The call is the only one of a tape of its own, for which all arguments come from elsewhere."""
+        number of pieces. The call is the only one of a tape of its own, for which all arguments come from elsewhere;
+        ``keep`` puts copies in their places where the script may write to them before backward."""
         module: Any = entry.module
         record = record_of(module)
 
@@ -331,6 +349,7 @@ class Recovery:
             call = Entry(entry.call, module, own.encode(args), own.encode(kwargs))
             call.grad, call.autocast, call.modes = entry.grad, entry.autocast, entry.modes
             call.versions, call.snapshot, call.found = entry.versions, entry.snapshot, entry.found
+            keep(own, call)
             deferred = own.deferred = Deferred(own, Plan(own, call), self.sizes, self.report)
             leaves, tree = self.result(own, deferred, call)
             plan = deferred.plan

@@ -29,6 +29,7 @@ from ..proof.rerun import bends, modules_of, needed, refuse_acted_upon, run, unc
 from ..proof.rows import Rows, Slot, perform
 from ..proof.terms import Terms
 from ..sandbox.sandbox import HALF, rehearsal
+from ..spill.saved import on_host
 from ..tape.graph import KEEP, sequence, walk, within
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import Snapshot, attributes, submodules
@@ -46,7 +47,7 @@ from ..tape.tape import (
     unrecorded,
 )
 from ..tape.trees import elements, is_a, pairs
-from .pieces import by_pieces, gradients, on_host, pieces_of
+from .pieces import by_pieces, gradients, pieces_of
 from .twopass import results, separated, two_pass
 
 NEAR = 1 << 20  # the most elements of a result whose values are kept on the GPU that has made them

@@ -22,6 +22,7 @@ from ..proof.rerun import SOME, bends, needed, note_bends, parted, run, unchange
 from ..proof.rows import Rows, Slot
 from ..proof.weights import Rule, agrees, halves, weight
 from ..sandbox.sandbox import HALF, NoRandomness
+from ..spill.saved import on_host
 from ..tape.graph import may_bend
 from ..tape.tape import Tape, random_state, same_random_state, set_random_state
 
@@ -348,21 +349,3 @@ def room_for(known: Slot) -> torch.Tensor:
         lambda: torch.empty(known.shape, dtype=known.dtype, device=known.device),
         "there is not enough memory for the results",
     )
-
-
-def on_host() -> Any:
-    """A context in which the tensors that autograd saves are kept in pinned host memory, and come back with the strides
-    that they had. PyTorch's own context makes them contiguous; the backward pass of a recurrent layer in cuDNN with
-    ``batch_first`` then takes one row's state for another's."""
-
-    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
-        if not tensor.is_cuda or tensor.layout != torch.strided:
-            return tensor.device, tensor
-        kept = torch.empty_like(tensor, device="cpu", pin_memory=True)  # keeps strides
-        return tensor.device, kept.copy_(tensor)
-
-    def unpack(packed: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
-        device, kept = packed
-        return kept.to(device, non_blocking=True)
-
-    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

@@ -15,8 +15,8 @@ import torch
 
 from ..failure import OutOfMemoryError, bare
 from ..hooks.genuine import dim, numel
+from ..spill.saved import on_host
 from ..spill.spill import Spill
-from .pieces import on_host
 
 PATIENCE = 64  # batches that are cut straight away before a whole one is tried again
 GROWS = 4  # batches whose pieces have all fitted before larger pieces are tried

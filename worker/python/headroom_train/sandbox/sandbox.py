@@ -312,6 +312,20 @@ def ready_attention() -> Iterator[None]:
 
 
 @contextmanager
+def unbenchmarked() -> Iterator[None]:
+    """A context in which cuDNN doesn't try out all its kernels for each new number of rows, which takes seconds."""
+    backend = torch.backends.cudnn
+    on = backend.benchmark
+    if on:
+        backend.benchmark = False
+    try:
+        yield
+    finally:
+        if on:
+            backend.benchmark = True
+
+
+@contextmanager
 def unwarned() -> Iterator[None]:
     """A context in which no warning is shown: a trial with a few rows of one tensor and all rows of
     another may cause warnings about code that the user never wrote. The warning filters stay
@@ -353,5 +367,5 @@ def rehearsal(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """A context for running modules on a few rows: nothing of the run remains, and work that is specific
     to a number of rows, such as compiling, is avoided."""
     modules = list(modules)
-    with undone(modules), eager(), ready_attention(), unwarned():
+    with undone(modules), eager(), ready_attention(), unbenchmarked(), unwarned():
         yield

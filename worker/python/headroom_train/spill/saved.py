@@ -106,6 +106,11 @@ class Saved:
         self._own: set[int] = set()  # where weights and buffers are, which stay
         self._units: WeakValueDictionary[tuple[int, int], _Kept] = WeakValueDictionary()
 
+    @property
+    def moves(self) -> bool:
+        """Whether something of this step was moved."""
+        return self._moved > 0
+
     @staticmethod
     def share(record: Any) -> Share:
         """What has been decided for steps whose first call is one of this module."""
@@ -192,3 +197,21 @@ def _copy(of: torch.UntypedStorage, to: torch.UntypedStorage) -> None:
     with torch.no_grad():
         source, target = (torch.empty(0, dtype=torch.uint8, device=s.device).set_(s) for s in (of, to))
         target.copy_(source)
+
+
+def on_host() -> Any:
+    """A context in which the tensors that autograd saves are kept in pinned host memory, and come back with the strides
+    that they had. PyTorch's own context makes them contiguous; the backward pass of a recurrent layer in cuDNN with
+    ``batch_first`` then takes one row's state for another's."""
+
+    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+        if not tensor.is_cuda or tensor.layout != torch.strided:
+            return tensor.device, tensor
+        kept = torch.empty_like(tensor, device="cpu", pin_memory=True)  # keeps strides
+        return tensor.device, kept.copy_(tensor)
+
+    def unpack(packed: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
+        device, kept = packed
+        return kept.to(device, non_blocking=True)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import OutOfMemoryError
+from ..failure import OutOfMemoryError, debugged
 from ..memory import may_ask
 from ..world import neighbours
 from .pool import Pool, Unavailable, host_memory, supported, unseen
@@ -23,6 +23,7 @@ EVERY = 0.2  # seconds between two later looks
 SAID = 900.0  # seconds between two reports that are alike
 WHOLE = 31  # the newest steps without spilling whose durations are kept
 LEAST = 3  # as many of them as it takes to compare a duration with
+OPTIMIZERS = 64  # optimizers whose steps are known apart
 
 
 def wanted(setting: str, free: int) -> int:
@@ -32,22 +33,27 @@ def wanted(setting: str, free: int) -> int:
 
 
 class Pace:
-    """Compares the durations of steps that used memory of the host with those of steps that did not."""
+    """Compares the durations of steps that used memory of the host with those of steps that did not. Several
+    optimizers may take turns, each with steps of its own length."""
 
     def __init__(self) -> None:
-        self._whole: list[float] = []
+        self._whole: dict[int, list[float]] = {}  # by optimizer
         self.spilled = 0  # steps that used memory of the host
         self.lost = 0.0  # seconds that they took longer, as far as that is known
 
-    def step(self, seconds: float, spilled: bool) -> Optional[float]:
-        """Notes a step. Returns how many times as long as usual it took, if it spilled and that is known."""
+    def step(self, seconds: float, spilled: bool, optimizer: int = 0) -> Optional[float]:
+        """Notes a step of the optimizer with this number. Returns how many times as long as usual it took, if it
+        spilled and that is known."""
+        whole = self._whole.get(optimizer, [])
         if not spilled:
-            self._whole = [*self._whole[1 - WHOLE :], seconds]
+            if len(self._whole) >= OPTIMIZERS and not whole:
+                self._whole.clear()
+            self._whole[optimizer] = [*whole[1 - WHOLE :], seconds]
             return None
         self.spilled += 1
-        if len(self._whole) < LEAST:
+        if len(whole) < LEAST:
             return None
-        usual = median(self._whole)
+        usual = median(whole)
         self.lost += max(0.0, seconds - usual)
         return seconds / usual if usual > 0 else None
 
@@ -63,7 +69,7 @@ class Spill:
         self._say, self._clock = say, clock
         self._pools: dict[int, Pool] = {}
         self.saved = Saved(self._pool)
-        self._cold: set[int] = set()  # GPUs on which libraries have not got what they need
+        self._cold: dict[int, int] = {}  # GPUs on which libraries have not got what they need → steps since then
         self.why_not: Optional[str] = None  # the reason why there is no pool; None if there is one, or may be
         self.pace = Pace()
         self._looks, self._next = 0, 0.0
@@ -99,9 +105,10 @@ class Spill:
             with unseen(), torch.cuda.device(device), torch.enable_grad():
                 a = torch.ones(8, 8, device=device, requires_grad=True)
                 (a @ a).sum().backward()
-            self._cold.discard(device)
+            self._cold.pop(device, None)
         except RuntimeError:
-            self._cold.add(device)
+            debugged()
+            self._cold.setdefault(device, 0)
 
     @property
     def open(self) -> bool:
@@ -151,33 +158,43 @@ class Spill:
             if scarce():
                 self.opened()
 
-    def step(self, number: int) -> None:
-        """Called after each optimizer step."""
-        now = self._clock()
-        begun, self._begun = self._begun, now
+    def step(self, number: int, optimizer: int = 0) -> None:
+        """Called after each optimizer step, with the number of steps so far, and one that names the optimizer."""
         if not self._pools:
+            self._begun = self._clock()
             self.look()
             return
+        refused = self.refused()
         try:
+            if refused != self._refused or self.saved.moves:
+                self._wait()
             held = self.used()
         except RuntimeError:  # the GPU is lost: the script finds out by itself
             return
-        refused = self.refused()
+        now = self._clock()
+        begun, self._begun = self._begun, now
         for device in [*self._cold]:  # what the step has used is free now, in PyTorch's cache
-            torch.cuda.empty_cache()
-            self._warm(device)
-        self._cold.clear()  # without success now, there will be none: steps are not to wait for that again and again
+            self._cold[device] += 1
+            if self._cold[device].bit_count() == 1:  # more and more rarely: steps wait for this
+                torch.cuda.empty_cache()
+                self._warm(device)
         new = refused - self._refused
         new += self.saved.step(now - begun if begun is not None else 0.0, new)
         # What a step takes and gives back is not seen at its end. At no time can it have had more than this.
         used = max(held, min(self._used + new, sum(pool.bytes for pool in self._pools.values())))
         self._used, self._refused = held, refused
         self._newest, self._most = used, max(self._most, used)
-        factor = self.pace.step(now - begun, used > 0) if begun is not None else None
+        factor = self.pace.step(now - begun, used > 0, optimizer) if begun is not None else None
         if used and (self._told is None or now - self._told >= SAID) and (factor is not None or self.pace.spilled >= 2):
             self._told = now
             slower = f" and takes {factor:.1f} times as long" if factor is not None else ""
             self._say(f"step {number} uses up to {size(used)} of the host's memory{slower}: the GPU's is not enough")
+
+    def _wait(self) -> None:
+        """Waits for the GPUs where a step has used memory of the host: its kernels run for much longer than it takes to
+        launch them, and its duration decides, and is told."""
+        for pool in self._pools.values():
+            torch.cuda.synchronize(pool.device)
 
     def ids(self) -> list[Any]:
         """The ids of the pools, as PyTorch's snapshots of its memory have them."""

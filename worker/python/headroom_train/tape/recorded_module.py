@@ -161,7 +161,8 @@ class RecordedModule(Limits):
         self.writes = False  # a call has written to one of frozen or tensors
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
         self.settings, self.figures = Settings(), Settings()  # of a step in pieces: see state_of
-        self.rewritten = False  # the script writes to an argument after a call, in the same step
+        # The script writes to an argument after a call, in the same step; None until a step has shown.
+        self.rewritten: Optional[bool] = None
         self.ignored = set[int]()  # trials have seen targets of these numbers count for nothing
         self.divides = False  # a trial has seen a call divide by a number that depends on the rows
         self.unread: set[tuple[int, str]] = set()  # attributes that calls change but do not read, by module

@@ -152,6 +152,8 @@ class Tape:
         self.outside: list[torch.Tensor] = []
         self.contents: list[tuple[int, int]] = []  # of the outside tensors when they were recorded
         self._known: dict[int, int] = {}  # id of an outside tensor → index
+        # Arguments in whose places keep has put copies, with their versions then.
+        self._copied: list[tuple[Entry, Weak, int]] = []
         self.live: list[Weak] = []
         self._held = 0  # how many of the live tensors the user still holds, of those that have a graph or no values
         # Values of results with one element that require a gradient, by slot.
@@ -215,17 +217,23 @@ class Tape:
             return f"{entry.call_name()} has got other parameters since it was called"
         return None if versions == entry.versions else UPDATED
 
-    def rewritten(self, entry: Entry) -> bool:
-        """Whether the script has written to an argument of a call since, which :meth:`keep` could have kept."""
-        outside = (i for i in entry.references()[1] if not self.outside[i].requires_grad)
-        return any(_version(self.outside[i]) != self.contents[i][0] for i in outside)
+    def rewritten(self, entry: Entry) -> Optional[bool]:
+        """Whether the script has written to an argument of a call since, which :meth:`keep` could have kept. None if
+        that is not known: the argument is gone, and a copy in its place."""
+        outside = [(self.outside[i], self.contents[i][0]) for i in entry.references()[1]]
+        copied = [(ref(), version) for e, ref, version in self._copied if e is entry]
+        there = [(t, version) for t, version in (*outside, *copied) if t is not None and not t.requires_grad]
+        if any(_version(t) != version for t, version in there):
+            return True
+        return None if any(t is None for t, _ in copied) else False
 
     def keep(self, entry: Entry) -> None:
-        """Puts copies in the places of a call's arguments, to which the script will write before the call is made
+        """Puts copies in the places of a call's arguments, to which the script may write before the call is made
         again. Those that require a gradient stay what they are."""
         for i in entry.references()[1]:
             tensor = self.outside[i]
             if type(tensor) is torch.Tensor and not tensor.requires_grad and contents(tensor) == self.contents[i]:
+                self._copied.append((entry, Weak(tensor), self.contents[i][0]))
                 self.outside[i] = unseen_copy(tensor)
                 self.contents[i] = contents(self.outside[i])
                 self._known.pop(id(tensor), None)
