@@ -9,7 +9,7 @@ import (
 // Holder is what holds memory to which the steps of a training add, as the process itself found
 // it. Its fields are facts; String makes the sentence.
 type Holder struct {
-	Kind    string  `json:"kind"`              // as in kinds.py of the worker: "collected", "sum", …; "elsewhere" if nothing was found
+	Kind    string  `json:"kind"`              // as in kinds.py of the worker: "collected", "sum", …; "elsewhere" if nothing was found, "unseen" if there were too few steps to look
 	Name    string  `json:"name,omitempty"`    // as the script writes it, such as "self.history"; "" if it has none
 	Kept    string  `json:"kept,omitempty"`    // the line that keeps, as FILE:LINE; "" if not known
 	Made    string  `json:"made,omitempty"`    // the line that makes what is kept
@@ -35,6 +35,7 @@ const (
 	heldArrays    = "numpy"
 	heldWorkers   = "workers"
 	heldElsewhere = "elsewhere"
+	heldUnseen    = "unseen"
 )
 
 // String says what grows, what holds it, since which line, when memory ends, and what to write instead.
@@ -54,6 +55,9 @@ func (h Holder) Facts() string {
 	grows := fmt.Sprintf("memory grows by %v per %s: ", h.PerStep, h.unit())
 	if h.Kind == heldElsewhere {
 		return grows + "what holds it was not found among what Python can see"
+	}
+	if h.Kind == heldUnseen {
+		return grows + "it ran out before it could be seen what holds it"
 	}
 	name := "a container without a name"
 	if h.Name != "" {
@@ -90,7 +94,7 @@ func InAbout(seconds float64) string {
 
 // At returns h as it is to be expected after a later step, if it has grown on as it did.
 func (h Holder) At(step int) Holder {
-	if h.Kind == heldElsewhere || h.Unit != "" || h.Step <= 0 || step <= h.Step {
+	if h.Kind == heldElsewhere || h.Kind == heldUnseen || h.Unit != "" || h.Step <= 0 || step <= h.Step {
 		return h
 	}
 	more := step - h.Step

@@ -34,6 +34,7 @@ func TestHolder(t *testing.T) {
 		{with(func(h *Holder) { h.Kind, h.Unit, h.Ends, h.Seconds = "evaluation", "model call", 90, 30 }), "memory grows by 60 MiB per model call: `seen` (train.py:7) holds 49 tensors, 2.8 GiB after model call 49, one more every model call, made at train.py:12; at that rate memory runs out in about a minute, near model call 90; write"},
 		{with(func(h *Holder) { h.Unit, h.Rate = "model call", 0.5 }).At(60), "holds 49 tensors, 2.8 GiB after model call 49, one more every 2 model calls"}, // steps do not count those
 		{Holder{Kind: "elsewhere", Step: 9, PerStep: MiB}.At(60), "what holds it was not found"},
+		{Holder{Kind: "unseen", PerStep: MiB, Cure: "read the script"}, "memory grows by 1 MiB per step: it ran out before it could be seen what holds it; read the script"},
 		{Holder{Kind: "elsewhere", PerStep: MiB}, "memory grows by 1 MiB per step: what holds it was not found among what Python can see"},
 	} {
 		if got := c.holder.String(); !strings.Contains(got, c.want) {

@@ -340,7 +340,7 @@ class Finder:
             return None
         if gradients and self.trained and self._is_apart(module):
             gradients = False
-        if gradients and not module.training or thread.busy or not recorder.here():
+        if gradients and not module.training and not self.trained or thread.busy or not recorder.here():
             return None
         if alone(module) or ddp.around() is not None and ddp.is_redirected(module):
             return None
@@ -375,7 +375,9 @@ class Finder:
         ended the search before it called any."""
         self._steps += 1
         thread, until = self.recorder.mine(), self._until()
-        if not thread.searched:
+        if self.recorder.sizes.failure is not None or self.recorder.evaluation.failure is not None:
+            self.look()  # memory is short: whatever the script calls from now on may need help
+        elif not thread.searched:
             thread.searched = True
             self.look(thread)
         elif (

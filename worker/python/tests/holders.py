@@ -15,6 +15,7 @@ import re
 import sys
 import tempfile
 import textwrap
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -37,7 +38,8 @@ from watching import Watched
 trial.attach()
 
 from headroom_train import _torch  # noqa: E402
-from headroom_train.account import trigger  # noqa: E402
+from headroom_train.account import account, trigger  # noqa: E402
+from headroom_train.hooks.changes import changed  # noqa: E402
 from headroom_train.wire import report as reports  # noqa: E402
 
 if TYPE_CHECKING:
@@ -295,6 +297,45 @@ def an_evaluation_is_judged_early() -> str:
     early = trigger.Trigger(evaluating=True)
     at = next((step for step in range(1, 40) if early.step(step)), 0)
     return "" if at == 7 else f"after {at} calls"
+
+
+def an_end_that_is_near_is_judged_early() -> str:
+    """Memory that grows by about as much in each step, and ends soon, is looked at after six figures; the looks are so
+    near each other that they end before memory does."""
+    from headroom_train.account import ends
+
+    mib, found = 1 << 20, []
+    for left, uneven in (20, 0), (36, 0), (1000, 0), (20, 6):
+        held = iter([(1000 + 9 * i + i % 2 * uneven) * mib for i in range(60)])
+        trigger.resident = lambda *_, held=held: next(held)  # type: ignore[assignment, misc]
+        with changed(ends, "left", lambda left=left: 9 * left * mib):
+            one = trigger.Trigger()
+            at = next(step for step in range(1, 60) if one.step(step))
+            search = account.Account(lambda holder: None, lambda file: False)._searching(one, at)
+            search.ends()
+        found.append((at, search._apart))
+    return "" if found == [(10, 5), (10, 9), (16, 12), (16, 4)] else f"{found}"
+
+
+def a_failure_before_anything_is_seen() -> str:
+    """Where memory has grown in each step until it ran out, that is said although it is not known what holds it; not
+    where it has grown in a few steps only, or by little."""
+    mib, found = 1 << 20, []
+    for held in ([0, 9, 18, 27], [0, 9, 18], [0, 3, 6, 9], [0, 0, 0, 27], [0, 30, 31, 32]):
+        one = account.Account(lambda holder: None, lambda file: False)
+        for step, more in enumerate(held):
+            one._trigger.host.add(step + 5, (400 + more) * mib)  # type: ignore[union-attr]
+        holder = one.failed(9)
+        found.append(None if holder is None else (holder.kind, holder.per_step // mib, holder.bytes // mib))
+    want: list[Any] = [("unseen", 9, 27), None, None, None, None]
+    if found != want:
+        return f"{found}"
+    one = account.Account(lambda holder: None, lambda file: False)  # growth has been seen, and a look fails
+    for step in range(9):
+        one._trigger.host.add(step, (step // 3 * 30) * mib)  # type: ignore[union-attr]
+    one._search, one._thread = SimpleNamespace(step=lambda *_, **__: 1 / 0, ends=lambda: None), threading.get_ident()  # type: ignore[assignment]
+    holder = one.failed(9)
+    return "" if holder is not None and holder.kind == "unseen" and one._trigger is None else f"{holder}"
 
 
 def one_in_many_is_found() -> str:
@@ -769,6 +810,8 @@ CHECKS = (
     an_evaluation_ends_with_the_next_step,
     only_what_evaluates_is_called_an_evaluation,
     an_evaluation_is_judged_early,
+    an_end_that_is_near_is_judged_early,
+    a_failure_before_anything_is_seen,
     one_in_many_is_found,
     names_of_their_own_are_not_emptied,
     what_takes_the_place_of_something_is_not_more,

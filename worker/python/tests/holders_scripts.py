@@ -534,6 +534,20 @@ LEAKS = {
         main()
     """,
     ),
+    "an attribute of a function": Leak(
+        "collected",
+        "track.history",
+        "empty `track.history`",
+        """
+        def track(v):
+            track.history.append(v) #kept
+        track.history = []
+        for step in range(100):
+            x = torch.randn(1024, 256) #made
+            train(x)
+            track(x)
+    """,
+    ),
     "a default argument by name": Leak(
         "collected",
         "seen",

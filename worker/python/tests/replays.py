@@ -54,6 +54,7 @@ trial.attach()
 import headroom_train  # noqa: E402
 from headroom_train import _torch, failure, memory  # noqa: E402
 from headroom_train.failure import Refused  # noqa: E402
+from headroom_train.hooks import genuine  # noqa: E402
 from headroom_train.hooks.changes import changed  # noqa: E402
 from headroom_train.proof import branching, groups, proof, rerun, weights  # noqa: E402
 from headroom_train.proof import recheck as again  # noqa: E402
@@ -5655,6 +5656,123 @@ def kernels_are_not_tried_out_for_a_trial() -> str:
     return "" if (few, pieces) == ({False}, {True}) else f"{noted.seen}"
 
 
+def a_training_in_evaluation_mode() -> str:
+    """A script trains its model in evaluation mode (it was loaded so, or an epoch's evaluation has left it so): its
+    calls are recorded. Of those of an evaluation with gradients, only the first after a step is."""
+    net, x, y = (
+        nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 5)),
+        torch.randn(64, 6),
+        torch.arange(64) % 5,
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net.eval()
+    found, kinds = [], []
+    for step in range(3):
+        net.zero_grad()
+        with Whole("aten.addmm.default", 64) if step else nullcontext():
+            F.cross_entropy(net(x), y).backward()
+        found.append(net[0].weight.grad)
+    record: Any = record_of(net)
+    for shown in (record.trains_in_eval, False):
+        record.trains_in_eval = shown
+        optimizer.step()
+        kinds.append([type(net(x)) is _torch.Recorded for _ in range(3)])
+    if told() != "64 rows in 2 pieces":
+        return told()
+    if kinds != [[True] * 3, [True, False, False]]:
+        return f"{kinds}"
+    return "" if close(found[0], found[1]) and close(found[0], found[2]) else f"{found[1:]} in place of {found[0]}"
+
+
+def what_is_called_once_memory_is_short() -> str:
+    """After a failure modules are still looked for: a script samples by a method of its model (`model.decode(z)`), which
+    calls the layers inside by themselves."""
+    net = nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 6))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, z = torch.randn(64, 6), torch.randn(64, 3)
+    with Whole("aten.addmm.default", 64):
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.mse_loss(net(x), x).backward()
+            optimizer.step()
+        with torch.no_grad():
+            got = net[1](z)
+    return "" if close(got, net[1](z)) else "other results"
+
+
+def a_norm_that_is_called_twice() -> str:
+    """A critic with BatchNorm sees real and made rows before one backward pass, which fails: both calls are made again,
+    and its statistics are then what they would have been. Not if one of them is not for that loss."""
+    same = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 1)).double()
+    real, fake = torch.randn(12, 6).double(), torch.randn(12, 6).double()
+    found = []
+    for fails in (False, True):
+        net = copy.deepcopy(same)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = net(real).square().mean() + (net(fake) - 1).square().mean()
+            with Failing("gelu_backward", 1) if fails and step else nullcontext():
+                loss.backward()
+            optimizer.step()
+        found.append([*net.state_dict().values(), net[0].weight.grad])
+    if "the whole batch again" not in told():
+        return told()
+    if not all(map(close, *found)):
+        return f"{found[1]} in place of {found[0]}"
+    with suppress(torch.OutOfMemoryError), Failing("gelu_backward", 1):
+        loss, _other = net(real).square().mean(), net(fake)
+        loss.backward()
+        return "a call that is not for the loss"
+    return "" if int(net[1].num_batches_tracked) == 8 else f"{net[1].num_batches_tracked}"
+
+
+class Turns(nn.Module):
+    """Turns its arguments, whose rows are in dimension 0, for layers that expect time there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.RNN(4, 8), nn.Linear(8, 4)
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.rnn(x.transpose(0, 1), state)[0][-1])
+
+
+def states_beside_rows_that_are_turned() -> str:
+    """A state of layers without ``batch_first`` is cut in dimension 1 where the rows of what is given beside it are in
+    dimension 0."""
+    net, x, y = Turns().double(), torch.randn(7, 3, 4).double(), torch.arange(7) % 4
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    found = []
+    for whole in (nullcontext(), Whole("aten.tanh.default", 7)):
+        net.zero_grad()
+        with whole:
+            F.cross_entropy(net(torch.zeros(1, 7, 8).double(), x), y).backward()
+        found.append(net.rnn.weight_hh_l0.grad)
+    if not told().startswith("7 rows in "):
+        return told()
+    return "" if close(*found) else f"{found[1]} in place of {found[0]}"
+
+
+def what_pytorch_wraps_is_no_replacement() -> str:
+    """PyTorch itself puts functions around some of its own. That they are those is looked at once, as it takes
+    milliseconds; what a script puts there afterwards is seen at once."""
+    torch.manual_seed = torch._dynamo.disable(torch.manual_seed)  # as the first step of an optimizer does
+    unknown = [known.owner for known in genuine._originals if known.replaced() or known._clean is None]
+    if unknown or not genuine._originals:
+        return f"{unknown}"
+    seen = []
+    for owner, name in (torch, "add"), (torch.Tensor, "mul"), (torch.Tensor, "add"), (torch.autograd, "grad"):
+        had = vars(owner).get(name)
+        setattr(owner, name, lambda *a, **k: None)
+        seen.append(genuine.replaced())
+        if had is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, had)
+    return "" if seen == [True] * 4 and not genuine.replaced() else f"{seen}"
+
+
 def weights_that_only_gradients_tell_apart() -> str:
     """Where all rows have nearly the same loss, whatever the model has computed, the gradients show that a piece counts
     by its rows, and not by what its targets add up to, which is nearly the same."""
@@ -5741,7 +5859,7 @@ def elements_of_an_array() -> str:
 CHECKS = [
     switched_elsewhere, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
-    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

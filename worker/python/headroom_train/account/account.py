@@ -65,10 +65,12 @@ class Account:
         except Exception:
             self._fails()
 
-    def _searching(self, steps: int) -> Search:
-        from .search import APART, QUICK, Search
+    def _searching(self, trigger: Trigger, steps: int) -> Search:
+        """A search whose looks are so near each other that it ends before memory does."""
+        from .search import APART, LEAST, QUICK, Search
 
-        return Search(steps, self._foreign, QUICK if self._evaluating else APART, self._evaluating)
+        apart = QUICK if self._evaluating else max(LEAST, int(min(APART, trigger.left() / 4)))
+        return Search(steps, self._foreign, apart, self._evaluating)
 
     def _step(self, trigger: Trigger, steps: int, asked: bool) -> None:
         grows = trigger.step(steps)
@@ -81,7 +83,7 @@ class Account:
                 self._pace = trigger.pace(steps)
                 begins, self._begins = self._begins, lambda: None
                 begins()
-                self._thread, self._search = threading.get_ident(), self._searching(steps)
+                self._thread, self._search = threading.get_ident(), self._searching(trigger, steps)
             return
         self._search.slope = trigger.slope()
         found = self._search.step(steps)
@@ -137,8 +139,10 @@ class Account:
     def failed(self, steps: int) -> Optional[Holder]:
         """Called when memory has run out. What holds memory that grows, even if it might be meant to, as it is now or
         was a few steps ago; None if nothing is known to grow."""
+        unseen = self._unseen(steps)
         try:
-            if self._search is not None and self._thread == threading.get_ident():
+            if self._search is not None and self._trigger is not None and self._thread == threading.get_ident():
+                self._search.slope = self._trigger.slope()
                 found = self._search.step(steps, at_once=True)
                 self._search.ends()
                 self._search, self._thread = None, 0
@@ -147,10 +151,21 @@ class Account:
             holder = self.told or self._candidate
             if holder is not None and steps >= LATER * self._measured:
                 self._again(holder, steps)
-            return self.told or self._candidate
         except Exception:
             self._fails()
-            return self.told or self._candidate
+        return self.told or self._candidate or unseen
+
+    def _unseen(self, steps: int) -> Optional[Holder]:
+        """That memory has grown until it ran out, if it has been seen to, or has by about as much in each step."""
+        trigger = self._trigger
+        grown = trigger.grown(self._search is not None) if trigger is not None else None
+        if trigger is None or grown is None:
+            return None
+        from .kinds import UNSEEN, Holder
+
+        cure = "something is kept from step to step: headroom explain -- COMMAND reads the script for it"
+        size, per_step = grown.held[-1] - grown.held[0], grown.per_step()
+        return Holder(UNSEEN, "", "", "", 0, size, 0.0, per_step, cure, step=steps, host=grown is trigger.host)
 
     def _again(self, holder: Holder, steps: int) -> None:
         """Measure once more what has been found."""

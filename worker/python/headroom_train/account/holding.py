@@ -409,6 +409,8 @@ class Walk:
         for name, cell in zip(code.co_freevars, r.__closure__ or ()):
             if cell is key:
                 return [Name(name, name, False, (code.co_filename,))]
+        if vars(r) is o and type(key) is str:
+            return [Name(f"{code.co_name}.{key}", key, True, (code.co_filename,))]
         if r.__kwdefaults__ is o and type(key) is str:
             return [Name(key, key, False, (code.co_filename,), within)]
         if r.__defaults__ is o:

@@ -20,6 +20,7 @@ CLOSURE = "closure"  # functions that use a tensor of the step in which they wer
 NUMPY = "numpy"  # arrays of NumPy, put into a container
 WORKERS = "workers"  # what each worker of a loader keeps of the samples that it loads
 ELSEWHERE = "elsewhere"  # nothing that can be seen
+UNSEEN = "unseen"  # memory has run out before anything could be seen
 KINDS = (
     COLLECTED,
     SUM,
@@ -37,6 +38,7 @@ KINDS = (
     NUMPY,
     WORKERS,
     ELSEWHERE,
+    UNSEEN,
 )
 
 
@@ -199,6 +201,8 @@ class Holder(NamedTuple):
         grows = f"memory grows by {amount(self.per_step)} per {self.unit or 'step'}: "
         if self.kind == ELSEWHERE:
             return grows + "what holds it was not found among what Python can see"
+        if self.kind == UNSEEN:
+            return grows + "it ran out before it could be seen what holds it" + f"; {self.cure}"
         name = f"`{self.name}`" if self.name else "a container without a name"
         holds = f"{name}{f' ({self.kept})' if self.kept else ''} holds {self.held()}"
         made = f", made at {self.made}" if self.made and self.made != self.kept else ""

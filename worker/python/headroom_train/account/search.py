@@ -12,6 +12,7 @@ import torch
 
 from ..tape.trees import is_a
 from . import graphs, kinds
+from .ends import left
 from .holding import HOOKS, LRU, Content, Held, Name, Walk, content, is_array, unseen
 from .kinds import Evidence, Holder, Text
 from .look import Census, Key, Look, Sort, census, frames, key_of, look, size_of, sort_of
@@ -19,13 +20,15 @@ from .notes import Notes, compiles
 from .place import MANAGED, Kept, direct, made, patience, place, statement
 from .source import joins, source
 
-APART = 12  # steps between two looks
+APART = 12  # steps between two looks,
+LEAST = 3  # as long as memory does not end sooner
 QUICK = 5  # and between those of an evaluation: without gradients it would not grow at all
 FURTHEST = 96  # and the most, if what is kept does not grow in each step
 SAMPLES = 6  # tensors of one sort that are followed
 SMALL = 1 << 20  # bytes of a single tensor that is not looked at
 SORTS = 4  # of tensors that are followed
 ROOTS = 12  # graphs in a container that are walked through: the others are taken to hold as much
+SPARE = 16 << 20  # bytes of the machine's memory with which to look at the process once nothing else is left
 LITTLE = 32 << 10  # bytes per step; what grows less is never named for growth that is much more
 
 
@@ -39,6 +42,7 @@ class Search:
         self._notes: Optional[Notes] = None
         self.lines: dict[Key, tuple[str, int]] = {}
         self.slope = 0  # bytes per step by which memory grows, as seen from outside
+        self._spare = _spare()
         self._begin()
 
     def _begin(self) -> None:
@@ -55,6 +59,7 @@ class Search:
     def step(self, step: int, at_once: bool = False) -> Optional[list[Holder]]:
         """What holds memory, the largest first; None as long as it is too early to tell. ``at_once`` if memory has run
         out, so that there will be no further step."""
+        self._spare = None if at_once else self._spare
         with torch._C.DisableTorchFunction():  # a class of tensors, the script's or ours, may intercept every question
             return self._step(step, at_once)
 
@@ -102,6 +107,16 @@ class Search:
         if self._evaluating:  # to collect the results is what an evaluation is for
             holders, some = [h._replace(unit="model call") for h in holders if h.kind == kinds.EVALUATION], []
         return [h._replace(step=step) for h in sorted(holders or some, key=lambda h: h.per_step, reverse=True)]
+
+
+def _spare() -> Optional[bytearray]:
+    """Memory that is never touched, so that only a limit counts it; None if a good part of what is left would be
+    needed."""
+    size = min(SPARE, (left() or 0) // 8)
+    try:
+        return bytearray(size)
+    except MemoryError:
+        return None
 
 
 def evaluates(foreign: Callable[[str], bool]) -> bool:

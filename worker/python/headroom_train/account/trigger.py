@@ -6,15 +6,18 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from math import inf
 from typing import Optional
 
 import torch
 
-from ..memory import may_ask
+from ..memory import may_ask, room
 
 WARM = 4  # steps at the beginning that are left out: the optimizer's state and workspaces are made in them
 PARTS = 6  # into which the steps are cut: each counts with its smallest figure, so that evaluations do not
 LEAST = 6  # the fewest figures that are judged
+FEW = 3  # the fewest rises, all of about the same size, by which memory is said to grow once it has run out
+NEAR = 64  # steps: memory that grows evenly, and ends sooner, is believed to grow at once
 STEEP = 0.2  # the rise that is believed at once, as a share of what is held; otherwise there are two figures to a part
 MOST = 384  # figures that are kept; then every second one is dropped
 SHARE = 200  # a figure is read at most so often that reading takes 1/SHARE of the time
@@ -43,6 +46,13 @@ def rises(held: Sequence[int], least: int = RISE, steep: float = STEEP) -> bool:
             return False
         highest = max(highest, floor)
     return True
+
+
+def steady(held: Sequence[int], least: int) -> bool:
+    """Whether amounts of memory, equally spaced in time, have risen by about as much each time, and by enough."""
+    rises = [b - a for a, b in zip(held, held[1:])]
+    even = len(rises) >= FEW and min(rises) > 0.5 * max(rises)
+    return even and held[-1] - held[0] >= max(least, OF_ALL * held[0])
 
 
 class Series:
@@ -146,9 +156,25 @@ class Trigger:
         if longest >= self._judge:
             self._judge = longest + max(2, longest // 8) if longest < MOST - MOST // 8 else MOST // 2
             found = rises(self.device.held, RISE, self._steep) or rises(self.host.held, NOISE, self._steep)
+            found = found or self.grown() is not None and self.left() < NEAR
             self.loads = rises(self.workers.held, NOISE)
         self._next = time.monotonic() + SHARE * (time.thread_time() - began)
         return found
+
+    def grown(self, seen: bool = False) -> Optional[Series]:
+        """The memory that has grown by about as much in each step, or at all if growth has been ``seen``; None if none
+        has."""
+        for series, least in (self.device, RISE), (self.host, NOISE):
+            if steady(series.held, least) or seen and series.held and series.held[-1] - series.held[0] >= least:
+                return series
+        return None
+
+    def left(self) -> float:
+        """Steps after which memory ends if it goes on growing as it does; infinite if that is not known."""
+        from .ends import left
+
+        ends = [(room() if may_ask() else None, self.device), (left(), self.host)]
+        return min((have / s.per_step() for have, s in ends if have is not None and s.per_step() > 0), default=inf)
 
     def slope(self) -> int:
         """Bytes per step by which memory grows."""

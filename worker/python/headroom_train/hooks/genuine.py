@@ -211,6 +211,7 @@ class _Originals:
         # All names and what stood under each, by identity, when nothing was replaced: looking at two thousand names
         # takes ten times as long as comparing this.
         self._clean: Optional[tuple[list[str], list[int]]] = None
+        self._there: list[Any] = []  # the functions among these: no other may get the identity of one
 
     def replaced(self) -> list[tuple[str, Any]]:
         """The names under which something of the script's stands now, and what that is."""
@@ -223,9 +224,8 @@ class _Originals:
             for n, f in there.items()
             if n in self._hidden or n in self._values and not _only_wraps(f, self._values[n])
         ]
-        # What has an original's identity is that original, as that is kept here.
-        if not found and all(there.get(n) is f for n, f in self._values.items()):
-            self._clean = now
+        if not found:
+            self._clean, self._there = now, [*map(there.get, self._values)]
         return found
 
     def put(self, name: str) -> Any:

@@ -335,11 +335,11 @@ def _listed(argument: Any) -> int:
 
 
 def layers_in(module: Optional[torch.nn.Module]) -> frozenset[int]:
-    """The sizes that dimension 0 of a state has in a module's recurrent layers with ``batch_first``. The rows of such a
-    state are in dimension 1, although those of everything else are in dimension 0."""
+    """The sizes that dimension 0 of a state has in a module's recurrent layers. The rows of such a state are in
+    dimension 1, although those of everything else may be in dimension 0: the layers have ``batch_first``, or the module
+    turns its arguments itself."""
     layers: list[Any] = [m for m in submodules([module]) if is_a(m, torch.nn.RNNBase)]
-    found = [m for m in layers if m.batch_first]
-    return frozenset(m.num_layers * (1 + m.bidirectional) for m in found)
+    return frozenset(m.num_layers * (1 + m.bidirectional) for m in layers)
 
 
 def _carried(tensor: torch.Tensor, batch: int, layers: Collection[int]) -> bool:

@@ -31,7 +31,7 @@ from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
 from .hooked import RAN, HookWatch, sees_gradients
-from .recovery import Recovery, Way, note_rewritten
+from .recovery import Recovery, Way, note_backward
 
 
 def kind_of(tape: Tape) -> tuple:
@@ -120,7 +120,7 @@ class Backward:
         if failed is None:
             if usual:
                 with apart():
-                    note_rewritten(tape)
+                    note_backward(tape)
                 if recorder.check is not None:
                     recorder.check.backward(recorder, tape, args, kwargs)
                 tape.close()
@@ -434,7 +434,7 @@ class FailedBackward:
         self._end()
 
     def _end(self) -> None:
-        note_rewritten(self._tape)
+        note_backward(self._tape)
         self._tape.close()
         self._tape.step.finished()
         self._recovery.passed(self._tape, self._params)
@@ -455,9 +455,14 @@ class FailedBackward:
         had."""
         changing = [r for r in self._records if r.changes_buffers()]
         written = [(b, b.detach().clone()) for r in changing for b in r.changing or ()]
-        if any(r in changing and e.nth != r.calls for e, r in self._called()):
-            raise Refused("a module that changes its buffers has been called again since")
-        if not all([r.put_back() for r in changing]):
+        needs = {id(self._tape.entries[i]) for i in needed(self._tape, [self._loss()])}
+        for record in changing:
+            calls = [e for e, r in self._called() if r is record]
+            if calls[-1].nth != record.calls or len(calls) != record.made:
+                raise Refused("a module that changes its buffers has been called again since")
+            if any(id(e) not in needs for e in calls):
+                raise Refused("a module that changes its buffers has been called for something else in between")
+        if not all([r.put_back(step=True) for r in changing]):
             raise Refused("the earlier values of the buffers are not known")
         return written
 

@@ -21,7 +21,7 @@ from ..tape.recorded_module import draws_of
 from ..tape.tape import Entry, Place, Tape, place_of, recorded
 from ..tape.trees import mapped, tensors_in
 from .backward import trained
-from .recovery import TOGETHER, Recovery, Way, note_rewritten
+from .recovery import TOGETHER, Recovery, Way, note_backward
 
 _SAME_FOR_OTHER_ROWS = "the loss is the same for other rows, so it is not known how it depends on them"
 _OTHER_ROWS = "the loss depends on none of the rows that the step's first call was given"
@@ -137,7 +137,7 @@ class DeferredFunction:
             params = trained(tape) if name == "backward" else []
             result = self._with_values()
             if name == "backward":
-                note_rewritten(tape)
+                note_backward(tape)
                 if tape.reducers is not None:
                     tape.reducers.confirm()
                 recovery.passed(tape, params)

@@ -130,7 +130,7 @@ class Recorder(Recovery):
                     self._reducing(tape, record)
                     large = tape.step.failed or self.sizes.too_large(record, args, kwargs)
                     if not large:
-                        record.before(entry.versions.count(-1))
+                        record.before(entry.versions.count(-1), tape)
                         given = Given(args, kwargs)
             except Exception as e:
                 if interrupts(e):

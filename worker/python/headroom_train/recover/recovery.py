@@ -50,10 +50,13 @@ SOON = 10  # calls of a module that show whether the script writes to its argume
 TOGETHER = "results of two steps whose values are not in memory are used together"
 
 
-def note_rewritten(tape: Tape) -> None:
-    """Notes which modules are given something to which the script writes after the call."""
+def note_backward(tape: Tape) -> None:
+    """Notes what a backward pass shows of the modules that were called before it: that the script writes to what it has
+    given one, or trains one in evaluation mode."""
     for entry in tape.entries:
         record = None if entry.module is None else record_of(entry.module)
+        if record is not None and not entry.module.training:  # type: ignore[union-attr]
+            record.trains_in_eval = True
         if record is not None and (record.calls <= SOON or record.rewritten is None):
             found = tape.rewritten(entry)
             record.rewritten = record.rewritten if found is None else found or bool(record.rewritten)

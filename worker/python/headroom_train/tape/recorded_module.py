@@ -137,6 +137,10 @@ class RecordedModule(Limits):
         # Of the submodules whose running statistics are among those buffers.
         self._norms: list[weakref.ref[torch.nn.Module]] = []
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
+        self._began: list[torch.Tensor] = []  # and before the step's first call, if there have been several
+        self._spare: list[torch.Tensor] = []  # memory for such values
+        self._tape: Any = lambda: None  # a weak reference to the step's tape
+        self.made = 0  # calls that have succeeded in this step
         self.why_not = ""  # why the module's calls are not recorded; empty if they are
         self.half = False  # a trial has seen half precision in the module
         self.draws: Optional[int] = None  # where trials have seen it draw random numbers: None before the first trial
@@ -161,6 +165,8 @@ class RecordedModule(Limits):
         self.writes = False  # a call has written to one of frozen or tensors
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
         self.settings, self.figures = Settings(), Settings()  # of a step in pieces: see state_of
+        self.trains_in_eval = False  # a backward pass has followed a call in evaluation mode
+        self.evaluated_at = -1  # how many optimizer steps there had been at the newest such call
         # The script writes to an argument after a call, in the same step; None until a step has shown.
         self.rewritten: Optional[bool] = None
         self.ignored = set[int]()  # trials have seen targets of these numbers count for nothing
@@ -226,12 +232,10 @@ class RecordedModule(Limits):
         if self.why_not:
             return recorder.unrecorded(self.why_not, call, args, kwargs)
         gradients = torch._C.is_grad_enabled() and (self.trained or not self._lacks_gradients(args, kwargs))
-        if gradients and not (self.trained and module.training):  # type: ignore[union-attr]
-            if self.trained:
-                recorder.report.evaluates()
-            elif not module.training and is_closed(module) and recorder.claims(self, trains=False):  # type: ignore
+        if gradients and not (self.trained and (module.training or self._may_train())):  # type: ignore[union-attr]
+            if not self.trained and not module.training and is_closed(module) and recorder.claims(self, trains=False):  # type: ignore
                 return self._within(recorder.evaluate, self, module, call, args, kwargs, True)
-            return call(*args, **kwargs)
+            return self._within(lambda: call(*args, **kwargs)) if self.trained else call(*args, **kwargs)
         if not recorder.idle.now:
             self.follow(module)  # type: ignore[arg-type]
         if not recorder.claims(self, trains=gradients):
@@ -256,6 +260,15 @@ class RecordedModule(Limits):
             self._others += 1
             Limits.__init__(self)
             self._learn(module)
+        return True
+
+    def _may_train(self) -> bool:
+        """Whether a call in evaluation mode, with gradients, may be one of a training: a backward pass has shown that,
+        or it is the first one since the last optimizer's step."""
+        if not self.trains_in_eval:
+            self.recorder.report.evaluates()
+            before, self.evaluated_at = self.evaluated_at, self.recorder.report.steps
+            return before != self.evaluated_at
         return True
 
     def _lacks_gradients(self, args: tuple, kwargs: dict) -> bool:
@@ -290,9 +303,12 @@ class RecordedModule(Limits):
         finally:
             thread.within = was
 
-    def before(self, frozen: int) -> None:
+    def before(self, frozen: int, tape: Any = None) -> None:
         """Keeps whatever a call may change, so that it can be put back. ``frozen`` is the number of
-        frozen parameters."""
+        frozen parameters, ``tape`` that of the step; None if a call of this step is made once more."""
+        if tape is not None and self._tape() is not tape:
+            self._tape, self.made = weakref.ref(tape), 0
+            self._spare, self._began = self._began or self._spare, []
         self._keep_buffers()
         module: Any = self.module()
         self._look_around()
@@ -324,6 +340,9 @@ class RecordedModule(Limits):
             self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = copies(self.changing)
         elif self.changing:
+            if self.made and not self._began:
+                spare = self._spare if len(self._spare) == len(self.changing) else copies(self.changing)
+                self._began, self.kept, self._spare = self.kept, spare, []
             with torch.no_grad(), hidden():
                 torch._foreach_copy_(self.kept, self.changing)
 
@@ -341,6 +360,7 @@ class RecordedModule(Limits):
         """Determines what a successful call has changed. If calls change attributes, but only plain
         values such as numbers and strings, returns what the changed modules held before the call;
         otherwise returns None."""
+        self.made += 1
         if self.learns:
             self._settle(self.now)  # type: ignore[arg-type]
             self.writes = self.writes or self._wrote()
@@ -393,12 +413,14 @@ class RecordedModule(Limits):
         """Whether the newest call has written to a frozen parameter or to a tensor among the attributes."""
         return any(a != b for a, b in zip(self.marks, self._versions()) if a is not None and b is not None)
 
-    def put_back(self) -> bool:
-        """Undoes a failed call's changes to buffers and attributes. Returns whether all of them could be undone."""
+    def put_back(self, step: bool = False) -> bool:
+        """Undoes a failed call's changes to buffers and attributes, or those of all the step's calls to buffers, if
+        ``step``. Returns whether all of them could be undone."""
         self.writes = self.writes or self._wrote()
-        if self.writes or not self.whole or self._changed_anew():
+        kept = self._began if step and self.made > 1 else self.kept
+        if self.writes or not self.whole or self._changed_anew() or len(kept) != len(self.changing or ()):
             return False
-        for b, k in zip(self.changing or (), self.kept):
+        for b, k in zip(self.changing or (), kept):
             with set_aside():
                 b.data.copy_(k)  # an earlier call's graph may have saved this buffer, so its version must stay the same
         if self.now is not None:

@@ -165,6 +165,7 @@ class Report:
             self._so_far = None
         self.over()
         if failure is not None:
+            self._grew()
             # Kept here, it would keep what its frames hold.
             failure._headroom_refused = True  # type: ignore[attr-defined]
         self.told = [*self.told[-15:], {"where": _where(failure), "why": str(why), "code": why.code}]
@@ -188,11 +189,12 @@ class Report:
             self.memory(FAILED, error)
         while chained is not None and not getattr(chained, "_headroom_refused", False):
             chained = chained.__cause__ or chained.__context__
+        if error is not None and (isinstance(error, MemoryError) or is_out_of_memory(error)):
+            self._grew()
         if self._watches or error is None or chained is not None or not is_out_of_memory(error):
             return
         from .ending import Ending, ending, line  # not needed for training
 
-        self._grew()
         found = ending(error, self.trained) if self.observes is None else Ending(self.observes)
         wire = self.wire()
         if wire is not None:
@@ -346,7 +348,7 @@ class Report:
         """When memory has run out, report what holds memory that grows, if it is known."""
         holder = self.evaluation.failed(self._evaluated) if self._evaluated else None
         holder = holder or self.account.failed(self._steps)
-        if holder is not None and holder is not self._grown:
+        if holder is not None and holder != self._grown:
             self._holds(holder, "info")
 
     def _holds(self, holder: Any, level: str = "warning") -> None:
