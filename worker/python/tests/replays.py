@@ -5573,7 +5573,8 @@ def a_batch_is_written_to_after_the_call() -> str:
 
 
 def whether_a_batch_was_written_to() -> str:
-    """That is not known of an argument which is gone, and of which a copy was made."""
+    """That is not known of an argument which is gone, and of which a copy was made. A part of a tensor is copied only
+    if it is known to be written to."""
     found = []
     for change in (lambda x: None, lambda x: x.div_(5), lambda x: x.clear()):
         tape, given = Tape(), [torch.ones(3)]
@@ -5581,7 +5582,13 @@ def whether_a_batch_was_written_to() -> str:
         tape.keep(entry)
         change(given if len(found) == 2 else given[0])
         found.append(tape.rewritten(entry))
-    return "" if found == [False, True, None] else f"{found}"
+    part, copied = torch.ones(6)[:3], []
+    for views in (False, True):
+        tape = Tape()
+        entry = Entry(F.relu, None, tape.encode((part,)), {})
+        tape.keep(entry, views)
+        copied.append(tape.outside[0] is not part)
+    return "" if (found, copied) == ([False, True, None], [False, True]) else f"{found}, {copied}"
 
 
 class Through(torch.autograd.Function):

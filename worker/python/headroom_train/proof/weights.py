@@ -10,6 +10,7 @@ that are really used, any of them will do. If they give different weights, the r
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate, product
 from typing import Any, Callable, Optional
@@ -22,13 +23,13 @@ from .rows import Rows
 class Counts(list):
     """A number for each row of the batch. Nothing is added or taken away once it has been asked for sums."""
 
-    _sums: Optional[list] = None
+    _sums: Optional[array] = None
 
     def between(self, start: int, stop: int) -> float:
         """The sum of the numbers of the rows from ``start`` to ``stop``, exclusive. Batches may have millions of rows,
         and many pieces."""
         if self._sums is None:
-            self._sums = [*accumulate(self, initial=0.0)]
+            self._sums = array("d", accumulate(self, initial=0.0))
         return self._sums[stop] - self._sums[start]
 
 

@@ -96,7 +96,7 @@ class FailedCall:
         rewritten = self._record.rewritten
         with suppress(*(() if rewritten else (Refused,))):  # as long as nothing is known, it may do without
             if rewritten is not False:
-                self._recovery.guarded(lambda: tape.keep(entry))
+                self._recovery.guarded(lambda: tape.keep(entry, views=bool(rewritten)))
 
     def _sealed(self, deferred: Deferred) -> None:
         """Raises :class:`Writes` if the call must not be repeated on the whole batch, or if there is not enough memory

@@ -227,12 +227,15 @@ class Tape:
             return True
         return None if any(t is None for t, _ in copied) else False
 
-    def keep(self, entry: Entry) -> None:
+    def keep(self, entry: Entry, views: bool = True) -> None:
         """Puts copies in the places of a call's arguments, to which the script may write before the call is made
-        again. Those that require a gradient stay what they are."""
+        again. Those that require a gradient stay what they are, and unless ``views``, parts of other tensors, such as
+        the chunks of a loop."""
         for i in entry.references()[1]:
             tensor = self.outside[i]
-            if type(tensor) is torch.Tensor and not tensor.requires_grad and contents(tensor) == self.contents[i]:
+            if type(tensor) is not torch.Tensor or tensor.requires_grad or not views and tensor._base is not None:
+                continue
+            if contents(tensor) == self.contents[i]:
                 self._copied.append((entry, Weak(tensor), self.contents[i][0]))
                 self.outside[i] = unseen_copy(tensor)
                 self.contents[i] = contents(self.outside[i])
