@@ -47,7 +47,7 @@ var cases = []struct {
 	{"moe.py", 70, "the loss of a batch is not a weighted sum of the losses of its rows"},
 	{"multitask.py", 109, ""},
 	{"multitask.py --mask", 109, ""},
-	{"nerf.py", 75, ``},
+	{"nerf.py", 90, ``},
 	{"perceptual.py", 145, ""},
 	{"pixels.py", 39, "no optimizer trains a parameter of Sequential, but something that it is given"},
 	{"ppo.py", 87, ""},
