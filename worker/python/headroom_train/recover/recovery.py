@@ -55,8 +55,6 @@ def note_backward(tape: Tape) -> None:
     given one, or trains one in evaluation mode."""
     for entry in tape.entries:
         record = None if entry.module is None else record_of(entry.module)
-        if record is not None and not entry.module.training:  # type: ignore[union-attr]
-            record.trains_in_eval = True
         if record is not None and (record.calls <= SOON or record.rewritten is None):
             found = tape.rewritten(entry)
             record.rewritten = record.rewritten if found is None else found or bool(record.rewritten)

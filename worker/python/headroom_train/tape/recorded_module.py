@@ -165,8 +165,10 @@ class RecordedModule(Limits):
         self.writes = False  # a call has written to one of frozen or tensors
         self.tried = False  # a trial has shown that calls do not write to frozen or tensors
         self.settings, self.figures = Settings(), Settings()  # of a step in pieces: see state_of
-        self.trains_in_eval = False  # a backward pass has followed a call in evaluation mode
-        self.evaluated_at = -1  # how many optimizer steps there had been at the newest such call
+        self.trains_in_eval = False  # calls in evaluation mode are those of a training
+        self.trainings = 0  # calls in training mode
+        # How many optimizer steps, and such calls, there had been at the newest one in evaluation mode with gradients.
+        self.evaluated: Optional[tuple[int, int]] = None
         # The script writes to an argument after a call, in the same step; None until a step has shown.
         self.rewritten: Optional[bool] = None
         self.ignored = set[int]()  # trials have seen targets of these numbers count for nothing
@@ -242,6 +244,7 @@ class RecordedModule(Limits):
             return self._within(lambda: call(*args, **kwargs))
         if not gradients:
             return self._evaluated(call, args, kwargs)
+        self.trainings += module.training  # type: ignore[union-attr]
         if thread.tape is None and self._rests(args, kwargs):
             result = self._within(recorder.unwatched, call, args, kwargs)
         else:
@@ -263,13 +266,13 @@ class RecordedModule(Limits):
         return True
 
     def _may_train(self) -> bool:
-        """Whether a call in evaluation mode, with gradients, may be one of a training: a backward pass has shown that,
-        or it is the first one since the last optimizer's step."""
+        """Whether a call in evaluation mode, with gradients, is one of a training: an optimizer has made a step since
+        the call before, and nothing else can have been trained in it."""
         if not self.trains_in_eval:
             self.recorder.report.evaluates()
-            before, self.evaluated_at = self.evaluated_at, self.recorder.report.steps
-            return before != self.evaluated_at
-        return True
+            before, self.evaluated = self.evaluated, (self.recorder.report.steps, self.trainings)
+            self.trains_in_eval = before is not None and before[0] < self.evaluated[0] and before[1] == self.trainings
+        return self.trains_in_eval
 
     def _lacks_gradients(self, args: tuple, kwargs: dict) -> bool:
         """Whether a call, although gradients are enabled, computes none: a frozen teacher that is called without
