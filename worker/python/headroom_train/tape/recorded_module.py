@@ -269,7 +269,8 @@ class RecordedModule(Limits):
         """Whether a call in evaluation mode, with gradients, is one of a training: an optimizer has made a step since
         the call before, and nothing else can have been trained in it."""
         if not self.trains_in_eval:
-            self.recorder.report.evaluates()
+            if self.trainings:  # otherwise it may be trained like this
+                self.recorder.report.evaluates()
             before, self.evaluated = self.evaluated, (self.recorder.report.steps, self.trainings)
             self.trains_in_eval = before is not None and before[0] < self.evaluated[0] and before[1] == self.trainings
         return self.trains_in_eval
