@@ -375,7 +375,7 @@ class Finder:
         ended the search before it called any."""
         self._steps += 1
         thread, until = self.recorder.mine(), self._until()
-        if self.recorder.sizes.failure is not None or self.recorder.evaluation.failure is not None:
+        if self.recorder.short:
             self.look()  # memory is short: whatever the script calls from now on may need help
         elif not thread.searched:
             thread.searched = True

@@ -39,6 +39,7 @@ trial.attach()
 
 from headroom_train import _torch  # noqa: E402
 from headroom_train.account import account, trigger  # noqa: E402
+from headroom_train.failure import Refused  # noqa: E402
 from headroom_train.hooks.changes import changed  # noqa: E402
 from headroom_train.wire import report as reports  # noqa: E402
 
@@ -317,6 +318,47 @@ def an_end_that_is_near_is_judged_early() -> str:
     return "" if found == [(10, 5), (10, 9), (16, 12), (16, 4)] else f"{found}"
 
 
+def what_is_spared_for_the_last_look() -> str:
+    """A search keeps some memory for itself, at most an eighth of what is left, and lets go of it when memory has run
+    out."""
+    from headroom_train.account import search
+
+    found = []
+    for free in (80 << 20, 1 << 40, None):
+        with changed(search, "left", lambda free=free: free):
+            one = search.Search(0, lambda file: False)
+        found.append(len(one._spare or b"") >> 20)
+        one.step(1, at_once=True)
+        one.ends()
+        if one._spare is not None:
+            return "it is kept"
+    return "" if found == [10, 16, 0] else f"{found}"
+
+
+def every_failure_asks_what_grows() -> str:
+    """What holds memory is asked for also if the failure is left to the script, or is Python's own and ends it. What has
+    been said is not said again."""
+    from headroom_train.account.kinds import Holder
+
+    found = []
+    for error in (torch.OutOfMemoryError("CUDA out of memory."), MemoryError(), ValueError()):
+        report, asked = reports.Report(), list[int]()
+        report.account.failed = asked.append  # type: ignore[method-assign, assignment]
+        if isinstance(error, torch.OutOfMemoryError):
+            report.refused(error, Refused("a reason"))
+        else:
+            sys.last_value = error
+            report.ends()
+            del sys.last_value
+        found.append(len(asked))
+    report, said = reports.Report(), list[Any]()
+    report.account.failed = lambda steps: Holder("unseen", *[""] * 3, 0, 0, 0.0, 9, "")  # type: ignore[method-assign]
+    report._holds = lambda holder, level: (setattr(report, "_grown", holder), said.append(holder))  # type: ignore
+    for _ in range(2):
+        report._grew()
+    return "" if (found, len(said)) == ([1, 1, 0], 1) else f"{found}, {said}"
+
+
 def a_failure_before_anything_is_seen() -> str:
     """Where memory has grown in each step until it ran out, that is said although it is not known what holds it; not
     where it has grown in a few steps only, or by little."""
@@ -335,7 +377,15 @@ def a_failure_before_anything_is_seen() -> str:
         one._trigger.host.add(step, (step // 3 * 30) * mib)  # type: ignore[union-attr]
     one._search, one._thread = SimpleNamespace(step=lambda *_, **__: 1 / 0, ends=lambda: None), threading.get_ident()  # type: ignore[assignment]
     holder = one.failed(9)
-    return "" if holder is not None and holder.kind == "unseen" and one._trigger is None else f"{holder}"
+    if holder is None or holder.kind != "unseen" or one._trigger is not None:
+        return f"{holder}"
+    one = account.Account(lambda holder: None, lambda file: False)  # a search that has just begun knows how fast
+    for step in range(9):
+        one._trigger.host.add(step, step * mib)  # type: ignore[union-attr]
+    search: Any = SimpleNamespace(step=lambda *_, **__: [], ends=lambda: None)
+    one._search, one._thread = search, threading.get_ident()
+    one.failed(9)
+    return "" if search.slope == mib else f"{search}"
 
 
 def one_in_many_is_found() -> str:
@@ -812,6 +862,8 @@ CHECKS = (
     an_evaluation_is_judged_early,
     an_end_that_is_near_is_judged_early,
     a_failure_before_anything_is_seen,
+    what_is_spared_for_the_last_look,
+    every_failure_asks_what_grows,
     one_in_many_is_found,
     names_of_their_own_are_not_emptied,
     what_takes_the_place_of_something_is_not_more,

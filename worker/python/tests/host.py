@@ -115,7 +115,17 @@ def slower() -> str:
         return f"{said}, {pace.spilled}, {pace.lost}"
     turns = spill.Pace()  # two optimizers, one of which steps right after the other
     said = [turns.step(s, i == 6, i % 2) for i, s in enumerate((1, 1e-4, 1, 1e-4, 1, 1e-4, 3))]
-    return "" if said == [None] * 6 + [3.0] else f"{said}"
+    for i in range(200):  # optimizers that come and go
+        turns.step(1, False, i)
+    if said != [None] * 6 + [3.0] or len(turns._whole) > spill.OPTIMIZERS:
+        return f"{said}, {len(turns._whole)}"
+    recorder: Any = _torch._recorder
+    optimizers = [torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1) for _ in range(2)]
+    named: list[int] = []
+    with changed(spill.Spill, "step", lambda self, number, optimizer=0: named.append(optimizer)):
+        for i in (0, 1, 0):
+            optimizers[i].step()
+    return "" if recorder and named == [id(optimizers[i]) for i in (0, 1, 0)] else f"{named}"
 
 
 def told() -> str:

@@ -110,11 +110,10 @@ class Search:
 
 
 def _spare() -> Optional[bytearray]:
-    """Memory that is never touched, so that only a limit counts it; None if a good part of what is left would be
-    needed."""
-    size = min(SPARE, (left() or 0) // 8)
+    """Memory that is never touched, so that only a limit counts it: at most an eighth of what is left. None if not even
+    that can be had."""
     try:
-        return bytearray(size)
+        return bytearray(min(SPARE, (left() or 0) // 8))
     except MemoryError:
         return None
 

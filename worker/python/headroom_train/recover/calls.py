@@ -93,10 +93,11 @@ class FailedCall:
     def _keep(self, tape: Tape, entry: Entry) -> None:
         """Puts copies in the places of the call's arguments if the script may write to them before the call is made
         again."""
-        rewritten = self._record.rewritten
-        with suppress(*(() if rewritten else (Refused,))):  # as long as nothing is known, it may do without
-            if rewritten is not False:
-                self._recovery.guarded(lambda: tape.keep(entry, views=bool(rewritten)))
+        if self._record.rewritten:
+            self._recovery.guarded(lambda: tape.keep(entry))
+        elif self._record.rewritten is None:
+            with suppress(Refused):  # it may do without
+                self._recovery.guarded(lambda: tape.keep(entry, views=False))
 
     def _sealed(self, deferred: Deferred) -> None:
         """Raises :class:`Writes` if the call must not be repeated on the whole batch, or if there is not enough memory

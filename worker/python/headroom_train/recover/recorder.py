@@ -87,11 +87,16 @@ class Recorder(Recovery):
         self.report.phases.backward_ends()
         return not self.idle.now
 
+    @property
+    def short(self) -> bool:
+        """Whether memory has run out in this process."""
+        return self.sizes.failure is not None or self.evaluation.failure is not None
+
     def step_ends(self, optimizer: Optional[torch.optim.Optimizer] = None) -> None:
         """Called after an optimizer's step. A step with a closure ends here, too, although it
         begins without :meth:`step_begins`."""
         self._close()
-        if self.sizes.failure is not None or self.evaluation.failure is not None:
+        if self.short:
             self.idle.failed()
         self.idle.step()
         self.spill.step(self.report.steps, id(optimizer))
