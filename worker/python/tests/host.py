@@ -337,7 +337,7 @@ def another_allocator() -> str:
 
 def left_free() -> str:
     """A library's cudaMalloc fails if it would leave less memory free than the reserve; another's does not. What fails
-    twice in a row has been refused for good."""
+    twice in a row has been refused for good; once a request is not repeated, each that fails."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text, *needs in (
             ("runtime", "int cudaMalloc(void **block, unsigned long bytes) { *block = (void *)bytes; return 0; }"),
@@ -370,18 +370,21 @@ def left_free() -> str:
     said = [[grow(90) for grow in grown]]  # each has called it before
     limited = [area.headroom_reserve(information, name, ctypes.c_ulong(20)) for name in (b"libfirst.so", b"libnone.so")]
     said += [[grow(n) for grow in grown] for n in (80, 81)]
+    grown[0](81)
+    refused = [area.headroom_refused()]
     limited.append(area.headroom_reserve(information, b"libsecond.so", ctypes.c_ulong(30)))
     said += [[grow(n) for grow in grown] for n in (70, 71)]
     free = 1000
     said.append([grow(71) for grow in grown])
     said = [[code == 2 for code in codes] for codes in said]  # without a GPU, PyTorch's own has other reasons to fail
     want = [[False, False], [False, False], [True, False], [False, False], [True, True], [False, False]]
-    refused = [area.headroom_refused()]
     free = 100
-    for _ in range(3):  # the third begins another request
-        grown[0](90)
+    for bytes in (90, 90, 90, 91):  # the third begins another request, which is not repeated
+        refused.append(area.headroom_refused())
+        grown[0](bytes)
     refused.append(area.headroom_refused())
-    return "" if (limited, said, refused) == ([1, 0, 1], want, [71, 161]) else f"{limited}, {said}, {refused}"
+    each = 2 * 81 + 2 * 71 + 3 * 90 + 91
+    return "" if (limited, said, refused) == ([1, 0, 1], want, [81, 152, 152, 242, 242, each]) else f"{said}, {refused}"
 
 
 GROW = """
@@ -499,6 +502,17 @@ class OnCpu:
     def __init__(self) -> None:
         self.storages: list[torch.UntypedStorage] = []
         self.full = False
+        self.lacks, self.cache, self.emptied = 0, 0, 0  # what was refused, what PyTorch has in its cache
+
+    def refused(self) -> int:
+        return self.lacks
+
+    def cached(self) -> int:
+        return self.cache
+
+    def empties(self) -> None:
+        self.emptied += 1
+        self.cache, self.full = 0, False
 
     def here(self) -> bool:
         return True
@@ -585,6 +599,51 @@ def as_without() -> str:
     return ""
 
 
+def cache_of_other_sizes() -> str:
+    """Where memory was refused although PyTorch had as much in its cache, the cache is emptied in the steps that follow,
+    after the same tensor; not where it has less. Such steps are judged once no more of these places are found. What
+    comes back finds room in the same way."""
+    imitated = OnCpu()
+    moving = saved.Saved(lambda: imitated)  # type: ignore[arg-type, return-value]
+    record = Record(torch.nn.Linear(2, 2))
+    share, emptied = moving.share(record), []
+    for step in range(5):
+        share.everything()
+        with moving.around(record):
+            for i in range(4):
+                before = imitated.emptied
+                torch.ones(8, requires_grad=True).square()
+                emptied += [(step, i)] * (imitated.emptied - before)
+                if i == 1 and (step, i) not in emptied:  # after the second, where there is no more room
+                    imitated.lacks, imitated.cache = imitated.lacks + 8, 8
+                if i == 2:  # the GPU is full
+                    imitated.lacks, imitated.cache = imitated.lacks + 8, 7
+        moving.step(1.0, 1)
+    if emptied != [(step, 1) for step in range(1, 5)] or share.gaps != {2}:
+        return f"emptied at {emptied}, {share.gaps}"
+    learned = saved.Share()
+    learned.everything()
+    judged = []
+    for step in range(2 + 2 * saved.LEARNING):
+        learned.gaps.add(step)
+        learned.step(10.0, 1, 1 << 20, 1 << 30)
+        judged.append(learned.bytes < saved.EVERYTHING)
+    if judged.index(True) != 1 + saved.LEARNING:
+        return f"judged {judged}"
+    found = []
+    for cache in (0, 1 << 30):
+        moving, record = saved.Saved(lambda: imitated), Record(torch.nn.Linear(2, 2))  # type: ignore[arg-type, return-value]
+        moving.share(record).everything()
+        x = torch.randn(1024, 1024)
+        moving.around(record)
+        packed = moving._pack(x)
+        imitated.full, imitated.cache, before = True, cache, imitated.emptied
+        back = moving._unpack(packed)
+        imitated.full = False
+        found.append((imitated.emptied - before, back.data_ptr() == packed[0].storage.data_ptr(), torch.equal(x, back)))
+    return "" if found == [(0, True, True), (1, False, True)] else f"{found}"
+
+
 def not_moved() -> str:
     """Weights, small tensors, and what is no plain memory of the GPU stay, and so does all where there is nothing to
     gain."""
@@ -642,6 +701,7 @@ CHECKS: list[Callable[[], str]] = [
     another_allocator,
     how_much_is_moved,
     as_without,
+    cache_of_other_sizes,
     not_moved,
     without_a_gpu,
 ]

@@ -40,24 +40,31 @@ typedef int Information(unsigned long *, unsigned long *);
 static Allocate *allocate; /* cudaMalloc */
 static Information *information;
 static unsigned long reserve;
-static unsigned long refused; /* bytes of requests that have failed for good */
-static unsigned long asked;   /* those of a request that has failed once: PyTorch empties its cache and asks again */
+static unsigned long every;  /* bytes of requests that have failed */
+static unsigned long twice;  /* those that have failed twice in a row */
+static unsigned long asked;  /* those of the newest request, if it has failed for the first time */
+static int directly; /* whether PyTorch takes memory from the area without having asked a second time */
 
 static int limited(void **block, unsigned long bytes) {
     unsigned long free, total;
     int failed = NO_MEMORY;
     if (!reserve || information(&free, &total) || free >= bytes + reserve)
         failed = allocate(block, bytes);
+    if (asked && bytes != asked)
+        directly = 1;
+    if (failed == NO_MEMORY)
+        every += bytes;
     if (failed == NO_MEMORY && bytes == asked)
-        refused += bytes;
+        twice += bytes;
     asked = failed == NO_MEMORY && bytes != asked ? bytes : 0;
     return failed;
 }
 
 /* Bytes for which this process has asked the GPU in vain since headroom_reserve: what was then taken from the area, and
- * what has failed. */
+ * what has failed. Some releases of PyTorch empty their cache and ask again before they take memory from the area. Others
+ * take it at once, as 2.11 does: there each request counts, as soon as one has been seen that was not repeated. */
 unsigned long headroom_refused(void) {
-    return refused;
+    return directly ? every : twice;
 }
 
 static int same(const char *a, const char *b) {

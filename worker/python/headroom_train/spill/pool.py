@@ -1,6 +1,6 @@
 """A pool of host memory from which PyTorch's allocator serves what does not fit on a GPU.
 
-Since PyTorch 2.8, a pool may be used for any allocation that has failed in all other ways, before the exception is
+Since PyTorch 2.8, a pool may be used for any allocation that would fail otherwise, before the exception is
 raised. Kernels reach the pool's memory at the same kind of address: it is managed memory of CUDA that stays on the
 host. So the same kernels run in the same order on the same numbers, and only the time differs. PyTorch uses no memory
 for a pool until it takes a block from it, and the host none until a page is touched.
@@ -138,6 +138,18 @@ class Pool:
         """Bytes for which this process has asked its GPUs in vain since the first pool was made: what it has taken from
         pools since, and what has failed. Always 0 with expandable segments, of which this is not known."""
         return int(self._library.headroom_refused())
+
+    def cached(self) -> int:
+        """Bytes of the GPU that PyTorch has and does not use."""
+        with unseen():
+            taken = torch.cuda.memory_stats(self._device).get("active_bytes.all.current", 0) - self.used()
+            return max(0, torch.cuda.memory_reserved(self._device) - taken)
+
+    def empties(self) -> None:
+        """Gives the GPU back what PyTorch has cached. The releases of PyTorch that take memory from a pool before they
+        do so (2.11 does) would use the host's memory while the GPU has enough, in blocks of other sizes."""
+        with unseen():
+            torch.cuda.empty_cache()
 
     def _blocks(self) -> list[dict[str, Any]]:
         return [b for segment in torch.cuda.memory_snapshot(self._pool.id) for b in segment["blocks"]]

@@ -24,6 +24,8 @@ USED = 0.9  # of the pool's largest free block that may be taken
 PART = 16  # of what is saved, no less than this part is tried
 PATIENCE = 64  # steps until all is tried again, doubled each time, up to 16 times as many
 BETTER = 0.95  # of the time that the fastest step took
+GAPS = 64  # places in a step where PyTorch's cache is emptied
+LEARNING = 3  # steps that may find such places before a step is judged
 
 
 class Share:
@@ -33,6 +35,9 @@ class Share:
 
     def __init__(self) -> None:
         self.bytes = 0  # in the next step
+        # After how many tensors that a step saves or asks back there was no room on the GPU, although PyTorch had as
+        # much in its cache: its blocks had other sizes.
+        self.gaps: set[int] = set()
         self._spilled = self._settled = 0
         self._patience = PATIENCE
         self._begin(inf)
@@ -41,6 +46,7 @@ class Share:
         """``seconds`` is what a step takes from which nothing is moved."""
         self._best, self._seconds = 0, seconds  # the bytes that were moved in the fastest step, and how long it took
         self._fresh = True  # the next step touches memory of the host for the first time
+        self._known, self._learning = 0, 0  # places in gaps, steps that have added to them
 
     def everything(self) -> None:
         """Everything is moved in the next step: nothing else has helped."""
@@ -60,7 +66,9 @@ class Share:
                 self._begin(seconds)
                 self.bytes = EVERYTHING
         elif self._fresh:
-            self._fresh = False
+            self._fresh, self._known = False, len(self.gaps)
+        elif len(self.gaps) > self._known and self._learning < LEARNING:
+            self._known, self._learning = len(self.gaps), self._learning + 1
         elif seconds < BETTER * self._seconds and moved:
             self._best, self._seconds = moved, seconds
             self.bytes = moved // 2
@@ -88,12 +96,19 @@ class _Kept:
         known = torch.UntypedStorage._new_with_weak_ptr(self._back.cdata) if self._back is not None else None
         if known is not None:
             return known
-        made = torch.UntypedStorage(self.storage.nbytes(), device=self.storage.device)
+        made = self._made()
+        if self._pool.has(made.data_ptr()) and self._pool.cached() >= self.storage.nbytes():
+            del made
+            self._pool.empties()
+            made = self._made()
         if self._pool.has(made.data_ptr()):
             return self.storage
         _copy(self.storage, made)
         self._back = StorageWeakRef(made)
         return made
+
+    def _made(self) -> torch.UntypedStorage:
+        return torch.UntypedStorage(self.storage.nbytes(), device=self.storage.device)
 
 
 class Saved:
@@ -103,6 +118,8 @@ class Saved:
         self._pool = pool
         self._share: Optional[Share] = None  # that of this step
         self._room = self._moved = self._saved = 0
+        self._passed = 0  # tensors that this step has saved, or asked back
+        self._refused = 0  # what the GPU had refused by then
         self._own: set[int] = set()  # where weights and buffers are, which stay
         self._units: WeakValueDictionary[tuple[int, int], _Kept] = WeakValueDictionary()
 
@@ -124,8 +141,11 @@ class Saved:
             return None
         if self._share is None:
             self._share = self.share(record)
-            self._moved = self._saved = 0
+            self._moved = self._saved = self._passed = 0
+            self._refused = pool.refused()
             self._room = int(USED * pool.free()) if self._share.bytes else 0
+            if self._share.bytes and 0 in self._share.gaps:
+                pool.empties()
         if not self._share.bytes:
             return None
         module = record.module()
@@ -143,9 +163,23 @@ class Saved:
         self._own.clear()
         return moved
 
+    def _passes(self, pool: Pool, share: Share) -> None:
+        """Called for each tensor that a step saves or asks back: makes room where the steps before lacked it."""
+        refused = pool.refused() - self._refused
+        if refused > 0:
+            self._refused += refused
+            if len(share.gaps) < GAPS and pool.cached() >= refused:
+                share.gaps.add(self._passed)
+        self._passed += 1
+        if self._passed in share.gaps:
+            pool.empties()
+
     def _pack(self, tensor: torch.Tensor) -> Any:
         pool = self._pool()
-        if pool is None or self._share is None or not _movable(tensor, pool.device):
+        if pool is None or self._share is None:
+            return tensor
+        self._passes(pool, self._share)
+        if not _movable(tensor, pool.device):
             return tensor
         storage = tensor.untyped_storage()
         bytes, at = storage.nbytes(), storage.data_ptr()
@@ -171,8 +205,10 @@ class Saved:
             self._units[key] = unit
         return unit, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
 
-    @staticmethod
-    def _unpack(packed: Any) -> torch.Tensor:
+    def _unpack(self, packed: Any) -> torch.Tensor:
+        pool = self._pool()
+        if pool is not None and self._share is not None:
+            self._passes(pool, self._share)
         if isinstance(packed, torch.Tensor):
             return packed
         unit, dtype, *place = packed
