@@ -80,7 +80,7 @@ from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness
 from headroom_train.spill import saved  # noqa: E402
 from headroom_train.tape import idle, snapshot, trees  # noqa: E402
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
-from headroom_train.tape.settings import Settings  # noqa: E402
+from headroom_train.tape.settings import OFTEN, Settings  # noqa: E402
 from headroom_train.tape.snapshot import MOST, Hooks, Snapshot  # noqa: E402
 from headroom_train.tape.tape import Entry, Outside, Ref, Tape, contents  # noqa: E402
 from headroom_train.wire import report  # noqa: E402
@@ -1470,6 +1470,11 @@ def mixing_operations() -> str:
         ("a number for each row", lambda x: x[:, 0, 0].cumsum(0), "cumsum"),
         ("a stable order", lambda x: x.sort(stable=True, dim=0), "sort"),
         ("a single number", lambda x: torch.zeros(()).cumsum(0), None),
+        ("the norm of each column", lambda x: torch.renorm(x.flatten(1), 2, 1, 5.0), "renorm"),
+        ("the norm of each row", lambda x: torch.renorm(x.flatten(1), 2, 0, 5.0), None),
+        ("sparse sums", lambda x: x + torch.sparse.sum(x[:, 0].to_sparse(), 0).to_dense(), "_sparse_sum"),
+        ("sparse rows", lambda x: x[:, 0] * x[:, 0].to_sparse().to_dense(), None),
+        ("compressed", lambda x: x[:, 0] * x[:, 0].to_sparse_csr().to_dense(), None),
         ("rows of their own lengths", lambda x: torch.nested.nested_tensor(list(x)), None),
     ]
     wrong = []
@@ -5444,10 +5449,11 @@ class CentredGradients(torch.autograd.Function):
 
 
 ELSEWHERE = {"on": False}
+UNSEEN = threading.local()  # no search for settings looks into this
 
 
 class Stepwise(nn.Module):
-    """Relates rows by a global dict, or their gradients by a number."""
+    """Relates rows by a global dict, or by what nobody looks at, or their gradients by a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -5455,29 +5461,77 @@ class Stepwise(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.net(x)
-        if ELSEWHERE["on"]:
+        if ELSEWHERE["on"] or getattr(UNSEEN, "on", False):
             return h - h.mean(0)
         return CentredGradients.apply(h) if self.mode == 2 else h
 
 
 def switched_elsewhere() -> str:
-    """What is switched in a global container, and a number with which only gradients relate rows, are seen at once."""
+    """What is switched in a global container, a number with which only gradients relate rows, and what shows in the graphs
+    of pieces, are seen at once, also where the loss relates rows."""
     wrong = []
-    for what in ("a global dict", "a number"):
+    for what in ("a global dict", "a number", "unseen", "unseen, two passes"):
         net = Stepwise()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         with Whole("aten.addmm.default", 8), suppress(torch.OutOfMemoryError):
             for step in range(7):
                 ELSEWHERE["on"] = what == "a global dict" and step == 6
                 net.mode = 2 if what == "a number" and step == 6 else 1
+                UNSEEN.on = what.startswith("unseen") and step == 6
                 optimizer.zero_grad()
-                net(torch.randn(8, 6)).square().mean().backward()
+                out = net(torch.randn(8, 6))
+                (out @ out.T if what.endswith("passes") else out).square().mean().backward()
                 optimizer.step()
             wrong.append(what)
-        ELSEWHERE["on"] = False
+        ELSEWHERE["on"] = UNSEEN.on = False
         if step < 6:
             wrong.append(f"{what}: refused in step {step}")
     return ", ".join(wrong)
+
+
+class Outlier(nn.Module):
+    """Does something else once a row is large: with all rows, or with that row."""
+
+    def __init__(self, all_rows: bool) -> None:
+        super().__init__()
+        self.net, self.all_rows = nn.Linear(6, 6), all_rows
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.net(x)
+        for _ in range(int(x.max().item()) - 8):
+            h = h * 0.5 if self.all_rows else torch.where(x > 8, h * 0.5, h)
+        return h
+
+
+def decided_by_a_row() -> str:
+    """A piece whose graph is another one, since one of its rows is, is tried by itself, on all of its rows. Where the
+    rows do not matter to each other, that happens a few times only."""
+    wrong, tried = [], []
+    forget = proof.Proof.forget
+    for all_rows in (True, False):
+        for passes in (1, 2):
+            net = Outlier(all_rows)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+            failed, forgot, last = 0, list[int](), 0
+            with changed(proof.Proof, "forget", lambda forgot=forgot: (forgot.append(1), forget())):
+                for step in range(22):
+                    x = torch.randn(64, 6)
+                    x[44, step % 6] = 9.5 + step % 7 if step > 8 and (all_rows or step % 2) else 0.0
+                    optimizer.zero_grad()
+                    try:
+                        with Whole("aten.addmm.default", 64):
+                            out = net(x)
+                            (out.square() if passes == 1 else out @ out.T).mean().backward()
+                    except torch.OutOfMemoryError:
+                        failed, last = failed + 1, step
+                        break
+                    optimizer.step()
+            tried.append(len(forgot))
+            if (failed, last) != ((1, 9) if all_rows else (0, 0)):
+                wrong.append(f"{all_rows}, {passes} passes: {failed} failures, the last in step {last}")
+    if tried[2:] != [OFTEN, OFTEN]:
+        wrong.append(f"tried anew {tried} times")
+    return "; ".join(wrong)
 
 
 def class_weights_that_come_later() -> str:
@@ -5938,7 +5992,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    switched_elsewhere, class_weights_that_come_later,
+    switched_elsewhere, decided_by_a_row, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,

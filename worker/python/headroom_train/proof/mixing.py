@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from ..sandbox.sandbox import Watcher, memory_of
 from ..tape.functions import ADDS, ALONG, CHOOSES, COMPARED, DIVISORS, shape_only
 
+_COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 COUNTED = -1
 MEAN = 1  # how PyTorch's operations call the reduction "mean"
 IGNORED = 4  # the position of ignore_index among the arguments of nll_loss_forward
@@ -56,13 +57,13 @@ class Operations(Watcher):
         if name.startswith("nll_loss") and len(args) > IGNORED and type(args[IGNORED]) is int:
             self.ignored.add(args[IGNORED])
         along = self._along(at, args, kwargs) if at >= 0 else COUNTED if _counts(func, args, kwargs) else 0
-        along = along or _compared(name, args)
+        along = along or _compared(name, args) or _normed(name, args)
         results = [t for t in leaves if isinstance(t, torch.Tensor)]
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        memory = set(map(memory_of, tensors))
-        given = [(self._number(memory_of(t)), _shape(t)) for t in tensors]
+        memory = set(map(_memory, tensors))
+        given = [(self._number(_memory(t)), _shape(t)) for t in tensors]
         # The memory of a tensor that is gone may be that of a new one.
-        made = [self._number(m, anew=m not in memory) for m in map(memory_of, results)]
+        made = [self._number(m, anew=m not in memory) for m in map(_memory, results)]
         by = _divisor(name, args)
         divisor = self._number(memory_of(args[DIVISORS[name]])) if by is not None else None
         self.made.append(
@@ -182,6 +183,18 @@ def _compared(name: str, args: Sequence[Any]) -> int:
     at = COMPARED.get(name)
     tensor = args[at] if at is not None and at < len(args) else None
     return tensor.numel() if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided else 0
+
+
+def _normed(name: str, args: Sequence[Any]) -> int:
+    """The number of the elements that an operation scales by one norm; 0 if it does not."""
+    return args[0].numel() // max(1, args[0].shape[args[2]]) if name in ("renorm", "renorm_") and args[0].dim() else 0
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """A number that is the same for tensors that share memory."""
+    if tensor.layout == torch.sparse_coo:
+        return memory_of(tensor._values())
+    return memory_of(tensor if tensor.layout not in _COMPRESSED else tensor.values())
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:

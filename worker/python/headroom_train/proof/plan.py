@@ -57,6 +57,7 @@ class Plan:
         self.leaves = False  # some entries leave something behind on modules
         self.deep = False  # some entries leave behind more than tensors with a graph in attributes
         self.skipped: set[int] = set()  # entries that are not needed
+        self.outlines: Any = None  # of the graphs of pieces like those that are made next: see proof.Outlines
         self._shared: set[int] = set()  # slots of tensors that share memory with each other
 
     def extend(self, wanted: Optional[Sequence[int]] = None) -> None:

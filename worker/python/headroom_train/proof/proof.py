@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache
-from typing import Any, Callable, ClassVar
+from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
@@ -16,7 +16,9 @@ from ..memory import room
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
 from ..spill.saved import on_host
+from ..tape.graph import outline
 from ..tape.recorded_module import number_of, record_of
+from ..tape.settings import OFTEN
 from ..tape.snapshot import hooks_backward_of_all, submodules
 from ..tape.tape import Entry, Outside, Tape
 from ..tape.trees import is_a
@@ -59,6 +61,33 @@ class Magnitudes:
         return new
 
 
+class Outlines:
+    """The outlines of the graphs of pieces for which trials have been made: see :func:`outline`. Code that runs from
+    some step on, whatever has switched it on, shows in them."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+        self._news = 0
+        self.tried = False  # trials have been made for the next piece
+
+    def strange(self, results: dict[int, torch.Tensor]) -> Optional[int]:
+        """The outline of the graphs of a piece's results, given by slot, if trials have to be made because of it. They
+        are asked for until :data:`~headroom_train.tape.settings.OFTEN` have passed: graphs may depend on what the rows
+        contain."""
+        tried, self.tried = self.tried, False
+        if self._news >= OFTEN:
+            return None
+        seen = hash((*results, outline(results.values())))
+        if tried:
+            self._known.add(seen)
+        return None if seen in self._known else seen
+
+    def passed(self, seen: int) -> None:
+        """Called when trials for an outline have passed."""
+        self._news += seen not in self._known
+        self._known.add(seen)
+
+
 class Uses:
     """What trials have found of one kind of step, how many times it has been used, and when it was tried."""
 
@@ -66,6 +95,7 @@ class Uses:
         # For each scalar, by slot, names of the rules that no batch has refuted; by kind of tape.
         self.rules: dict[tuple, dict[int, set]] = {}
         self.agreed = False  # whether gradients have been found to add up
+        self.outlines = Outlines()
         self.count = 0
         self.tried = Magnitudes()  # of the numbers that were given, or belong to the modules
         self.passed = 0  # the count when a trial last found them to be right; 0 if no trial has
@@ -98,13 +128,23 @@ class Proof:
     and backward passes of a few rows, which are repeated when :meth:`Uses.due` says so. The tests leave no traces."""
 
     uses: ClassVar[dict[tuple, Uses]] = {}  # by kind of tape
+    outlines: ClassVar[dict[tuple, Outlines]] = {}  # by kind of calls that are made in two passes
     # Kinds of calls of which no row has been found to depend on another, with the numbers that they had then.
     unrelated: ClassVar[dict[tuple, Magnitudes]] = {}
 
-    def __init__(self, tape: Tape, plan: Plan, withheld: Callable[[], Any] = nullcontext) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        plan: Plan,
+        withheld: Callable[[], Any] = nullcontext,
+        among: Optional[Rows] = None,
+    ) -> None:
         """``withheld`` returns a context in which no memory of the host is used for what does not fit on a GPU. It
-        yields whether there is any."""
+        yields whether there is any. Whether rows depend on each other is tried on all rows in ``among``, a piece of
+        which that is in question, and otherwise on a few of the batch."""
         self.tape, self.plan, self._withheld = tape, plan, withheld
+        self._among = among or Rows(plan.batch, 0, plan.batch)
+        self._all = among is not None
         self.modules = modules_of(tape)
         self.used = Uses()
         refuse_batchwise(self.modules)
@@ -137,12 +177,14 @@ class Proof:
         self.used = self.uses.setdefault((*slots, *self._kind(entries, numbers=False)), Uses())
         if self.used.due(time.monotonic(), self._numbers(entries)):
             self.unrelated.clear()
+        plan.outlines, self.used.outlines.tried = self.used.outlines, False
         known = self.used.rules.get(kind)
         if known is not None:  # only the rules that earlier batches could not tell apart are left
             named = candidates(plan.batch, [*targets.values()], ignored, set().union(*known.values()))
             found = {s: distinct([rule for name, rule in named if name in names]) for s, names in known.items()}
             if all(rules and settled(rules, pieces) for rules in found.values()):
                 return found
+        self.used.outlines.tried = True
         size = self._size(entries)
         fit = max(4 * SMALL, room() // ELEMENT) * plan.batch // max(1, size)
         count = plan.batch if size <= SMALL else min(plan.batch, FEW, max(2, fit))
@@ -176,10 +218,20 @@ class Proof:
         """Raises :class:`Refused` if the modules' results for a row depend on the other rows."""
         kind = ("alone", *self._kind(entries))
         numbers = self._numbers(entries)
-        if not self._are_unrelated(kind, numbers):
-            batch, compare = self.plan.batch, self._groups.compare
-            self._tried(entries, min(batch, SOME), lambda n, tolerance: compare(entries, spread(batch, n), tolerance))
+        known = self._are_unrelated(kind, numbers)
+        self.plan.outlines = self.outlines.setdefault(kind, Outlines())
+        self.plan.outlines.tried = not known
+        if not known:
+            compare = self._groups.compare
+            self._tried(entries, self._most(), lambda n, tolerance: compare(entries, self._spread(n), tolerance))
             self._unrelated(kind, numbers)
+
+    def _most(self, most: int = SOME) -> int:
+        """On how many rows something is tried."""
+        return self._among.count if self._all else min(self._among.count, most)
+
+    def _spread(self, count: int) -> list[int]:
+        return [self._among.start + i for i in spread(self._among.count, count)]
 
     def _are_unrelated(self, kind: tuple, numbers: Sequence[float]) -> bool:
         """Whether a trial has shown that with numbers like these."""
@@ -198,10 +250,11 @@ class Proof:
         likely to pass by chance: the sum must be right for every element of every parameter."""
         if self.used.agreed:
             return
-        counting = {s: [r for r in range(self.plan.batch) if rule is None or rule[r]] for s, rule in rules.items()}
+        among = range(self._among.start, self._among.stop)
+        counting = {s: [r for r in among if rule is None or rule[r]] for s, rule in rules.items()}
         # The rows that count for all scalars, so that these can be tried together.
         every = sorted(set.intersection(*map(set, counting.values())))
-        together = len(rules) == 1 or len(every) >= min(self.plan.batch, SOME)
+        together = len(rules) == 1 or len(every) >= self._most()
         exact = True
         for group, rows in [(rules, every)] if together else [({s: rules[s]}, rows) for s, rows in counting.items()]:
             if len(rows) > 1:
@@ -216,7 +269,7 @@ class Proof:
         precision."""
         entries = needed(self.tape, list(rules))
         inputs = Inputs(self.tape, self.plan, entries)
-        most = SOME if self._size(entries) <= SMALL else FEW
+        most = self._most(SOME if self._size(entries) <= SMALL else FEW)
 
         def tried(n: int, tolerance: float) -> bool:
             return self._agree(rules, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance)
@@ -247,7 +300,7 @@ class Proof:
             return
 
         def tried(n: int, tolerance: float) -> None:
-            chosen = spread(self.plan.batch, n)
+            chosen = self._spread(n)
             if rows:
                 sketches = cache(lambda some: self._groups.sketch_of_results(rows, entries, inputs, [*some]))
                 self._add_up(lambda some: sketches(tuple(some)), inputs, chosen, tolerance)
@@ -257,8 +310,8 @@ class Proof:
                 if residual(one, [other]) > max(1e-3, tolerance):
                     raise Refused(NUMBER)
 
-        most = SOME if self._size(entries) <= SMALL else FEW
-        self._tried(entries, min(self.plan.batch // 2 * 2 if self.plan.batch > 3 else self.plan.batch, most), tried)
+        most = self._most(SOME if self._size(entries) <= SMALL else FEW)
+        self._tried(entries, most // 2 * 2 if most > 3 else most, tried)
         self._unrelated(kind, numbers)
 
     def _add_up(

@@ -24,6 +24,7 @@ from ..proof.weights import Rule, agrees, halves, weight
 from ..sandbox.sandbox import HALF, NoRandomness
 from ..spill.saved import on_host
 from ..tape.graph import may_bend
+from ..tape.settings import OFTEN
 from ..tape.tape import Tape, random_state, same_random_state, set_random_state
 
 FINE = 16  # pieces that are finer than this part of a batch take longer than giving up what could be kept for later
@@ -182,14 +183,20 @@ def gradients(
         return kept
 
     batch = None if plan is None else plan.batch
-    try:
-        return values, inputs, sums, by_pieces(batch, size, work, add, forget)
-    except Refuted:
+    for _ in range(2 + OFTEN):  # as often as a piece can ask for new trials, and once more
+        try:
+            return values, inputs, sums, by_pieces(batch, size, work, add, forget)
+        except Refuted as e:
+            refuted = e
         Proof.forget()
-    proof, pieces = Proof(tape, plan), pieces_of(batch, size(0))  # type: ignore[arg-type]
-    rules.update(proven(proof, list(targets), pieces))
-    targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}
-    return values, inputs, sums, by_pieces(batch, size, work, add, forget)
+        proof, pieces = Proof(tape, plan, among=refuted.rows), pieces_of(batch, size(0))  # type: ignore[arg-type]
+        rules.update(proven(proof, list(targets), pieces))
+        if refuted.outline is not None:
+            plan.outlines.passed(refuted.outline)  # type: ignore[union-attr]
+        targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}
+        sums, values = Gradients(inputs), dict.fromkeys(targets, 0.0)
+        forget()
+    raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
 
 
 class Straight:
@@ -217,7 +224,15 @@ class Straight:
 
 
 class Refuted(Refused):
-    """Raised if a rule that held for earlier batches does not hold for this one."""
+    """Raised if what was found in trials on earlier batches may not hold for this one."""
+
+    # The rows of the piece that has shown it, if others may not, and the outline of its graphs.
+    rows: Optional[Rows] = None
+    outline: Optional[int] = None
+
+    def within(self, rows: Optional[Rows], outline: int) -> Refuted:
+        self.rows, self.outline = rows, outline
+        return self
 
 
 def _piece(
@@ -260,6 +275,10 @@ def _piece(
                     summed.append(slot)
                     total = total + (value.float() if value.dtype in HALF else value).sum() * weights[slot] * factor
         total = total * scale if scale != 1.0 else total
+    if plan is not None and summed and plan.outlines is not None:
+        strange = plan.outlines.strange({s: env[s] for s in summed})
+        if strange is not None:
+            raise Refuted("the calls of a piece have other graphs than those that were tried").within(rows, strange)
     # Only a plan has rules.
     holds = _holding(tape, plan, rules, rows, env) if rules else lambda: True  # type: ignore[arg-type]
     kept = {s: env[s].detach().clone() for s in keep if s in env}

@@ -40,6 +40,8 @@ class Pieces:
         self.made: list[tuple[Rows, RandomState]] = []
         self._seen: dict[int, dict[int, torch.Tensor]] = {}  # values of the first row of each piece, by row and slot
         self._spilled = False  # memory of the host has been made available for a piece
+        # Pieces whose graphs are others than those that were tried, with their outlines.
+        self.strange: list[tuple[Rows, int]] = []
         self.drew = False  # random numbers were drawn, so a piece of the second pass has the rows of one of the first
 
     def first(self) -> dict[int, torch.Tensor]:
@@ -56,6 +58,9 @@ class Pieces:
             except Exception:
                 set_random_state(state)
                 raise
+            strange = self.plan.outlines.strange({s: env[s] for s in self.slots})
+            if strange is not None and rows is not None:
+                self.strange.append((rows, strange))
             return state, {s: env[s].detach() for s in self.slots}
 
         def take(rows: Optional[Rows], got: tuple[RandomState, dict[int, torch.Tensor]]) -> None:
@@ -217,6 +222,12 @@ def two_pass(
     proof.alone(entries)
     proof.apart(entries, slots)
     values, tensors = pieces.first(), pieces.inputs.tensors
+    for rows, outline in pieces.strange:
+        Proof.forget()
+        proof = Proof(tape, plan, among=rows)
+        proof.alone(entries)
+        proof.apart(entries, slots)
+        plan.outlines.passed(outline)
     if tape.reducers is not None:
         tensors = tape.reducers.in_order(tensors)
     with torch.enable_grad():

@@ -144,6 +144,13 @@ def signature(tensors: Iterable[Any], known: Container[int]) -> int:
     return hash(tuple(parts))
 
 
+def outline(tensors: Iterable[torch.Tensor]) -> int:
+    """A hash of the functions of some tensors' graphs and their order, whatever sizes and numbers these have. Copies
+    and conversions are left out, as in :func:`signature`."""
+    names = (n.name() for n in walk([t.grad_fn for t in tensors], most=MOST))
+    return hash(tuple(name for name in names if not name.startswith(_COPIES)))
+
+
 def _leaf(tensor: torch.Tensor, known: Container[int]) -> Any:
     return id(tensor) if id(tensor) in known else (tuple(tensor.shape), tensor.dtype)
 
