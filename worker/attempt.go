@@ -37,6 +37,7 @@ type Options struct {
 	Journal harness.Journal
 	Version string // the version that the package reports; "" for its own
 	Micro   int    // rows that a process runs at once at most; 0 is as many as fit
+	Found   bool   // Micro was found: a step can be made in such pieces, and not as a whole
 	// Spill is how much of the host's memory a process may use for what does not fit on its
 	// GPU; 0 is none, and nil leaves it to the process.
 	Spill *memory.Bytes

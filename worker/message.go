@@ -251,6 +251,7 @@ type answer struct {
 	Mode  Mode  `json:"mode,omitempty"`
 	Limit int   `json:"limit,omitempty"` // rows to run at once, as an earlier attempt has reported; 0 means all of them
 	Micro int   `json:"micro,omitempty"` // rows to run at once at most, as the user has asked; 0 means any number
+	Found bool  `json:"found,omitempty"` // that number was found: a step can be made in such pieces, and not as a whole
 	ID    int64 `json:"id,omitempty"`
 
 	Rows int          `json:"rows,omitempty"`      // of the trial to make

@@ -230,7 +230,7 @@ func (t *talk) hello(m message) error {
 	if m.Why != "" && (a.o.Mode == Check || a.o.Mode == Find) {
 		a.check(nil, m.Why)
 	}
-	t.say(answer{Type: "plan", V: protocol, Mode: a.o.Mode, Limit: a.known(t.trains), Micro: a.o.Micro})
+	t.say(answer{Type: "plan", V: protocol, Mode: a.o.Mode, Limit: a.known(t.trains), Micro: a.o.Micro, Found: a.o.Found})
 	return nil
 }
 

@@ -67,7 +67,7 @@ func (w *wrapped) findMicro(ctx context.Context, u *ui.UI, dir string) (err erro
 		u.Warn("--micro auto: %s; the run goes on as without it (%.0f s)", why, took.Seconds())
 		return nil
 	}
-	w.Found, w.Worker.Micro = found, found.Micro
+	w.Found, w.Worker.Micro, w.Worker.Found = found, found.Micro, found.Micro > 0
 	u.FoundMicro(*found, from, tried, took)
 	return nil
 }

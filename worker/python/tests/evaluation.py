@@ -246,7 +246,7 @@ CASES = [
     Case(Flagged, "once"),
     Case(Compares, "once"),
     Case(Similar, "once"),
-    Case(Draws, "once"),
+    Case(Draws, "again"),
     Case(Counts, ""),
     Case(Logs, ""),
     Case(Totals, ""),
@@ -337,6 +337,9 @@ def judged(case: Case, mode: Callable[[], Any], fault: Fault | None) -> tuple[st
         if changed or not torch.equal(now[1], before) and case.kind is not Draws and not case.train:
             return "raised, and changed something", injector.count, False
         return "", injector.count, False
+    if case.kind is Draws and injector.raised and not torch.equal(now[1], after[1]):  # each piece has drawn its own
+        drawn = got.shape == want.shape and torch.isfinite(got).all() and len({*got[:, 0].tolist()}) == len(got)
+        return "" if drawn else f"{got}", injector.count, True
     if not equal(want, got, 2e-2 if case.autocast else 1e-5):
         return f"{got} instead of {want}", injector.count, True
     if not equal(after[0], now[0], 1e-6) or not torch.equal(after[1], now[1]) or after[2] != now[2]:

@@ -5534,6 +5534,129 @@ def decided_by_a_row() -> str:
     return "; ".join(wrong)
 
 
+def a_parameter_that_the_script_replaces() -> str:
+    """A script puts another parameter into its model, and makes another optimizer: its steps are made in pieces as
+    before, from the first of them on."""
+    net, x, y = (
+        nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)).double(),
+        torch.randn(64, 6).double(),
+        torch.arange(64) % 3,
+    )
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    wrong = []
+    for step in range(4):
+        if step == 2:
+            net[0].weight = nn.Parameter(2 * net[0].weight.detach())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        own = [p.detach().clone().requires_grad_() for p in net.parameters()]
+        F.cross_entropy(F.linear(F.linear(x, *own[:2]), *own[2:]), y).backward()
+        optimizer.zero_grad()
+        with Whole("aten._log_softmax.default" if step % 2 else "aten._log_softmax_backward_data.default", 64):
+            F.cross_entropy(net(x), y).backward()
+        if not close(net[0].weight.grad, own[0].grad):
+            wrong.append(f"step {step}: {net[0].weight.grad} in place of {own[0].grad}")
+        optimizer.step()
+    return "; ".join(wrong)
+
+
+class Tallied(nn.Module):
+    """Returns Python's numbers beside its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        out = self.net(x)
+        return F.cross_entropy(out, y), (out.argmax(1) == y).sum().item(), {"rows": len(x), "share": out.mean().item()}
+
+
+def numbers_of_every_evaluation() -> str:
+    """Python's numbers stay numbers in each evaluation in pieces, also in those that need no trial."""
+    net, y = Tallied(), torch.arange(64) % 5
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.randn(64, 6), y)[0].backward()
+    optimizer.step()
+    net.eval()
+    for i in range(8):
+        x = torch.randn(64, 6)
+        out = F.linear(x, net.net.weight.detach(), net.net.bias.detach())
+        with Whole("aten.addmm.default", 64), torch.no_grad():
+            _, count, others = net(x, y)
+        if type(count) is not int or count != int((out.argmax(1) == y).sum()):
+            return f"call {i}: {count!r}"
+        if (
+            others["rows"] != 64
+            or type(others["share"]) is not float
+            or abs(others["share"] - float(out.mean())) > 1e-6
+        ):
+            return f"call {i}: {others}"
+    return "" if told() == "64 rows in 2 pieces" else told()
+
+
+def what_is_not_there_is_not_used() -> str:
+    """Whatever a script does with something that a call in pieces has not returned raises the failure, where it would
+    give another value otherwise."""
+    used: list[int] = []
+
+    def failure() -> Any:
+        used.append(1)
+        raise torch.OutOfMemoryError
+
+    it: Any = snapshot.Unavailable(failure)
+    uses: list[Callable[[], Any]] = [
+        lambda: it == 0.5, lambda: it != 0.5, lambda: it in (0.5,), lambda: {it: 1}, lambda: str(it), lambda: f"{it}",
+        lambda: np.array([it]), lambda: copy.deepcopy(it), lambda: copy.copy(it), lambda: pickle.dumps(it), lambda: it.item,
+        lambda: it + 1, lambda: bool(it), lambda: [*it],
+    ]  # fmt: skip
+    for use in uses:
+        with suppress(torch.OutOfMemoryError):
+            use()
+    return "" if len(used) == len(uses) else f"{len(used)} of {len(uses)}"
+
+
+class Tour(nn.Module):
+    """Visits three of seven places, and draws again if it has been there; or draws until a number fits."""
+
+    def __init__(self, fits: float = 1.0) -> None:
+        super().__init__()
+        self.net, self.fits = nn.Linear(2, 6), fits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, been, total = self.net(x), torch.zeros(x.shape[:2], dtype=torch.bool), torch.zeros(len(x))
+        while torch.rand(1) > self.fits:
+            pass
+        for _ in range(3):
+            likely = h.sum(2).masked_fill(been, -math.inf).log_softmax(1)
+            place = likely.exp().multinomial(1)
+            while been.gather(1, place).any():
+                place = likely.exp().multinomial(1)
+            been = been.scatter(1, place, True)
+            total = total + likely.gather(1, place)[:, 0]
+        return total
+
+
+def drawn_until_it_fits() -> str:
+    """A call that rules out what it has drawn ends in a trial, where it draws what is most likely; one that draws until a
+    number fits is refused there."""
+    said = []
+    for net in (Tour(), Tour(0.5), Tour(0.4)):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with suppress(torch.OutOfMemoryError), Whole("aten.addmm.default", 168):
+                net(torch.rand(24, 7, 2)).mean().backward()
+            optimizer.step()
+        said.append(str(_torch._recorder.report.told[-1]))  # type: ignore[union-attr]
+    with NoRandomness() as trial:
+        several, again = torch.tensor([[1.0, 0, 2], [0, 3, 1]]), {"replacement": True}
+        drawn = [several.multinomial(2).tolist(), torch.multinomial(several, 2, **again).tolist()]
+    if drawn != [[[2, 0], [1, 2]], [[2, 2], [1, 1]]] or len(trial.draws) != 2:
+        return f"{drawn}"
+    want = ("24 rows in 2 pieces", "24 rows in 2 pieces", "draws random numbers until some fit")
+    return "" if all(part in text for part, text in zip(want, said)) else f"{said}"
+
+
 def class_weights_that_come_later() -> str:
     """A loss inside a model is another one from the step on in which it gets class weights."""
     net = Padded()
@@ -5992,7 +6115,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    switched_elsewhere, decided_by_a_row, class_weights_that_come_later,
+    switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,

@@ -25,6 +25,7 @@ class Module:
     limit: Optional[int] = None
     hosted: Optional[int] = None
     exempt: bool = False
+    untried: bool = False
 
 
 class Machine:

@@ -123,9 +123,13 @@ class Backward:
                     note_backward(tape)
                 if recorder.check is not None:
                     recorder.check.backward(recorder, tape, args, kwargs)
+                else:
+                    recorder.asked(recorder, tape, args, kwargs)
                 tape.close()
                 recorder.leave(tape)
                 recorder.passed(tape, params)
+            elif name in ("backward", "grad"):
+                recorder.asked(recorder, tape, args, kwargs)
             return result
         recorder.sizes.failed_after(failed)
         release_frames(failed)

@@ -12,7 +12,7 @@ import math
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any, Callable, Optional
+from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
@@ -30,7 +30,7 @@ from ..replay.pieces import by_pieces, pieces_of, room_for
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
 from ..tape.given import Given
-from ..tape.recorded_module import RecordedModule, number_of
+from ..tape.recorded_module import Evaluation, RecordedModule, number_of
 from ..tape.snapshot import Change, Snapshot, distinct, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
 from ..tape.trees import flatten, mapped, tensors_in, unflatten
@@ -39,6 +39,7 @@ from .left import Left
 from .recovery import Recovery
 
 EXACT = 1 << 53  # whole numbers below this are exact where numbers are added up
+DRAWS = "the call draws random numbers"
 UNWEIGHED = "headroom cannot determine how much each piece's loss contributes to the loss of the whole batch"
 
 
@@ -137,7 +138,7 @@ def evaluate(
             if not preemptive:
                 clean(failed)
             result, count, batch = recorder.guarded(
-                lambda: _evaluated(recorder, module, call, args, kwargs, failed, limits.unweighed)
+                lambda: _evaluated(recorder, module, call, args, kwargs, failed, limits)
             )
         except Refused:
             sizes.refused()
@@ -154,6 +155,20 @@ def evaluate(
             raise Refused("the numbers that the call returns are not the reason")
         limits.unweighed |= why.slots
         result = pieces(None)
+        limits.uncut = False
+        return result
+
+    def drawn(why: Optional[Refused]) -> Any:
+        """As :func:`pieces`, where each draws random numbers of its own, as in training: nothing else has helped."""
+        if str(why) != DRAWS:
+            raise Refused("random numbers are not the reason")
+        limits.draws = True
+        set_random_state(state)
+        try:
+            result = pieces(None)
+        except Exception:
+            limits.draws = False
+            raise
         limits.uncut = False
         return result
 
@@ -209,7 +224,7 @@ def evaluate(
     release_frames(failed)
     left = Left(record, module, args, kwargs)
     set_random_state(state)
-    ways = [again, spilled] if gradients else [pieces, again, spilled, without]
+    ways = [again, spilled] if gradients else [pieces, again, spilled, without, drawn]
     try:
         return recorder.recover(failed, ways, training=gradients)
     except BaseException:
@@ -224,10 +239,9 @@ def _evaluated(
     args: tuple,
     kwargs: dict,
     failure: Any,
-    unweighed: set[int],
+    limits: Evaluation,
 ) -> tuple[Any, int, int]:
-    """The result of a call, computed in pieces; their number, and the number of rows. ``unweighed`` as for
-    :func:`in_pieces`."""
+    """The result of a call, computed in pieces; their number, and the number of rows."""
     refuse_batchwise([module])
     tape = Tape()
     tape.step.fails(failure)
@@ -238,11 +252,12 @@ def _evaluated(
     entry.slots = [i if isinstance(leaf, Slot) else None for i, leaf in enumerate(leaves)]
     tape.entries.append(entry)
     plan.accept()
+    numbers.known(plan.keys[0])
     if plan.left or plan.keeps:
         raise Refused("a call changes an attribute")
     leaves = [recovery.unavailable(entry, failure, leaf) if isinstance(leaf, Other) else leaf for leaf in leaves]
     sizes: Sizes = recovery.evaluation  # type: ignore[attr-defined]
-    return (*in_pieces(tape, plan, leaves, tree, sizes, unweighed, numbers.at), plan.batch)
+    return (*in_pieces(tape, plan, leaves, tree, sizes, limits, numbers.at), plan.batch)
 
 
 class Unweighed(Refused):
@@ -261,10 +276,21 @@ class Numbers:
     a tensor with one number does. ``at`` has the places of these leaves. Raises :class:`Refused` if what else is no
     tensor is not the same in every call."""
 
+    places: ClassVar[dict[int, set[int]]] = {}  # of calls that have been tried, by their keys in plans
+
     def __init__(self, call: Callable) -> None:
         self._call = call
         self._plain: Optional[dict[int, Any]] = None
         self.at: set[int] = set()
+
+    def known(self, key: int) -> None:
+        """Called before pieces are made: what was seen in a trial serves where no other is needed."""
+        if self._plain is not None:
+            self.places[key] = self.at
+        elif key in self.places:
+            self.at = self.places[key]
+        else:
+            raise Refused("which of a call's results are numbers is not known")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self._call(*args, **kwargs)
@@ -325,14 +351,15 @@ class _Sums:
 
 
 def in_pieces(
-    tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, without: set[int], numbers: Collection[int]
+    tape: Tape, plan: Plan, leaves: list, tree: Any, sizes: Sizes, limits: Evaluation, numbers: Collection[int]
 ) -> tuple[Any, int]:
     """Returns the result of a tape's only call, and the number of pieces in which it was computed.
     ``leaves`` and ``tree`` are what :meth:`Plan.result` returned for the call. Raises
-    :class:`Refused` if the result cannot be computed exactly. Numbers in the slots ``without`` are not computed: using
-    them raises the failure. What is in the slots ``numbers`` the caller gets as Python's numbers."""
+    :class:`Refused` if the result cannot be computed exactly; where ``limits`` allows it, pieces draw random numbers of
+    their own. Unweighed numbers are not computed: using them raises the failure. What is in the slots ``numbers`` the
+    caller gets as Python's numbers."""
     [entry] = tape.entries
-    whole: dict[int, Any] = {s: gone(tape, UNWEIGHED) for s in without.intersection(entry.slots)}
+    whole: dict[int, Any] = {s: gone(tape, UNWEIGHED) for s in limits.unweighed.intersection(entry.slots)}
     slots = {s: plan.slots[s] for s in entry.slots if s is not None and s not in whole}
     proof = Proof(tape, plan)
     proof.alone([0])
@@ -348,8 +375,8 @@ def in_pieces(
 
     def take(rows: Optional[Rows], env: dict[int, torch.Tensor]) -> None:
         assert rows is not None
-        if not same_random_state(random_state(), state):
-            raise Refused("the call draws random numbers")
+        if not same_random_state(random_state(), state) and (scalars or not limits.draws):
+            raise Refused(DRAWS if not scalars else "numbers that the call returns depend on random numbers")
         adding.note(rows, env)
         for s, known in slots.items():
             value = env[s]

@@ -41,6 +41,7 @@ class Recorder(Recovery):
     def __init__(self, report: Any) -> None:
         super().__init__(report)
         self.evaluation = Sizes()  # of calls without gradients
+        self.asked: Any = None  # looks at the first steps with more rows than the user has asked for: see asked.look
         self.check: Any = None  # for headroom check: the object that checks the first step
         self.idle = Idle()
         self.backward = Backward(self)
@@ -131,6 +132,7 @@ class Recorder(Recovery):
                     tape = self._tape_for(taped)
                     tape.shorten(taped)
                     entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
+                    record.renew()
                     entry.versions = versions_of(record.params)
                     self._reducing(tape, record)
                     large = tape.step.failed or self.sizes.too_large(record, args, kwargs)

@@ -33,7 +33,9 @@ class Sizes:
         # Returns how many rows at once the user has asked for at most, as long as those of the first batch; 0 for any
         # number.
         self.asked: Optional[Callable[[], int]] = None
+        self.found: Callable[[], bool] = lambda: False  # whether that was found, in a trial of a step in such pieces
         self._cap: Optional[int] = None  # that many rows, as a cost
+        self._sure = False  # a step can be made in such pieces
         # Is told of each failure, and of how many rows.
         self.tell: Callable[[int, BaseException], Any] = lambda rows, failure: None
         self._fits: Optional[int] = None  # cost of a piece that should fit
@@ -74,7 +76,7 @@ class Sizes:
             self._capped(self.asked())
         if self.learned is not None:
             self._begin(record, cost, self.learned())
-        if self._cap is not None and cost > self._cap and not record.exempt:
+        if self._cap is not None and cost > self._cap and not record.exempt and (self._sure or not record.untried):
             self._failure = self._failure or OutOfMemoryError(
                 f"CUDA out of memory. {self._cap // self._per_row} rows at once were asked for."
             )
@@ -93,7 +95,12 @@ class Sizes:
         """Notes at the first call how many rows at once the user has asked for."""
         self.asked = None
         if rows > 0:
-            self._cap = rows * self._per_row
+            self._cap, self._sure = rows * self._per_row, self.found()
+
+    def asks_for_pieces(self) -> bool:
+        """Whether the newest call had more rows than the user wants to be run at once, and it is to be found out
+        whether that is possible."""
+        return self._cap is not None and not self._sure and self.cost() > self._cap
 
     def _begin(self, record: Any, cost: int, rows: int) -> None:
         """Treats the first call with more rows than an earlier attempt could run at once as a failed
@@ -146,6 +153,8 @@ class Sizes:
         self.tell(self._rows, failure)
         if self._fits is None or self._fits >= cost:
             self._fits = max(1, self._rows // 2) * self._per_row
+        if self._cap is not None:
+            self._fits = min(self._fits, max(self._cap, self._per_row))
 
     def first(self, batch: int) -> int:
         """The number of rows per piece that gives as few pieces as possible, all of nearly equal size."""

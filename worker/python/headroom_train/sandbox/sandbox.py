@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..failure import Elsewhere, Writes
+from ..failure import Elsewhere, Refused, Writes
 from ..hooks.changes import changed
 from ..hooks.genuine import asked, set_aside
 from ..tape.functions import DRAWS, FILLS
@@ -25,6 +25,7 @@ from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import OwnMode, random_state, set_random_state
 
 HALF = {torch.float16, torch.bfloat16}
+MOST = 10000  # draws in one trial
 STANCES = hasattr(torch.compiler, "set_stance")  # whether compiled code can be run as it was written: since PyTorch 2.6
 
 
@@ -107,6 +108,8 @@ class NoRandomness:
         name, followed by numbers among its arguments."""
         self.draws.append(draw)
         self.where = max(self.where, where)
+        if len(self.draws) > MOST:  # a loop may draw until a number fits, which the same number never does
+            raise Refused("a call draws random numbers until some fit")
 
 
 class _Called(OwnMode):
@@ -177,6 +180,9 @@ class _Anywhere(Watched):
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         result = self._seen(func(*args, **kwargs))
+        if name == "multinomial":
+            several = args[2] if len(args) > 2 else kwargs.get("replacement", False)
+            return _likeliest(args[0], result, bool(several))
         return result.fill_(_constant(result)) if isinstance(result, torch.Tensor) else result
 
     def _attention(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -193,6 +199,12 @@ class _Anywhere(Watched):
     def _seen(self, result: Any) -> Any:
         self._trial.half = self._trial.half or isinstance(result, torch.Tensor) and result.dtype in HALF
         return result
+
+
+def _likeliest(weights: torch.Tensor, drawn: torch.Tensor, again: bool) -> torch.Tensor:
+    """Puts what is drawn most often in the place of what was drawn; one and the same if it may be drawn ``again``. What
+    has no weight is never drawn: a script may rule out what it has drawn before, and insist on that."""
+    return drawn.copy_(weights.topk(1 if again else drawn.shape[-1], -1).indices)
 
 
 def _constant(tensor: torch.Tensor) -> float:

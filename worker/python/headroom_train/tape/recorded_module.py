@@ -83,6 +83,7 @@ class Limits:
     def __init__(self) -> None:
         self.limit: Optional[int] = None  # the smallest cost of a call that failed
         self.exempt = False  # its calls are made as a whole, although the user has asked for fewer rows at once
+        self.untried = False  # whether they could be made in pieces is found out before any is: see recover.asked
         self.hosted: Optional[int] = None  # the smallest cost of a call that fits only with saved tensors on the host
         self.share: Any = None  # how much of what is saved goes to the host: see spill.saved.Share
         self.uncut = False  # a call that failed could not be run in pieces
@@ -100,6 +101,7 @@ class Evaluation(Limits):
         super().__init__()
         # Places, among the results, of numbers whose weights are not known: calls are run in pieces without them.
         self.unweighed: set[int] = set()
+        self.draws = False  # pieces draw random numbers of their own, since nothing else has helped
         self.calls = 0  # that have succeeded
         # What those modules hold whose attributes no call has changed; None until a call has succeeded.
         self.still: Optional[Snapshot] = None
@@ -116,6 +118,7 @@ class RecordedModule(Limits):
 
     def __init__(self, recorder: Any, module: torch.nn.Module, trained: bool = True) -> None:
         super().__init__()
+        self.untried = True
         self.trained = trained  # if not, calls that compute gradients are the script's own business
         self.recorder, self.module = recorder, weakref.ref(module)
         self.inner: Optional[Callable] = module.__dict__.get("_compiled_call_impl")
@@ -131,7 +134,7 @@ class RecordedModule(Limits):
         # Whether calls that are given nothing with a gradient compute none, even where gradients are enabled.
         self.closed: Optional[bool] = None
         self.known = Known()  # shapes of arguments with which calls have succeeded
-        self.params: list[torch.Tensor] = [*parameters([module])]  # frozen ones too
+        self._own(module)
         self.buffers = buffers([module])
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None if not known yet
         # Of the submodules whose running statistics are among those buffers.
@@ -265,6 +268,21 @@ class RecordedModule(Limits):
             self._learn(module)
         return True
 
+    def _own(self, module: torch.nn.Module) -> None:
+        """Notes the module's parameters, and where they are."""
+        self.params: list[torch.Tensor] = [*parameters([module])]  # frozen ones too
+        every = submodules([module])
+        self._places = [(m._parameters, n, p) for m in every for n, p in m._parameters.items() if p is not None]
+
+    def renew(self) -> None:
+        """Notes the module's parameters anew if the script has put others in the places of some. Not those that
+        ``functional_call`` puts there for a call, if they have been computed."""
+        if any(own.get(name) is not p for own, name, p in self._places):
+            module: Any = self.module()
+            if all(p.is_leaf for p in parameters([module])):
+                self._own(module)
+                self.frozen, self.closed = [p for p in self.params if not p.requires_grad], None
+
     def _may_train(self) -> bool:
         """Whether a call in evaluation mode, with gradients, is one of a training: an optimizer has made a step since
         the call before, and nothing else can have been trained in it."""
@@ -338,7 +356,7 @@ class RecordedModule(Limits):
         their versions."""
         if self.changing is None:
             module: Any = self.module()
-            self.params = [*parameters([module])]
+            self._own(module)
             self._norms = [weakref.ref(m) for m in submodules([module]) if is_a(m, _NORMS)]
             counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
             self.changing = [b for b in self.buffers if id(b) in counting]

@@ -479,7 +479,8 @@ class Unavailable:
     __neg__ = __abs__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
         __pow__
     ) = __matmul__ = _used
-    __lt__ = __le__ = __gt__ = __ge__ = _used
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __hash__ = _used
+    __str__ = __format__ = __array__ = __reduce_ex__ = __copy__ = __deepcopy__ = _used
 
 
 @cache

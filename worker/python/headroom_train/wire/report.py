@@ -122,6 +122,11 @@ class Report:
         wire = self.wire()
         return 0 if wire is None else wire.asked
 
+    def found(self) -> bool:
+        """Whether that number was found in a trial, which has shown that a step can be made in such pieces."""
+        wire = self.wire()
+        return wire is not None and wire.found
+
     def survived(self, failure: BaseException, how: Survival, over: bool = True) -> None:
         """Report that a failure was survived. Where a loss is computed from several scalars, each of them
         survives the failure; only the first one is reported, unless there was a new failure meanwhile. If it is not

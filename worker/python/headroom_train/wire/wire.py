@@ -96,6 +96,11 @@ class Wire:
         """The number of rows to run at once at most, as the user has asked; 0 for any number."""
         return self._rows("micro")
 
+    @property
+    def found(self) -> bool:
+        """Whether that number was found: a step can be made in such pieces, and not as a whole."""
+        return self._plan.get("found") is True
+
     def _rows(self, name: str) -> int:
         rows = self._plan.get(name)
         return rows if isinstance(rows, int) and rows > 0 else 0
