@@ -126,6 +126,10 @@ class NoMemory(Refused):
     code = "no memory"
 
 
+class Failed(Refused):
+    """Raised where a trial fails for a reason of its own, and shows nothing."""
+
+
 class Writes(Refused):
     """Raised for a call that must not be repeated, since it writes to something that existed before
     the call."""

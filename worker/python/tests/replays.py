@@ -2282,8 +2282,8 @@ def draws_between() -> str:
 
 
 class Sometimes(nn.Module):
-    """Draws random numbers only for the given numbers of rows, and never if ``share`` is 0. The
-    first trial has two and three rows."""
+    """Draws random numbers only for the given numbers of rows, and never if ``share`` is 0. The first trial has two and
+    three rows. The numbers of trials change nothing."""
 
     def __init__(self, share: float, numbers: range = range(4, 8)) -> None:
         super().__init__()
@@ -2291,7 +2291,10 @@ class Sometimes(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.body(x)
-        return out * torch.empty_like(out).bernoulli_(1 - self.share) if len(x) in self.numbers and self.share else out
+        if len(x) in self.numbers and self.share:
+            drawn = torch.empty_like(out).uniform_(0, self.share)
+            out = out * torch.where((50 * drawn - (50 * drawn).round()).abs() < 1e-3, 1, drawn)
+        return out
 
 
 class Attending(nn.Module):
@@ -2326,10 +2329,11 @@ def mode_only_for_draws() -> str:
     plain, every = [False] * 8, [True] * 8
     # before PyTorch 2.6, the two are not told apart
     called, light = (CALLED, plain) if hasattr(torch.compiler, "set_stance") else (ANYWHERE, every)
+    others = [True] * 12  # with other numbers in the places of those that are drawn
     cases = [
         (Sometimes(0.0), plain, False, NEVER),
-        (Sometimes(0.5), [False, *every], False, ANYWHERE),
-        (Sometimes(0.5, range(2, 3)), every, False, ANYWHERE),
+        (Sometimes(0.5), [False, *every, *others], False, ANYWHERE),
+        (Sometimes(0.5, range(2, 3)), [*every, *others], False, ANYWHERE),
     ]
     cases += [
         (Attending(0.0, False), plain, False, NEVER),
@@ -2339,8 +2343,11 @@ def mode_only_for_draws() -> str:
     cases += [
         (nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5, inplace=at)), light, False, called) for at in (False, True)
     ]
-    cases += [(nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.AlphaDropout(0.5)), every, False, ANYWHERE)]
+    cases += [
+        (nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.AlphaDropout(0.5)), [*every, *others], False, ANYWHERE)
+    ]
     for net, modes, half, drawn in cases:
+        torch.manual_seed(0)  # how many calls it takes depends on the labels
         tried.clear()
         x, y = torch.randn(8, 6), torch.randint(0, 5, (8,))
         torch.optim.SGD(net.parameters(), lr=0.1)
@@ -3092,9 +3099,9 @@ def large_outputs_take_few_rows() -> str:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         tried = proof.Proof._tried
 
-        def counting(self: Any, entries: Any, count: int, work: Any, tried: Any = tried, seen: Any = seen) -> Any:
+        def counting(self: Any, entries: Any, count: int, *work: Any, tried: Any = tried, seen: Any = seen) -> Any:
             seen.append(count)
-            return tried(self, entries, count, work)
+            return tried(self, entries, count, *work)
 
         proof.SMALL, proof.Proof._tried = small, counting
         proof.room = lambda: 1 << 40
@@ -5559,6 +5566,64 @@ def a_parameter_that_the_script_replaces() -> str:
     return "; ".join(wrong)
 
 
+class Gated(nn.Module):
+    """Relates its rows if a number that it draws says so, or by a number of places that it draws. Or draws when each row
+    is to be looked at, or how many numbers it divides by, which nothing else shares."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.net = kind, nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.net(x)
+        if self.kind == "often" and torch.rand(1).item() < 0.7 or self.kind == "seldom" and torch.rand(1) < 0.1:
+            return h - h.mean(0)
+        if self.kind == "a normal number" and torch.randn(()) > 0.9:
+            return h / (1 + h.std(0))
+        if (
+            self.kind == "a flag"
+            and torch.empty(()).bernoulli_(0.3) > 0
+            or self.kind == "no flag"
+            and not h.new_tensor(0.3).bernoulli()
+        ):
+            return h - h.mean(0)
+        if self.kind == "places":
+            return h + h.roll(int(torch.randint(1, 8, (1,))), 0)
+        if self.kind == "times":
+            return h / torch.randint(1, 50, (len(x), 1))
+        if self.kind == "a share":
+            return h * torch.rand(len(x), 1)
+        if self.kind == "a layer" and torch.rand(()) < 0.5:
+            return h + h.tanh()
+        return h
+
+
+def what_numbers_that_are_drawn_decide() -> str:
+    """Trials with other numbers show that rows relate to each other only if a number that is drawn says so. What draws
+    numbers for each row, or whether to leave out a layer, is made in pieces."""
+    wrong = []
+    for kind in ("often", "seldom", "a normal number", "a flag", "no flag", "places", "times", "a share", "a layer"):
+        for passes in (1, 2):
+            net = Gated(kind)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            refused = 0
+            for _ in range(3):
+                optimizer.zero_grad()
+                try:
+                    with Whole("aten.addmm.default", 64):
+                        out = net(torch.randn(64, 6))
+                        (out.square() if passes == 1 else out @ out.T).mean().backward()
+                except torch.OutOfMemoryError:
+                    refused += 1
+                optimizer.step()
+            if refused != (0 if kind in ("times", "a share", "a layer") else 3):
+                wrong.append(f"{kind}, {passes} passes: refused {refused} times")
+    likely = torch.tensor([0.0, 1.0, 0.3])
+    with NoRandomness(level=0.02):
+        drawn = torch.bernoulli(likely).tolist(), torch.randint(3, 103, (2,)).tolist(), torch.randint(50, (1,)).tolist()
+    return "; ".join(wrong) or ("" if drawn == ([0, 1, 0], [5, 5], [1]) else f"{drawn}")
+
+
 class Tallied(nn.Module):
     """Returns Python's numbers beside its loss."""
 
@@ -6115,7 +6180,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, class_weights_that_come_later,
+    switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,

@@ -11,7 +11,7 @@ from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
-from ..failure import NoMemory, Refused, is_out_of_memory, patiently
+from ..failure import Failed, NoMemory, Refused, debugged, is_out_of_memory, patiently
 from ..memory import room
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
@@ -37,6 +37,8 @@ HUGE = 1e300  # what is larger is no coefficient
 NEAR = 10  # a number that has changed by no more than this factor needs no new trial
 COEFFICIENTS = 100  # the most numbers that a call may be given as coefficients: more of them are data
 SINGLE = 1000  # the most buffers and frozen parameters of one number that are looked at in each use
+LEVELS = (0.02, 0.98)  # which of the numbers that may be drawn take the places of those in other trials
+MASKS = ("dropout", "attention")  # whose masks are taken out of trials
 PAUSE = 100  # rules are tried again once this many times the duration of their last trial has passed
 SPENT = "backward through the graph a second time"  # what autograd says of a graph that it has used up
 
@@ -223,7 +225,7 @@ class Proof:
         self.plan.outlines.tried = not known
         if not known:
             compare = self._groups.compare
-            self._tried(entries, self._most(), lambda n, tolerance: compare(entries, self._spread(n), tolerance))
+            self._tried(entries, self._most(), lambda n, tolerance: compare(entries, self._spread(n), tolerance), True)
             self._unrelated(kind, numbers)
 
     def _most(self, most: int = SOME) -> int:
@@ -274,7 +276,7 @@ class Proof:
         def tried(n: int, tolerance: float) -> bool:
             return self._agree(rules, entries, inputs, [rows[i] for i in spread(len(rows), n)], tolerance)
 
-        return self._tried(entries, min(len(rows), most), tried)
+        return self._tried(entries, min(len(rows), most), tried, True)
 
     def _agree(
         self, rules: dict[int, Rule], entries: Sequence[int], inputs: Inputs, chosen: list[int], tolerance: float
@@ -311,7 +313,7 @@ class Proof:
                     raise Refused(NUMBER)
 
         most = self._most(SOME if self._size(entries) <= SMALL else FEW)
-        self._tried(entries, most // 2 * 2 if most > 3 else most, tried)
+        self._tried(entries, most // 2 * 2 if most > 3 else most, tried, True)
         self._unrelated(kind, numbers)
 
     def _add_up(
@@ -378,11 +380,14 @@ class Proof:
         # One transfer for each device. What comes last may be more or fewer numbers in another step.
         return [*(v for ts in found.values() for v in torch.stack(ts).tolist()), *plain]
 
-    def _tried(self, entries: Sequence[int], count: int, work: Callable[[int, float], Any]) -> Any:
+    def _tried(
+        self, entries: Sequence[int], count: int, work: Callable[[int, float], Any], varied: bool = False
+    ) -> Any:
         """Calls ``work`` with ``count``, a number of rows, and with a tolerance, without randomness or side effects.
         Returns the result. If there is not enough memory, ``work`` is called again with fewer rows, and with memory of
         the host only if not even two rows fit: first for what autograd saves, then for all that does not fit, which
-        takes many times as long."""
+        takes many times as long. If ``varied``, and numbers would have been drawn, ``work`` is also called with others
+        in their places: where nothing can be computed with these, they show nothing."""
 
         def tried(n: int, tolerance: float) -> Any:
             try:
@@ -392,7 +397,15 @@ class Proof:
                 since = f"; the same trial last passed {ago} step{'s' * (ago != 1)} ago" if self.used.passed else ""
                 raise why.more(f"{why}{since}") from None
 
+        drawn: list[tuple] = []
+
         def without_randomness(n: int, trial: NoRandomness) -> Any:
+            try:
+                return at_this_level(n, trial)
+            finally:
+                drawn[:] = [d for d in trial.draws if not any(name in d[0] for name in MASKS)]
+
+        def at_this_level(n: int, trial: NoRandomness) -> Any:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 try:
                     with precisely(self.tape, entries) as single:
@@ -412,11 +425,14 @@ class Proof:
                             "calls share a graph that the script has made before them, such as weights in "
                             "parametrize.cached(), and the first backward pass of a piece would use it up"
                         ) from e
-                    raise Refused(f"the step fails when it is run on {n} of its rows ({said(e)})") from e
+                    raise Failed(f"the step fails when it is run on {n} of its rows ({said(e)})") from e
 
         try:
             with self._withheld() as spare:
-                return rehearsed(self.modules, count, without_randomness)
+                result = rehearsed(self.modules, count, without_randomness)
+            for level in LEVELS if varied and drawn else ():
+                self._with_others(lambda: rehearsed(self.modules, count, without_randomness, level))  # noqa: B023
+            return result
         except NoMemory:
             if not spare and not any(t.is_cuda for t in self.tape.outside):
                 raise
@@ -428,6 +444,19 @@ class Proof:
             if not spare:
                 raise
         return rehearsed(self.modules, few, without_randomness)
+
+    def _with_others(self, tried: Callable[[], Any]) -> None:
+        """Makes a trial with other numbers in the places of those that are drawn. Only what it has compared counts."""
+        try:
+            with self._withheld():
+                tried()
+        except Refused as why:
+            if isinstance(why, (NoMemory, Failed)):
+                return
+            raise
+        except Exception as e:
+            if not is_out_of_memory(e):
+                debugged()
 
     def _targets(self) -> dict[int, torch.Tensor]:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a

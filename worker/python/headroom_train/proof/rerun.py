@@ -230,7 +230,9 @@ def full_precision() -> Iterator[None]:
             torch.backends.cudnn.allow_tf32 = True
 
 
-def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, NoRandomness], Any]) -> Any:
+def rehearsed(
+    modules: Sequence[torch.nn.Module], count: int, work: Callable[[int, NoRandomness], Any], level: float = 0.5
+) -> Any:
     """Calls ``work`` on ``count`` rows, with randomness and side effects suppressed. Returns the result. If there is
     not enough memory, ``work`` is called again with fewer rows. Raises :class:`NoMemory` if not even two rows fit.
     The :class:`NoRandomness` around the call covers no more than the modules are known to need. If ``work`` then fails
@@ -240,7 +242,7 @@ def rehearsed(modules: Sequence[torch.nn.Module], count: int, work: Callable[[in
     while True:
         failed: Optional[BaseException] = None
         try:
-            with rehearsal(modules), NoRandomness(where) as trial:
+            with rehearsal(modules), NoRandomness(where, level=level) as trial:
                 result = work(count, trial)
             for record in records:
                 record.remember(trial.half, trial.where)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..failure import Elsewhere, Refused, Writes
+from ..failure import Elsewhere, Failed, Writes
 from ..hooks.changes import changed
 from ..hooks.genuine import asked, set_aside
 from ..tape.functions import DRAWS, FILLS
@@ -86,8 +86,12 @@ class NoRandomness:
     trials also compile the modules that the script wants to have compiled, and compiling fails while a torch
     function mode is active."""
 
-    def __init__(self, where: int = ANYWHERE, watchers: Sequence[Watcher] = (), apart: bool = False) -> None:
-        self.half = False
+    def __init__(
+        self, where: int = ANYWHERE, watchers: Sequence[Watcher] = (), apart: bool = False, level: float = 0.5
+    ) -> None:
+        """``level``, between 0 and 1, says which of the numbers that may be drawn the constants are: code may do
+        something for some of them only."""
+        self.half, self.level = False, level
         # For each operation that would have drawn random numbers: its name and numbers among its arguments.
         self.draws: list[tuple] = []
         self.where = NEVER  # where random numbers would have been drawn
@@ -109,7 +113,7 @@ class NoRandomness:
         self.draws.append(draw)
         self.where = max(self.where, where)
         if len(self.draws) > MOST:  # a loop may draw until a number fits, which the same number never does
-            raise Refused("a call draws random numbers until some fit")
+            raise Failed("a call draws random numbers until some fit")
 
 
 class _Called(OwnMode):
@@ -175,15 +179,23 @@ class _Anywhere(Watched):
         if "attention" in name:
             return self._attention(func, name, args, kwargs)
         self._trial.drawn(ANYWHERE, name, *(a for a in (*args, *kwargs.values()) if isinstance(a, (int, float))))
+        level = self._trial.level
+        if name == "bernoulli_":
+            return args[0].fill_(level >= 0.5)
         if name in FILLS:
-            return args[0].fill_(1 if name == "bernoulli_" else _constant(args[0]))
+            return args[0].fill_(_constant(args[0], level, func, args, kwargs))
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         result = self._seen(func(*args, **kwargs))
         if name == "multinomial":
             several = args[2] if len(args) > 2 else kwargs.get("replacement", False)
             return _likeliest(args[0], result, bool(several))
-        return result.fill_(_constant(result)) if isinstance(result, torch.Tensor) else result
+        if name == "bernoulli":  # what is certain stays
+            likely = args[0]
+            return result.copy_(torch.where((likely > 0) & (likely < 1), float(level >= 0.5), likely))
+        if isinstance(result, torch.Tensor):
+            result.fill_(_constant(result, level, func, args, kwargs))
+        return result
 
     def _attention(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         at = next((i for i, a in enumerate(func._schema.arguments) if a.name == "dropout_p"), len(args))
@@ -207,9 +219,13 @@ def _likeliest(weights: torch.Tensor, drawn: torch.Tensor, again: bool) -> torch
     return drawn.copy_(weights.topk(1 if again else drawn.shape[-1], -1).indices)
 
 
-def _constant(tensor: torch.Tensor) -> float:
-    """What takes the place of random numbers."""
-    return 0.5 if tensor.is_floating_point() else 0
+def _constant(tensor: torch.Tensor, level: float, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> float:
+    """What takes the place of the random numbers that an operation draws."""
+    if tensor.is_floating_point():
+        return level
+    given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    low, high = given.get("low", given.get("from")) or 0, given.get("high", given.get("to"))
+    return low + int(level * (high - low)) if isinstance(high, int) and isinstance(low, int) else 0
 
 
 @cache
