@@ -41,7 +41,7 @@ torch.cuda.synchronize = waited.append  # type: ignore[assignment]
 class Imitated:
     """A pool of 8 GiB of which so much is in use, one number for each step, and what the GPU had refused by then."""
 
-    bytes, device = 8 * GIB, "imitated"
+    bytes, device, highest = 8 * GIB, "imitated", 9 * GIB
 
     def __init__(self, used: list[int], refused: Iterable[int] = ()) -> None:
         self._used, self._refused, self.held, self.ballast = used, iter(refused), 0, True
@@ -51,6 +51,9 @@ class Imitated:
 
     def refused(self) -> int:
         return next(self._refused, 0)
+
+    def peak(self) -> int:
+        return self.highest
 
     def hold(self) -> Any:
         self.held += 1
@@ -154,7 +157,8 @@ def told() -> str:
 
 def within_a_step() -> str:
     """A step that gives back what it had of the host counts as one that used it, unless the GPU's refusals were wanted:
-    it has had as much as was refused, beside what was in use when it began, and no more than there is."""
+    it has had as much as was refused, beside what was in use when it began, and no more than there is, or than was ever in
+    use at once."""
     s = spill.Spill(lambda text: None)
     refused = [0, GIB, 5 * GIB, 7 * GIB, 7 * GIB, 7 * GIB, 39 * GIB]  # the third and fourth around what is withheld
     s._pools[0] = Imitated([0, 2 * GIB, 2 * GIB, 0, 0], refused)  # type: ignore[assignment]
@@ -165,7 +169,11 @@ def within_a_step() -> str:
                 pass
         s.step(step)
         found.append(s._newest // GIB)
-    return "" if (found, s.pace.spilled) == ([0, 2, 6, 2, 8], 4) else f"{found}, {s.pace.spilled}"
+    s._pools[0] = Imitated([0], [99 * GIB])  # type: ignore[assignment]
+    s._pools[0].highest = 3 * GIB  # type: ignore[attr-defined]
+    s.step(5)
+    found.append(s._newest // GIB)
+    return "" if (found, s.pace.spilled) == ([0, 2, 6, 2, 8, 3], 5) else f"{found}, {s.pace.spilled}"
 
 
 def measured_to_their_ends() -> str:

@@ -139,6 +139,11 @@ class Pool:
         pools since, and what has failed. Always 0 with expandable segments, of which this is not known."""
         return int(self._library.headroom_refused())
 
+    def peak(self) -> int:
+        """The most bytes that PyTorch has had in use at once, those in the pool included."""
+        with unseen():
+            return int(torch.cuda.memory_stats(self._device).get("allocated_bytes.all.peak", 0))
+
     def cached(self) -> int:
         """Bytes of the GPU that PyTorch has and does not use."""
         with unseen():

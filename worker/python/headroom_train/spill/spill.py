@@ -181,7 +181,8 @@ class Spill:
         new = refused - self._refused
         new += self.saved.step(now - begun if begun is not None else 0.0, new)
         # What a step takes and gives back is not seen at its end. At no time can it have had more than this.
-        used = max(held, min(self._used + new, sum(pool.bytes for pool in self._pools.values())))
+        most = sum(min(pool.bytes, pool.peak()) for pool in self._pools.values()) if new or self._used else 0
+        used = max(held, min(self._used + new, most))
         self._used, self._refused = held, refused
         self._newest, self._most = used, max(self._most, used)
         factor = self.pace.step(now - begun, used > 0, optimizer) if begun is not None else None
