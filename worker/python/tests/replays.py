@@ -5624,6 +5624,41 @@ def what_numbers_that_are_drawn_decide() -> str:
     return "; ".join(wrong) or ("" if drawn == ([0, 1, 0], [5, 5], [1]) else f"{drawn}")
 
 
+class Sparse(nn.Module):
+    """Mixes the columns of its rows by a sparse buffer, or is given sparse rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.weight = nn.Linear(6, 5), nn.Parameter(torch.randn(6, 6))
+        self.register_buffer("mixed", torch.eye(6).roll(1, 0).to_sparse())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.layout == torch.sparse_coo:
+            return self.net(torch.sparse.mm(x, self.weight))
+        return self.net(torch.sparse.mm(self.mixed, x.T).T @ self.weight)
+
+
+def sparse_rows() -> str:
+    """Sparse buffers are no reason, and sparse rows are cut."""
+    net, wrong = Sparse().double(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    x, y = torch.randn(64, 6).relu().double(), torch.arange(64) % 5
+    for given in (x, x.to_sparse()):
+        want = None
+        for step in range(4):
+            optimizer.zero_grad()
+            with Whole("aten.addmm.default", 64) if step else nullcontext():
+                F.cross_entropy(net(given), y).backward()
+            optimizer.step()
+            got = [p.grad for p in net.parameters()]
+            want = want or got
+            if not all(map(close, want, got)):
+                wrong.append(f"{given.layout}, step {step}")
+        if told() != "64 rows in 2 pieces":
+            wrong.append(f"{given.layout}: {told()}")
+    return "; ".join(wrong)
+
+
 class Tallied(nn.Module):
     """Returns Python's numbers beside its loss."""
 
@@ -6180,7 +6215,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
+    switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, sparse_rows, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,

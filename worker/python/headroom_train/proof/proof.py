@@ -466,7 +466,7 @@ class Proof:
             for i, axis in cut.outside.items():
                 t = self.tape.outside[i]
                 most = SMALL >> 4 if t.is_floating_point() else SMALL
-                if not t.requires_grad and not t.is_complex() and t.numel() <= most:
+                if not t.requires_grad and t.layout == torch.strided and not t.is_complex() and t.numel() <= most:
                     found[i] = t if axis == Axis(0) else axis.apart(t).movedim(axis.dim + 1, 0)
         return found
 

@@ -44,6 +44,8 @@ class Axis(NamedTuple):
 
     def some(self, tensor: torch.Tensor, start: int, count: int) -> torch.Tensor:
         """``count`` rows, beginning with row ``start``."""
+        if tensor.layout != torch.strided:  # it has no views
+            return self.chosen(tensor, torch.arange(start, start + count, device=tensor.device))
         if self.outer == 1:
             return tensor.narrow(self.dim, start * self.inner, count * self.inner)
         return self.apart(tensor).narrow(self.dim + 1, start, count).flatten(self.dim, self.dim + 2)

@@ -381,7 +381,7 @@ def undone(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value, version in zip(buffers, kept, versions):
                 # Batch normalisation writes its statistics without raising the version.
-                if buffer._version != version or not torch.equal(buffer, value):
+                if buffer._version != version or buffer.layout == torch.strided and not torch.equal(buffer, value):
                     # An earlier call's graph may have saved this buffer, so its version must stay the same.
                     buffer.data.copy_(value)
         snapshot.put_back()
