@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -209,32 +210,55 @@ func (r *request) overrideKnobs(flags []string) {
 	r.Knobs = append(r.Knobs, flags...)
 }
 
-// contradiction returns a usage error if two settings do not fit together.
+// contradiction returns a usage error if two settings do not fit together, or a variable of the environment has a wrong value.
 func (r *request) contradiction() error {
-	switch {
-	case r.gone != nodes.DefaultGone && r.node == nodes.Off:
-		return ui.Usagef("leave out one of them", "--node-gone has no effect with --node off")
-	case r.Observe && r.NoWorker:
-		return ui.Usagef("leave out one of them", "--observe has no effect with --no-worker")
-	case r.RestartLeaking && r.NoWorker:
-		return ui.Usagef("leave out one of them", "--restart-leaking has no effect with --no-worker: it is the worker that sees a leak")
-	case r.Snapshot && r.NoWorker:
-		return ui.Usagef("leave out one of them", "--snapshot has no effect with --no-worker")
-	case r.Spill != nil && (r.NoWorker || r.Observe || r.WatchOnly):
-		return ui.Usagef("leave out one of them", "--spill has no effect with --no-worker, --observe or --watch-only")
-	case r.RestartHung && r.Hang == 0:
-		return ui.Usagef("leave out one of them", "--restart-hung has no effect with --hang 0")
+	if r.Micro == configs.Auto && r.Free > 0 {
+		return ui.Usagef("give a number: --micro 8, or find it with headroom find when the memory is free", "--micro auto does not wait for the memory of --free")
 	}
-	return r.microContradiction()
+	unarmed := r.NoWorker || r.Observe || r.WatchOnly
+	for _, c := range []struct {
+		setting, beside string
+		given, useless  bool
+	}{
+		{"--node-gone", "--node off", r.gone != nodes.DefaultGone, r.node == nodes.Off},
+		{"--observe", "--no-worker", r.Observe, r.NoWorker},
+		{"--restart-leaking", "--no-worker: it is the worker that sees a leak", r.RestartLeaking, r.NoWorker},
+		{"--restart-leaking", "--watch-only", r.RestartLeaking, r.WatchOnly},
+		{"--snapshot", "--no-worker", r.Snapshot, r.NoWorker},
+		{"--spill", "--no-worker, --observe or --watch-only", r.Spill != nil, unarmed},
+		{"--micro", "--no-worker, --observe or --watch-only", r.Micro != "", unarmed},
+		{"--restart-hung", "--hang 0", r.RestartHung, r.Hang == 0},
+		{"--restart-hung", "--watch-only", r.RestartHung, r.WatchOnly},
+	} {
+		if c.given && c.useless {
+			return r.useless(c.setting, c.beside)
+		}
+	}
+	return wrongEnvironment()
 }
 
-// microContradiction returns a usage error if another setting does not fit together with --micro.
-func (r *request) microContradiction() error {
-	switch {
-	case r.Micro != "" && (r.NoWorker || r.Observe || r.WatchOnly):
-		return ui.Usagef("leave out one of them", "--micro has no effect with --no-worker, --observe or --watch-only")
-	case r.Micro == configs.Auto && r.Free > 0:
-		return ui.Usagef("give a number: --micro 8, or find it with headroom find when the memory is free", "--micro auto does not wait for the memory of --free")
+// useless returns the usage error for a setting that has no effect beside others. Either may be in the file.
+func (r *request) useless(setting, beside string) error {
+	hint := "leave out one of them"
+	if r.file != "" {
+		hint += ", in " + r.file + " or on the command line"
+	}
+	return ui.Usagef(hint, "%s has no effect with %s", setting, beside)
+}
+
+// wrongEnvironment returns a usage error if a variable that the worker reads has a value that it does not take.
+func wrongEnvironment() error {
+	wrong := func(name, allowed, example string) error {
+		return ui.Usagef("for example "+name+"="+example+", or unset it", "%s=%s: not one of them; allowed: %s", name, os.Getenv(name), allowed)
+	}
+	spill, scalars := os.Getenv("HEADROOM_SPILL"), os.Getenv("HEADROOM_SCALARS")
+	if _, err := strconv.ParseUint(spill, 10, 63); spill != "" && spill != "off" && err != nil {
+		return wrong("HEADROOM_SPILL", "off, or a number of bytes", "68719476736")
+	}
+	for _, name := range strings.Split(scalars, ",") {
+		if scalars != "" && name != "wandb" && name != "mlflow" {
+			return wrong("HEADROOM_SCALARS", "wandb, mlflow or wandb,mlflow", "wandb")
+		}
 	}
 	return nil
 }

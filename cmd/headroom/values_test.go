@@ -48,6 +48,43 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
+// TestWhatDoesNotFitTogether checks settings of which one has no effect beside the other, in a file as well, and variables of the
+// environment that the worker reads.
+func TestWhatDoesNotFitTogether(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("run.yaml", []byte("command: [python, train.py]\nwatch_only: true\nmicro: 4\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := []string{"python", "train.py"}
+	for _, c := range []struct {
+		name, value string // of a variable
+		words       []string
+		command     []string
+		want, hint  string
+	}{
+		{words: []string{"--watch-only", "--restart-hung"}, command: command, want: "--restart-hung has no effect with --watch-only", hint: "leave out one of them"},
+		{words: []string{"--watch-only", "--restart-leaking"}, command: command, want: "--restart-leaking has no effect with --watch-only", hint: "leave out one of them"},
+		{words: []string{"run.yaml"}, want: "--micro has no effect with --no-worker, --observe or --watch-only", hint: "leave out one of them, in run.yaml or on the command line"},
+		{words: []string{"--metrics", ""}, command: command, want: "--metrics : it is empty; allowed: " + values["metrics"].allowed, hint: values["metrics"].hint},
+		{"HEADROOM_SPILL", "64GiB", nil, command, "HEADROOM_SPILL=64GiB: not one of them; allowed: off, or a number of bytes", "for example HEADROOM_SPILL=68719476736, or unset it"},
+		{"HEADROOM_SCALARS", "wandb,aim", nil, command, "HEADROOM_SCALARS=wandb,aim: not one of them; allowed: wandb, mlflow or wandb,mlflow", "for example HEADROOM_SCALARS=wandb, or unset it"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			if c.name != "" {
+				t.Setenv(c.name, c.value)
+			}
+			ctx := t.Context()
+			if c.command != nil {
+				ctx = context.WithValue(ctx, commandKey{}, c.command)
+			}
+			err := newApp(silent(t)).RunContext(ctx, append([]string{"headroom", "run"}, c.words...))
+			if fmt.Sprint(err) != c.want || !ui.IsUsage(err) || ui.HintFor(err) != c.hint {
+				t.Errorf("%v, hint %q; want %s, hint %q", err, ui.HintFor(err), c.want, c.hint)
+			}
+		})
+	}
+}
+
 // silent returns a ui that prints to the null device.
 func silent(t *testing.T) *ui.UI {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -43,6 +44,9 @@ type web struct {
 func openWeb(c *cli.Context) (w *web, err error) {
 	w = &web{}
 	listen := func(address string) (net.Listener, error) {
+		if address == "" { // of a variable that is not set; it would be every address of this machine
+			return nil, errors.New("it is empty")
+		}
 		return (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 	}
 	if address := c.String("metrics"); isSet(c, "metrics") {
