@@ -5624,6 +5624,39 @@ def what_numbers_that_are_drawn_decide() -> str:
     return "; ".join(wrong) or ("" if drawn == ([0, 1, 0], [5, 5], [1]) else f"{drawn}")
 
 
+class PackedCells(nn.Module):
+    """Packs its rows by their lengths, and takes what each ends with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.cells, self.out = nn.Embedding(30, 10), nn.LSTM(10, 9, batch_first=True), nn.Linear(9, 5)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(self.words(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.out(self.cells(packed)[1][0][-1])
+
+
+def packed_rows() -> str:
+    """A model that packs its rows is run in pieces."""
+    net, wrong = PackedCells().double(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    for step in range(4):
+        torch.manual_seed(step)
+        x, lengths, y = torch.randint(30, (64, 8)), torch.randint(2, 9, (64,)), torch.arange(64) % 5
+        found = []
+        for fault in (nullcontext(), Whole("aten.addmm.default", 64)):
+            optimizer.zero_grad()
+            with fault:
+                F.cross_entropy(net(x, lengths), y).backward()
+            found.append([p.grad for p in net.parameters()])
+            optimizer.step()
+        if not all(map(close, *found)):
+            wrong.append(f"step {step}")
+        if told() != "64 rows in 2 pieces":
+            return told()
+    return ", ".join(wrong)
+
+
 class Sparse(nn.Module):
     """Mixes the columns of its rows by a sparse buffer, or is given sparse rows."""
 
@@ -6215,7 +6248,7 @@ def elements_of_an_array() -> str:
 
 
 CHECKS = [
-    switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, sparse_rows, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
+    switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, sparse_rows, packed_rows, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,

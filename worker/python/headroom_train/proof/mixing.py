@@ -21,6 +21,7 @@ from ..tape.functions import ADDS, ALONG, CHOOSES, COMPARED, DIVISORS, shape_onl
 
 _COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 COUNTED = -1
+PACKS = "_pack_padded_sequence"  # from here on rows lie one after the other by time, however many there are at each
 MEAN = 1  # how PyTorch's operations call the reduction "mean"
 IGNORED = 4  # the position of ignore_index among the arguments of nll_loss_forward
 
@@ -90,7 +91,7 @@ def mixing(few: Sequence[Operation], more: Sequence[Operation], rows: int, other
     result grows with the rows in two dimensions, if it sorts or accumulates along the rows, if its gradient depends
     on what else is in the batch, if it adds up rows at places that they are given, or if its result grows with the rows
     and depends on something that rows have been reduced to. The comparison ends where the calls begin to run different
-    operations."""
+    operations, or pack the rows."""
     for one, other, reduced in _side_by_side(few, more, rows, others):
         twice = any(sum(_growing(a, b, rows, others)) > 1 for a, b in zip(one.shapes, other.shapes))
         if twice or any(_growing([one.along], [other.along], rows, others)) or one.along == COUNTED:
@@ -123,6 +124,8 @@ def _side_by_side(
     picked: set[int] = set()  # rows that values choose, however many these are
     for one, other in zip(few, more):
         if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
+            return
+        if one.name == PACKS:
             return
         yield one, other, reduced
         if _grow(one.shapes, other.shapes, rows, others):

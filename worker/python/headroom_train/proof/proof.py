@@ -425,7 +425,7 @@ class Proof:
                             "calls share a graph that the script has made before them, such as weights in "
                             "parametrize.cached(), and the first backward pass of a piece would use it up"
                         ) from e
-                    raise Failed(f"the step fails when it is run on {n} of its rows ({said(e)})") from e
+                    raise Failed(f"the step fails when it is run on fewer of its rows ({said(e)})") from e
 
         try:
             with self._withheld() as spare:
