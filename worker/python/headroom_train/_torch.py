@@ -97,7 +97,7 @@ def install() -> None:
         return find.instead(recorder, step, guarded) if find else guarded
 
     _around_steps(check.instead if check else around)
-    moves.retry(opened)
+    moves.retry(opened, recorder.spill.keep_ballast)
     _intercept(recorder)
     _tell(finder)
     ddp.watch(lambda: watch_groups(recorder))
