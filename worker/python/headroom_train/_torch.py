@@ -21,7 +21,6 @@ from .hooks import genuine, moves, optimizers, swaps
 from .hooks.changes import Change
 from .ranks import ddp
 from .ranks.collectives import watch_groups
-from .recover import asked
 from .recover.recorder import Recorder
 from .tape.owner import Thread
 from .tape.recorded_module import CALLS, RecordedModule, is_closed, is_frozen, record_of
@@ -84,7 +83,7 @@ def install() -> None:
         _after_steps(lambda _: report.step())
         return
     recorder = _recorder = Recorder(report)
-    recorder.check, recorder.asked = check or find, asked.look
+    recorder.check = check or find
     recorder.sizes.tell = report.failed
     recorder.sizes.learned, recorder.sizes.asked, recorder.sizes.found = report.limit, report.asked, report.found
     report.sizes, report.last = recorder.sizes, recorder.spill.ends

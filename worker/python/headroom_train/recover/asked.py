@@ -26,7 +26,7 @@ def look(recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
     """Tries a step that has computed gradients, while its tape still exists, if it is the first of its modules with
     more rows than the user has asked for. ``args`` and ``kwargs`` are those of the function that has computed them."""
     records = [r for r in records_of(tape) if r.untried]
-    if not records or not recorder.sizes.asks_for_pieces():
+    if not records:
         return
     given = args[1] if len(args) > 1 else kwargs.get("gradient")
     try:

@@ -124,12 +124,12 @@ class Backward:
                 if recorder.check is not None:
                     recorder.check.backward(recorder, tape, args, kwargs)
                 else:
-                    recorder.asked(recorder, tape, args, kwargs)
+                    _asked(recorder, tape, args, kwargs)
                 tape.close()
                 recorder.leave(tape)
                 recorder.passed(tape, params)
             elif name in ("backward", "grad"):
-                recorder.asked(recorder, tape, args, kwargs)
+                _asked(recorder, tape, args, kwargs)
             return result
         recorder.sizes.failed_after(failed)
         release_frames(failed)
@@ -163,6 +163,14 @@ class Backward:
         why = self._kinds[kind]
         if why:
             tape.refuse(why)
+
+
+def _asked(recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
+    """Called when gradients have been computed, while the tape still exists."""
+    if recorder.sizes.asks_for_pieces():
+        from .asked import look  # not needed otherwise
+
+        look(recorder, tape, args, kwargs)
 
 
 def trained(tape: Tape) -> list[torch.Tensor]:

@@ -41,7 +41,6 @@ class Recorder(Recovery):
     def __init__(self, report: Any) -> None:
         super().__init__(report)
         self.evaluation = Sizes()  # of calls without gradients
-        self.asked: Any = None  # looks at the first steps with more rows than the user has asked for: see asked.look
         self.check: Any = None  # for headroom check: the object that checks the first step
         self.idle = Idle()
         self.backward = Backward(self)
