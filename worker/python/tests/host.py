@@ -326,6 +326,9 @@ def moved() -> str:
         return f"{said}, {arranged}"
     # The device without memory stands for a GPU. Of five parameters of 100 MiB the first has not been moved just now.
     parts = [trial.torch.nn.Parameter(trial.torch.empty(100 << 18, device="meta")) for _ in range(5)]
+    pair = trial.torch.nn.Sequential(trial.torch.nn.Linear(1, 1), trial.torch.nn.Linear(1, 1, device="meta"))
+    if [*map(id, moves.arriving(pair))] != [*map(id, pair[0].parameters())] or moves.arriving(None):  # type: ignore
+        return "others arrive"
     left = moves.giving_room([*parts[1:], trial.torch.nn.Parameter(trial.torch.ones(2))])
     return "" if [*map(id, left)] == [*map(id, reversed(parts[2:]))] else f"{len(left)} go back"
 

@@ -27,8 +27,7 @@ def _going_on(move: Callable, opened: Callable[[], bool], arranged: Callable[[],
     @wraps(move)
     def moved(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         try:
-            every = [p for m in torch.nn.Module.modules(self) for p in m._parameters.values()]
-            before = [p for p in every if type(p) is torch.nn.Parameter and _on_cpu(p)]
+            before = [] if torch.compiler.is_compiling() else arriving(self)
             try:
                 return move(self, *args, **kwargs)
             except Exception as e:
@@ -45,6 +44,15 @@ def _going_on(move: Callable, opened: Callable[[], bool], arranged: Callable[[],
             raise
 
     return moved
+
+
+def arriving(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters of a module that are on the CPU."""
+    try:
+        every = [p for m in torch.nn.Module.modules(module) for p in m._parameters.values()]
+        return [p for p in every if type(p) is torch.nn.Parameter and _on_cpu(p)]
+    except Exception:  # a module that is not ready, or one of its own kind: it is moved as without headroom
+        return []
 
 
 def giving_room(parameters: Sequence[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
