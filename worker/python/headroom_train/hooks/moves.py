@@ -49,8 +49,9 @@ def _going_on(move: Callable, opened: Callable[[], bool], arranged: Callable[[],
 def arriving(module: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters of a module that are on the CPU."""
     try:
-        every = [p for m in torch.nn.Module.modules(module) for p in m._parameters.values()]
-        return [p for p in every if type(p) is torch.nn.Parameter and _on_cpu(p)]
+        with torch._C.DisableTorchFunction():  # modes of the script's see nothing of this
+            every = [p for m in torch.nn.Module.modules(module) for p in m._parameters.values()]
+            return [p for p in every if type(p) is torch.nn.Parameter and _on_cpu(p)]
     except Exception:  # a module that is not ready, or one of its own kind: it is moved as without headroom
         return []
 
