@@ -7,6 +7,7 @@ from torch import nn
 
 import headroom_train
 from headroom_train import _torch
+from headroom_train.recover.backward import SPECIAL
 
 torch.set_default_dtype(torch.float64)
 ROWS, ASKED, STEPS = 32, 10, 8
@@ -83,6 +84,10 @@ def trained(kind):
                 center.mul_(0.9).add_(0.1 * out.mean(0))
         if kind == "hook":
             out.register_hook(lambda g: None)
+        if kind == "a node's hook":
+            loss.grad_fn.register_hook(lambda *_: None)
+        if kind == "norms":
+            torch.autograd.grad(loss, [*net.parameters()], retain_graph=True)
         if kind == "inner":
             grads = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
             faster = {n: p - 0.1 * g for (n, p), g in zip(net.named_parameters(), grads)}
@@ -113,6 +118,8 @@ WANT = {
     "written to": [1] * STEPS,
     "center": [1] * STEPS,
     "hook": [1] * STEPS,
+    "a node's hook": [1] * STEPS,
+    "norms": [1] * STEPS,
     "inner": [1] * STEPS,
 }
 alone = {kind: trained(kind)[0] for kind in WANT}
@@ -128,4 +135,5 @@ for kind, want in WANT.items():
     assert not _torch._recorder.report.told, (kind, _torch._recorder.report.told)  # nothing has failed
     whole = [r for r in remarks if r.startswith("this step is run whole, although smaller pieces were asked for: ")]
     assert bool(whole) == (1 in pieces[1:]), (kind, pieces, remarks)
+    assert kind != "norms" or whole == [r for r in whole if r.endswith(SPECIAL)], whole
 print("asked: ok")

@@ -637,6 +637,23 @@ def cache_of_other_sizes() -> str:
         moving.step(1.0, 1)
     if emptied != [(step, 1) for step in range(1, 5)] or share.gaps != {2}:
         return f"emptied at {emptied}, {share.gaps}"
+    moving = saved.Saved(lambda: imitated)  # type: ignore[arg-type, return-value]
+    first, many = (moving.share(Record(torch.nn.Linear(2, 2))) for _ in range(2))
+    first.gaps.add(0)  # before anything is saved
+    for share, gaps in ((first, 1), (many, saved.GAPS)):
+        record = Record(torch.nn.Linear(2, 2))
+        record.share = share
+        share.everything()
+        before = imitated.emptied
+        with moving.around(record):
+            if imitated.emptied - before != (0 in share.gaps):
+                return "not emptied before the first tensor"
+            for _ in range((saved.GAPS + 9) if share is many else 0):
+                imitated.lacks, imitated.cache = imitated.lacks + 8, 8
+                torch.ones(8, requires_grad=True).square()
+        if len(share.gaps) != gaps:
+            return f"{len(share.gaps)} places"
+        moving.step(1.0, 1)
     learned = saved.Share()
     learned.everything()
     judged = []

@@ -188,6 +188,26 @@ def as_many_as_asked(draw: random.Random) -> str:
     return "" if first and not uncut.sizes.too_large(uncut.module, given, {}) else "what cannot be cut is cut once more"
 
 
+def first_made_whole(draw: random.Random) -> str:
+    """Where a number of rows at once was asked for, a module of which it is not known whether its calls can be cut is
+    called as a whole, unless that number was found. If that fails, no piece has more rows than were asked for."""
+    rows = draw.randint(4, 200)
+    asked = draw.randint(1, rows - 1)
+    cut = []
+    for found in (False, True):
+        m = Machine(10**9)
+        m.sizes.asked, m.sizes.found, m.module.untried = lambda: asked, lambda found=found: found, True
+        m.batch(rows)
+        cut.append((m.pieces > 1, m.sizes.asks_for_pieces()))
+    if cut != [(False, True), (True, False)]:
+        return f"cut {cut}"
+    short = Machine(rows - 1)
+    short.sizes.asked, short.module.untried = lambda: asked, True
+    if not short.batch(rows) or short.failures != 1 or short.pieces < -(-rows // asked):
+        return f"{rows} rows in {short.pieces} pieces after {short.failures} failures, with at most {asked} at once"
+    return ""
+
+
 def the_limit_is_what_fits(draw: random.Random) -> str:
     """The limit for the next attempt is a number of rows that nearly fits, and is at least half of the largest that
     does. It is not known before something has failed, and is lifted when a whole batch fits again."""
@@ -252,7 +272,7 @@ def what_can_be_given_back_is(draw: random.Random) -> str:
 
 RULES = [
     what_can_be_given_back_is,
-    as_many_as_asked, begins_where_an_earlier_attempt_was, the_host_is_left_again, the_limit_is_what_fits, settles, one_row_is_too_large, chance_costs_nothing,
+    as_many_as_asked, first_made_whole, begins_where_an_earlier_attempt_was, the_host_is_left_again, the_limit_is_what_fits, settles, one_row_is_too_large, chance_costs_nothing,
     grows_back, longer_is_cut_finer,
 ]  # fmt: skip
 

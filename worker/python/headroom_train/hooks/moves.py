@@ -35,8 +35,7 @@ def _going_on(move: Callable, opened: Callable[[], bool], arranged: Callable[[],
                     raise
             for p in giving_room(before):
                 p.data = p.data.cpu()
-            if torch.cuda.is_initialized():
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
             arranged()
             return move(self, *args, **kwargs)
         except BaseException as e:

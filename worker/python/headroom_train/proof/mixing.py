@@ -123,9 +123,8 @@ def _side_by_side(
     reduced: dict[int, str] = {}
     picked: set[int] = set()  # rows that values choose, however many these are
     for one, other in zip(few, more):
-        if one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]:
-            return
-        if one.name == PACKS:
+        differ = one.name != other.name or [len(s) for s in one.shapes] != [len(s) for s in other.shapes]
+        if differ or one.name == PACKS:
             return
         yield one, other, reduced
         if _grow(one.shapes, other.shapes, rows, others):

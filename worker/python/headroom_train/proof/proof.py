@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache
 from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
-from ..failure import Failed, NoMemory, Refused, debugged, is_out_of_memory, patiently
+from ..failure import Failed, NoMemory, Refused, is_out_of_memory, patiently
 from ..memory import room
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
@@ -400,12 +400,11 @@ class Proof:
         drawn: list[tuple] = []
 
         def without_randomness(n: int, trial: NoRandomness) -> Any:
-            try:
-                return at_this_level(n, trial)
-            finally:
-                drawn[:] = [d for d in trial.draws if not any(name in d[0] for name in MASKS)]
+            result = compared(n, trial)
+            drawn[:] = [d for d in trial.draws if not any(name in d[0] for name in MASKS)]
+            return result
 
-        def at_this_level(n: int, trial: NoRandomness) -> Any:
+        def compared(n: int, trial: NoRandomness) -> Any:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 try:
                     with precisely(self.tape, entries) as single:
@@ -431,7 +430,8 @@ class Proof:
             with self._withheld() as spare:
                 result = rehearsed(self.modules, count, without_randomness)
             for level in LEVELS if varied and drawn else ():
-                self._with_others(lambda: rehearsed(self.modules, count, without_randomness, level))  # noqa: B023
+                with suppress(NoMemory, Failed), self._withheld():
+                    rehearsed(self.modules, count, without_randomness, level)
             return result
         except NoMemory:
             if not spare and not any(t.is_cuda for t in self.tape.outside):
@@ -444,19 +444,6 @@ class Proof:
             if not spare:
                 raise
         return rehearsed(self.modules, few, without_randomness)
-
-    def _with_others(self, tried: Callable[[], Any]) -> None:
-        """Makes a trial with other numbers in the places of those that are drawn. Only what it has compared counts."""
-        try:
-            with self._withheld():
-                tried()
-        except Refused as why:
-            if isinstance(why, (NoMemory, Failed)):
-                return
-            raise
-        except Exception as e:
-            if not is_out_of_memory(e):
-                debugged()
 
     def _targets(self) -> dict[int, torch.Tensor]:
         """The tensors, such as labels and masks, whose elements might have to be counted to find the weights of a

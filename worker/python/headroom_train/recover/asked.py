@@ -7,7 +7,7 @@ headroom, and tried in pieces once its gradients are there.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -22,43 +22,42 @@ from .backward import cut, hooks_nodes
 from .check import compared, refusing
 
 
-def look(recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
+def look(recorder: Any, tape: Tape, args: tuple, kwargs: dict, why: Optional[str]) -> None:
     """Tries a step that has computed gradients, while its tape still exists, if it is the first of its modules with
-    more rows than the user has asked for. ``args`` and ``kwargs`` are those of the function that has computed them."""
+    more rows than the user has asked for. ``args`` and ``kwargs`` are those of the call to backward. ``why`` says that
+    pieces are impossible, if that is known."""
     records = [r for r in records_of(tape) if r.untried]
     if not records:
         return
     given = args[1] if len(args) > 1 else kwargs.get("gradient")
     try:
+        if why:
+            raise Refused(why)
         recorder.guarded(lambda: _tried(recorder, tape, args[0], given))
-    except Refused as why:
+    except Refused as refused:
         for record in records:
             record.exempt = True
-        recorder.sizes.whole(recorder.report, why)
+        recorder.sizes.whole(recorder.report, refused)
     for record in records:
         record.untried = False
 
 
 def _tried(recorder: Any, tape: Tape, loss: torch.Tensor, given: Any) -> None:
     """Raises :class:`Refused` if a step can be made in pieces neither once nor twice."""
-    if tape.why_not:
-        raise Refused(tape.why_not)
     with torch._C.DisableTorchFunctionSubclass():
         if hooks_nodes(tape, loss):
             raise Refused(HOOKED)
     if any(map(_holds_results, submodules(modules_of(tape)))):
         raise Refused("a call leaves what it computes on a module")
-    place, sizes = place_of(loss), recorder.sizes
-    if place is None:
-        raise Refused("what is differentiated is not a result of the step")
+    slot, sizes = place_of(loss).slot, recorder.sizes  # type: ignore[union-attr]
     try:
-        compared(tape, place.slot, given, sizes)
+        compared(tape, slot, given, sizes)
         return
     except Refused as e:
         why = e
-    entries = needed(tape, [place.slot])
+    entries = needed(tape, [slot])
     parts = separated(tape, entries)
-    if why.final or parts is None:
+    if parts is None:
         raise why
     unchanged(tape, entries)
     with refusing(), rehearsal(modules_of(tape)), torch._C.DisableTorchFunctionSubclass():

@@ -33,6 +33,8 @@ from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, 
 from .hooked import RAN, HookWatch, sees_gradients
 from .recovery import Recovery, Way, note_backward
 
+SPECIAL = "gradients are computed by autograd.grad, or by backward with special arguments"
+
 
 def kind_of(tape: Tape) -> tuple:
     """The kind of a step: what is called, in which order."""
@@ -103,7 +105,7 @@ class Backward:
         if usual:
             self._walk(tape, args[0])
         elif not kwargs.get("retain_graph") or kwargs.get("create_graph"):
-            tape.refuse("gradients are computed by autograd.grad, or by backward with special arguments")
+            tape.refuse(SPECIAL)
         params = trained(tape)
         before = [state_of(p) for p in params] if usual else []
         if tape.reducers is not None:
@@ -128,8 +130,8 @@ class Backward:
                 tape.close()
                 recorder.leave(tape)
                 recorder.passed(tape, params)
-            elif name in ("backward", "grad"):
-                _asked(recorder, tape, args, kwargs)
+            else:
+                _asked(recorder, tape, args, kwargs, None if name == "backward" else SPECIAL)
             return result
         recorder.sizes.failed_after(failed)
         release_frames(failed)
@@ -165,12 +167,12 @@ class Backward:
             tape.refuse(why)
 
 
-def _asked(recorder: Any, tape: Tape, args: tuple, kwargs: dict) -> None:
-    """Called when gradients have been computed, while the tape still exists."""
+def _asked(recorder: Any, tape: Tape, args: tuple, kwargs: dict, why: Optional[str] = None) -> None:
+    """Called when gradients have been computed, while the tape still exists. ``why`` says why pieces cannot do so."""
     if recorder.sizes.asks_for_pieces():
         from .asked import look  # not needed otherwise
 
-        look(recorder, tape, args, kwargs)
+        look(recorder, tape, args, kwargs, why or tape.why_not)
 
 
 def trained(tape: Tape) -> list[torch.Tensor]:

@@ -24,7 +24,6 @@ from ..proof.weights import Rule, agrees, halves, weight
 from ..sandbox.sandbox import HALF, NoRandomness
 from ..spill.saved import on_host
 from ..tape.graph import may_bend
-from ..tape.settings import OFTEN
 from ..tape.tape import Tape, random_state, same_random_state, set_random_state
 
 FINE = 16  # pieces that are finer than this part of a batch take longer than giving up what could be kept for later
@@ -182,12 +181,14 @@ def gradients(
             keep.clear()
         return kept
 
-    batch = None if plan is None else plan.batch
-    for _ in range(2 + OFTEN):  # as often as a piece can ask for new trials, and once more
+    batch, determined = None if plan is None else plan.batch, False
+    while True:  # what makes trials for an outline necessary is known after them
         try:
             return values, inputs, sums, by_pieces(batch, size, work, add, forget)
         except Refuted as e:
-            refuted = e
+            if determined and e.outline is None:
+                raise
+            refuted, determined = e, True
         Proof.forget()
         proof, pieces = Proof(tape, plan, among=refuted.rows), pieces_of(batch, size(0))  # type: ignore[arg-type]
         rules.update(proven(proof, list(targets), pieces))
@@ -196,7 +197,6 @@ def gradients(
         targets = {s: (g, rules[s]) for s, (g, _) in targets.items()}
         sums, values = Gradients(inputs), dict.fromkeys(targets, 0.0)
         forget()
-    raise Refused("the loss of a batch is not a weighted sum of the losses of its rows")
 
 
 class Straight:

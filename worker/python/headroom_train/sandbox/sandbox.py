@@ -190,9 +190,10 @@ class _Anywhere(Watched):
         if name == "multinomial":
             several = args[2] if len(args) > 2 else kwargs.get("replacement", False)
             return _likeliest(args[0], result, bool(several))
-        if name == "bernoulli":  # what is certain stays
-            likely = args[0]
-            return result.copy_(torch.where((likely > 0) & (likely < 1), float(level >= 0.5), likely))
+        if name == "bernoulli":
+            result.fill_(level >= 0.5)
+            certain = args[0] if func._overloadname == "default" else result  # its probabilities, if it is given some
+            return result.copy_(torch.where((certain == 0) | (certain == 1), certain, result))
         if isinstance(result, torch.Tensor):
             result.fill_(_constant(result, level, func, args, kwargs))
         return result
@@ -221,11 +222,13 @@ def _likeliest(weights: torch.Tensor, drawn: torch.Tensor, again: bool) -> torch
 
 def _constant(tensor: torch.Tensor, level: float, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> float:
     """What takes the place of the random numbers that an operation draws."""
-    if tensor.is_floating_point():
-        return level
-    given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    named = func._schema.arguments
+    given = {a.name: a.default_value for a in named} | dict(zip((a.name for a in named), args)) | kwargs
     low, high = given.get("low", given.get("from")) or 0, given.get("high", given.get("to"))
-    return low + int(level * (high - low)) if isinstance(high, int) and isinstance(low, int) else 0
+    if high is None:
+        return level if tensor.is_floating_point() else 0
+    drawn: float = low + level * (high - low)
+    return int(drawn) if isinstance(high, int) else drawn
 
 
 @cache
