@@ -55,9 +55,10 @@ class Imitated:
     def peak(self) -> int:
         return self.highest
 
-    def hold(self) -> Any:
+    @contextmanager
+    def withheld(self) -> Iterator[bool]:
         self.held += 1
-        return object()
+        yield True
 
     def release_ballast(self) -> None:
         self.ballast = False
@@ -446,6 +447,44 @@ def a_trial_does_without() -> str:
     return "" if said == want else f"{said}"
 
 
+def peaks_without_a_pool() -> str:
+    """PyTorch's statistics leave out the pool, and what is taken so that trials cannot use it; what a trial has used is in
+    them. A script's own reset of its peaks holds."""
+    kinds = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes", "segment")
+    now = {kind: dict.fromkeys(("current", "peak", "allocated"), 0) for kind in kinds}
+
+    def use(more: int, *of: str) -> None:
+        for kind in of or kinds[:3]:
+            now[kind]["current"] += more
+            now[kind]["peak"] = max(now[kind]["current"], now[kind]["peak"])
+
+    def reset(device: int) -> None:
+        for kind in kinds:
+            now[kind]["peak"] = now[kind]["current"]
+
+    def read(device: int) -> dict[str, Any]:
+        return {kind: {part: dict(now[kind]) for part in pool._PARTS} for kind in kinds} | {"num_ooms": 1}
+
+    def told() -> tuple[int, ...]:
+        found = torch._C._cuda_memoryStats(0)
+        return tuple(found[kind]["all"]["peak"] for kind in kinds)
+
+    torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats = read, reset
+    use(9), use(20, "reserved_bytes"), use(2, "segment"), use(-4)
+    statistics = pool.Statistics(0)
+    use(100), use(100, "reserved_bytes"), use(1, "segment"), use(-100)
+    statistics.hide()
+    said = [told()]
+    for used in (2, 7):  # the peak was 9, of which 5 are in use
+        with statistics.leaving_out(100):
+            use(100), use(used), use(-used), use(-100)
+        said.append(told())
+    torch._C._cuda_resetPeakMemoryStats(0)
+    said.append(told())
+    want = [(9, 9, 9, 20, 3), (9, 9, 9, 20, 3), (12, 12, 12, 20, 3), (5, 5, 5, 20, 3)]
+    return "" if said == want else f"{said}"
+
+
 def room_for_code() -> str:
     """Where a failure finds the GPU full, what the failed try holds is let go before anything is tried, and memory is
     left for libraries and the code of kernels; a kernel that could not be loaded counts as out of memory then."""
@@ -728,6 +767,7 @@ CHECKS: list[Callable[[], str]] = [
     turned_off,
     left_free,
     a_trial_does_without,
+    peaks_without_a_pool,
     room_for_code,
     looked_at,
     moved,

@@ -39,7 +39,7 @@ _CONCURRENT_MANAGED_ACCESS = 89
 
 # Of PyTorch's memory statistics.
 _PARTS = ("all", "large_pool", "small_pool")
-_PEAKS = ("allocated_bytes", "active_bytes", "requested_bytes", "reserved_bytes")
+_IN_USE = ("allocated_bytes", "active_bytes", "requested_bytes")
 
 
 class Unavailable(Exception):
@@ -67,7 +67,7 @@ class Pool:
             self._ballast = self._kept()
             self._statistics = Statistics(device)
             self._fill()
-            self._statistics.hide(self.bytes)
+            self._statistics.hide()
         POOLS[device] = self.bytes
 
     def _made(self, driver: Any, device: int) -> ctypes.c_void_p:
@@ -159,10 +159,19 @@ class Pool:
     def _blocks(self) -> list[dict[str, Any]]:
         return [b for segment in torch.cuda.memory_snapshot(self._pool.id) for b in segment["blocks"]]
 
-    def hold(self) -> Any:
-        """Takes the largest free block out of the pool for as long as the result is kept."""
+    @contextmanager
+    def withheld(self) -> Iterator[bool]:
+        """A context in which the largest free block is out of the pool. Yields whether there is one."""
         free = self.free()
-        return self.taken(free) if free >= 64 * STEP else None
+        if free < 64 * STEP:
+            yield False
+            return
+        with self._statistics.leaving_out(free):
+            held = self.taken(free)
+            try:
+                yield held is not None
+            finally:
+                del held
 
     def taken(self, bytes: int) -> Optional[torch.UntypedStorage]:
         """So much of the pool's memory; None if there is no such block."""
@@ -189,41 +198,60 @@ class Statistics:
 
     def __init__(self, device: int) -> None:
         self._device = device
-        self._read = torch._C._cuda_memoryStats
+        self._read, self._reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
         self._before = self._read(device)
-        self._peaks = {kind: self._before[kind]["all"]["peak"] for kind in _PEAKS}
+        self._peaks = _peaks(self._before)  # those that PyTorch has forgotten
+        self._added: dict[str, int] = {}  # bytes of the pool, by part
 
-    def hide(self, bytes: int) -> None:
-        """Called when a pool of so many bytes has been made."""
-        read, reset = self._read, torch._C._cuda_resetPeakMemoryStats
-        after = read(self._device)
-        reset(self._device)
-        added = {
-            part: after["reserved_bytes"][part]["current"] - self._before["reserved_bytes"][part]["current"]
-            for part in _PARTS
-        }
+    def hide(self) -> None:
+        """Called when the pool has been made."""
+        after, before = self._read(self._device)["reserved_bytes"], self._before["reserved_bytes"]
+        self._reset(self._device)
+        self._added = {part: after[part]["current"] - before[part]["current"] for part in _PARTS}
 
-        @wraps(read)
+        @wraps(self._read)
         def memory_stats(device: int) -> Any:
-            found = read(device)
-            if device != self._device:
-                return found
-            for part, more in added.items():
-                for kind in ("current", "peak", "allocated"):
-                    found["reserved_bytes"][part][kind] -= more
-            for kind, peak in self._peaks.items():
-                found[kind]["all"]["peak"] = max(found[kind]["all"]["peak"], peak)
-            return found
+            return self._told() if device == self._device else self._read(device)
 
-        @wraps(reset)
+        @wraps(self._reset)
         def reset_peak_memory_stats(device: int) -> None:
             if device == self._device:
                 self._peaks.clear()
-            reset(device)
+            self._reset(device)
 
         # The pool is in use for as long as one of the script's tensors is in it.
         Change(torch._C, "_cuda_memoryStats", memory_stats, lasting=True)
         Change(torch._C, "_cuda_resetPeakMemoryStats", reset_peak_memory_stats, lasting=True)
+
+    def _told(self) -> Any:
+        found = self._read(self._device)
+        for part, more in self._added.items():
+            for of in ("current", "peak", "allocated"):
+                found["reserved_bytes"][part][of] -= more
+        for (kind, part), peak in self._peaks.items():
+            found[kind][part]["peak"] = max(found[kind][part]["peak"], peak)
+        return found
+
+    @contextmanager
+    def leaving_out(self, bytes: int) -> Iterator[None]:
+        """A context in which so many bytes are taken from PyTorch, and given back, that are in no peak."""
+        self._peaks = before = _peaks(self._told())
+        self._reset(self._device)
+        try:
+            yield
+        finally:
+            now = _peaks(self._told())
+            for key, peak in now.items():
+                if key[0] in _IN_USE and key[1] != "small_pool":
+                    now[key] = max(before[key], peak - bytes)
+            self._peaks = now
+            self._reset(self._device)
+
+
+def _peaks(statistics: dict[str, Any]) -> dict[tuple[str, str], int]:
+    """The peaks among statistics of memory, by kind and part."""
+    kinds = {kind: parts for kind, parts in statistics.items() if isinstance(parts, dict) and _PARTS[0] in parts}
+    return {(kind, part): parts[part]["peak"] for kind, parts in kinds.items() for part in parts}
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any, Callable, Optional
 
@@ -134,11 +134,11 @@ class Spill:
     @contextmanager
     def withheld(self) -> Iterator[bool]:
         """A context in which the pools' free memory is out of PyTorch's reach. Yields whether there is any."""
-        held, refused = [pool.hold() for pool in self._pools.values()], self.refused()
+        refused = self.refused()
         try:
-            yield any(block is not None for block in held)
+            with ExitStack() as stack:
+                yield any([stack.enter_context(pool.withheld()) for pool in self._pools.values()])
         finally:
-            held.clear()
             self._refused += self.refused() - refused
 
     def used(self) -> int:
