@@ -22,7 +22,7 @@ from .hooks.changes import Change
 from .ranks import ddp
 from .ranks.collectives import watch_groups
 from .recover.recorder import Recorder
-from .tape.owner import Thread
+from .tape.owner import APART, WITHIN, Thread
 from .tape.recorded_module import CALLS, RecordedModule, is_closed, is_frozen, record_of
 from .tape.snapshot import parameters, submodules
 from .tape.tape import Recorded, as_plain_copy
@@ -314,11 +314,8 @@ class Finder:
         return any(p in self.trained for p in parameters([module]))
 
     def _is_apart(self, module: torch.nn.Module) -> bool:
-        """Whether a module that is called with gradients is not trained: it is frozen, or in evaluation mode and in no
-        optimizer."""
-        if is_frozen(module):
-            return True
-        return not module.training and not self._is_trained(module) and is_closed(module)
+        """Whether a module that is called with gradients is not trained: it is frozen, or in no optimizer."""
+        return is_frozen(module) or not self._is_trained(module) and is_closed(module)
 
     def _in_vain(self) -> None:
         """Called for a call that is inspected before there is an optimizer. Ends the search after many such calls if
@@ -336,7 +333,9 @@ class Finder:
             self._in_vain()
             if not gradients:
                 return None
-        if torch.compiler.is_compiling() or thread.within:
+        if torch.compiler.is_compiling() or thread.within == WITHIN:
+            return None
+        if thread.within == APART and not self._is_trained(module):
             return None
         if gradients and self.trained and self._is_apart(module):
             gradients = False

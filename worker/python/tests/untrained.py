@@ -92,18 +92,22 @@ def it_is_not_recorded_with_gradients() -> str:
     out = net(x.requires_grad_())
     if type(out) is not Tensor or record_of(net) is None:
         return f"recorded: {type(out)}, {record_of(net)}"
-    try:  # in training mode: it might hold what is trained
+    try:  # it never fits as a whole, and pieces would hold the same graph
         failing(lambda: net(x))
     except torch.OutOfMemoryError:
-        return "" if not told() else f"told {told()}"
+        return "" if told()[-1]["why"].endswith("and the call does not fit as a whole") else f"told {told()}"
     return "survived"
 
 
 def one_that_computes_gradients_is_called_again() -> str:
-    """The network of a perceptual loss in evaluation mode, whose parameters nobody has frozen, on the pictures and on
-    what the student makes of them: what does not fit is tried once more after cleaning up, with gradients."""
+    """The network of a perceptual loss, whose parameters nobody has frozen, on the pictures and on what the student makes
+    of them: what does not fit is tried once more after cleaning up, with gradients. So is a target network."""
+    return _called_again(False) or _called_again(True)
+
+
+def _called_again(training: bool) -> str:
     torch.manual_seed(0)
-    net, x = mlp(10, 12, 5).double().eval(), torch.randn(ROWS, 10).double()
+    net, x = mlp(10, 12, 5).double().train(training), torch.randn(ROWS, 10).double()
     student = nn.Linear(10, 10).double()
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     found = []
@@ -122,6 +126,35 @@ def one_that_computes_gradients_is_called_again() -> str:
     if not all(torch.allclose(a, b, atol=1e-12) for grads in found for a, b in zip(grads, found[0])):
         return "other gradients"
     return "" if [t["how"] for t in told()][:1] == ["the same call again"] else f"{told()}"
+
+
+class Around(nn.Module):
+    """Has weights of its own, in no optimizer, and calls a trained module that is not one of its submodules."""
+
+    def __init__(self, trained: nn.Module) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5))
+        self.trained = [trained]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.trained[0](x) * torch.ones(5).tanh() * self.scale
+
+
+def one_that_calls_what_is_trained_is_not_called_again() -> str:
+    net, x = Around(STUDENT), torch.randn(ROWS, 10)
+    optimizer = torch.optim.SGD(STUDENT.parameters(), lr=0.1)
+    for first in (False, True):
+        net(x).sum().backward()
+        optimizer.step()
+        out = STUDENT(x) if first else None
+        try:
+            with Failing("aten.tanh.default", 1):
+                net(x)
+            return f"called again {out}"
+        except torch.OutOfMemoryError:
+            if told()[-1]["why"] != "the call has called a module that is trained":
+                return f"{told()}"
+    return ""
 
 
 def a_frozen_one_needs_no_no_grad() -> str:
@@ -647,6 +680,7 @@ def one_with_hooks_is_not_called_again() -> str:
 
 CHECKS = [
     a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, one_that_computes_gradients_is_called_again,
+    one_that_calls_what_is_trained_is_not_called_again,
     one_that_was_large_without_gradients_is_made_whole_with_them, what_an_optimizer_had_may_be_gone, what_gathers_may_come_later, one_with_hooks_is_not_called_again, a_frozen_one_needs_no_no_grad, a_frozen_one_may_use_gradients_inside,
     what_is_trained_from_outside_is_recorded,
     it_may_be_trained_later, one_under_no_grad_stays_untrained,

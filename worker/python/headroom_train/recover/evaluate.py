@@ -113,6 +113,8 @@ def evaluate(
     """Calls a module without gradients. Repeats the call in pieces if it runs out of memory; with ``gradients``, whose
     graph pieces would hold all the same, as a whole."""
     sizes, limits = recorder.evaluation, record.evaluation
+    tape = recorder.mine().tape
+    calls = 0 if tape is None else len(tape.entries)
     try:
         taped = recorded(args, kwargs)
         if not taped:
@@ -176,6 +178,9 @@ def evaluate(
         """Makes the call once more, after cleaning up."""
         if watch.put_back() is not None:
             raise Refused("the call has changed something")
+        now = recorder.mine().tape
+        if now is not tape or now is not None and len(now.entries) != calls:
+            raise Refused("the call has called a module that is trained")
         clean(failed)
         set_random_state(state)
         error: Optional[BaseException] = None

@@ -14,13 +14,18 @@ import weakref
 from typing import Any, Callable, Optional
 
 
+# Where a call is made: within a module that hides those inside, or within one that is in no optimizer, and which may call
+# one that is trained.
+OUTSIDE, APART, WITHIN = range(3)
+
+
 class Thread:
     """What one thread is doing. Unlike a thread's id it is never used again. ``life`` is freed when the thread ends."""
 
     def __init__(self, life: Any) -> None:
         self._life = weakref.ref(life)
         self.busy = False  # inside a module, a replay, or a function of ours
-        self.within = False  # inside an outermost module that is called without being recorded
+        self.within = OUTSIDE  # of an outermost module that is called without being recorded
         self.stepping = False  # in a function of headroom_train.step that is run for its gradients alone
         self.searched = False  # a search for modules has lasted for one of its steps
         self.training: set[int] = set()  # numbers of the modules that it has called in this step

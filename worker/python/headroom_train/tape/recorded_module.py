@@ -17,6 +17,7 @@ from ..hooks.genuine import apart, hidden, is_inference, set_aside, unseen_copy
 from ..hooks.swaps import Weak
 from .found import Around, Found, Held, Still
 from .idle import Known
+from .owner import APART, WITHIN
 from .settings import Settings, settings
 from .snapshot import (
     Hooks,
@@ -238,8 +239,8 @@ class RecordedModule(Limits):
             return recorder.unrecorded(self.why_not, call, args, kwargs)
         gradients = torch._C.is_grad_enabled() and (self.trained or not self._lacks_gradients(args, kwargs))
         if gradients and not (self.trained and (module.training or self._may_train())):  # type: ignore[union-attr]
-            if not self.trained and not module.training and is_closed(module) and recorder.claims(self, trains=False):  # type: ignore
-                return self._within(recorder.evaluate, self, module, call, args, kwargs, True)
+            if not self.trained and is_closed(module) and recorder.claims(self, trains=False):  # type: ignore[arg-type]
+                return self._within(recorder.evaluate, self, module, call, args, kwargs, True, where=APART)
             return self._within(lambda: call(*args, **kwargs)) if self.trained else call(*args, **kwargs)
         if not recorder.idle.now:
             self.follow(module)  # type: ignore[arg-type]
@@ -316,10 +317,10 @@ class RecordedModule(Limits):
                 raise
             return False
 
-    def _within(self, run: Callable, *given: Any) -> Any:
-        """Runs a call that is not recorded: the modules inside it are not to be found."""
+    def _within(self, run: Callable, *given: Any, where: int = WITHIN) -> Any:
+        """Runs a call that is not recorded: the modules inside it are not to be found, unless it is made ``APART``."""
         thread = self.recorder.mine()
-        was, thread.within = thread.within, True
+        was, thread.within = thread.within, max(thread.within, where)
         try:
             return run(*given)
         finally:
