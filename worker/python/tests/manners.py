@@ -986,7 +986,8 @@ def a_crowded_step_goes_tensor_by_tensor(t: Training) -> str:
 
 @check
 def what_grows_is_told_when_asked(t: Training) -> str:
-    """If headroom asks what grows, the process finds out, although it has not seen its memory grow itself."""
+    """If headroom asks what grows, the process finds out, although it has not seen its memory grow itself. What is
+    kept is more than what the process itself takes and leaves."""
     from headroom_train.account.search import APART
     from headroom_train.wire import report as reports
 
@@ -1007,13 +1008,13 @@ def what_grows_is_told_when_asked(t: Training) -> str:
         if held:
             return f"told after {i - 1} steps"
         told.step()
-        t.net.seen.append(torch.ones(3, 4) + i)
+        t.net.seen.append(torch.ones(512, 512) + i)
     told.step()
     if wire.asked_to_look or len(held) != 1 or held[0]["level"] != "warning":
         return f"{wire.asked_to_look}, {held}"
     found = held[0]
     lines, begin = inspect.getsourcelines(what_grows_is_told_when_asked)
-    line = f"{__file__}:{begin + next(n for n, text in enumerate(lines) if 'ones(3, 4)' in text)}"
+    line = f"{__file__}:{begin + next(n for n, text in enumerate(lines) if 'ones(512, 512)' in text)}"
     return "" if (found["name"], found["kept"], found["made"]) == ("t.net.seen", line, line) else f"{found}"
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import importlib
 import os
 import pickle
@@ -31,6 +32,7 @@ from manners import CHECKS
 from watching import counted
 
 WATCHED = 3  # steps
+COUNTED = 5  # the last steps, whose garbage is counted
 SEAM = "_compiled_call_impl"  # PyTorch's own attribute, which no copy and no pickle includes
 
 
@@ -46,6 +48,7 @@ class Left:
     keys: list[str] = field(default_factory=list)  # of the modules' own attributes
     pickled: str = ""  # the outcome of pickling the modules
     copied: str = ""  # the outcome of copying the modules
+    garbage: int = 0  # objects that only the garbage collector frees
     ours: str = ""  # where a trace of headroom was found
     calls: dict[str, int] = field(default_factory=dict)  # that modes have seen, by name
     error: str = ""
@@ -79,12 +82,20 @@ def trained(shape: Shape, steps: int, attached: bool) -> Left:
         trial.attach()
     random.seed(0)  # a forked child begins with another state
     left = Left()
+
+    def begins(i: int) -> None:
+        if i == steps - COUNTED:
+            gc.collect()
+            gc.disable()
+
     with trial.placed():
         loop: Loop = shape.make(0)
         try:
-            loop.run(steps, lambda i: None)
+            loop.run(steps, begins)
         except Exception as error:
             left.error = trial.described(error)
+        left.garbage = gc.collect()
+        gc.enable()
     left.printed = [repr(line) for line in loop.printed]
     parameters = loop.parameters()
     left.weights = trial.digest({**parameters, **loop.buffers()})

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_leaves
 
 from ..failure import Refused, Unrepeatable, Writes, clean, is_out_of_memory
 from ..sandbox.kept import Kept
@@ -16,7 +16,7 @@ from ..sandbox.sandbox import NoRandomness, Sealed
 from ..tape.functions import JOINING, RUNNING, SELECTING, SHAPING
 from ..tape.recorded_module import record_of
 from ..tape.snapshot import Change, Snapshot, Unavailable, buffers, submodules
-from ..tape.tape import Entry, Outside, Ref
+from ..tape.tape import Entry, Outside, Ref, is_place
 from ..tape.trees import flatten, tensors_in
 from .branching import otherwise, without_memory
 from .deciding import Decisions, differs
@@ -391,7 +391,7 @@ class _Function:
         if getattr(entry.call, "opaque", False):
             return None
         dtypes = []
-        for t in tree_flatten(entry.args[1:], is_leaf=lambda t: type(t) in (Ref, Outside))[0]:
+        for t in tree_leaves(entry.args[1:], is_leaf=is_place):
             if type(t) is Ref:
                 dtypes.append(slots[t.slot].dtype)
             elif type(t) is Outside:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..failure import Refused, is_out_of_memory, patiently
 from ..hooks.genuine import in_place
@@ -19,7 +19,7 @@ from ..tape.found import as_found
 from ..tape.given import Given, changes
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
-from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, modes_as
+from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, is_place, modes_as
 from ..tape.trees import is_a, size, tensors_in
 
 SAMPLE = 4096  # the most values of a result that are kept
@@ -226,7 +226,7 @@ class _Filling(NamedTuple):
         return tree_map(
             lambda leaf: self.put(leaf) if type(leaf) in (Ref, Outside, Packed) else leaf,
             tree,
-            is_leaf=lambda t: type(t) in (Ref, Outside),
+            is_leaf=is_place,
         )
 
     def _number(self, number: int) -> int:
@@ -332,7 +332,7 @@ def _listed(argument: Any) -> int:
     """The number of items of a list that has tensors in them; 0 for a list of one item, and for anything else."""
     if not is_a(argument, list) or size(argument) < 2:
         return 0
-    leaves = tree_flatten(argument, is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+    leaves = tree_leaves(argument, is_leaf=is_place)
     return size(argument) if any(type(t) in (Ref, Outside) for t in leaves) else 0
 
 

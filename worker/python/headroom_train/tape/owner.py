@@ -13,9 +13,8 @@ import threading
 import weakref
 from typing import Any, Callable, Optional
 
-
-# Where a call is made: within a module that hides those inside, or within one that is in no optimizer, and which may call
-# one that is trained.
+# Where a call is made: within a module that hides those inside, or within one in no optimizer, which may call one that is
+# trained.
 OUTSIDE, APART, WITHIN = range(3)
 
 

@@ -26,7 +26,7 @@ from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import torch
 from torch.nn.modules import module as _all_modules
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from .trees import base_of, elements, is_a, pairs, set_on, size, slots_of
@@ -151,7 +151,7 @@ def is_same(a: Any, b: Any) -> bool:
 
 def _plain(values: list) -> bool:
     """Whether the given values contain nothing but numbers, strings and other plain values."""
-    return all(is_a(leaf, PLAIN) for leaf in tree_flatten(values)[0])
+    return all(is_a(leaf, PLAIN) for leaf in tree_leaves(values))
 
 
 class Contents:
@@ -977,7 +977,7 @@ class Change(NamedTuple):
         """The present values of the attribute at these keys."""
         value: Any = vars(self.module()).get(self.name)
         if not self.keys:
-            return tree_flatten(value)[0] or [None]
+            return tree_leaves(value) or [None]
         if is_a(value, dict):
             return [dict.get(value, k) for k in self.keys]
         held = elements(value)
@@ -1059,7 +1059,7 @@ class Snapshot:
         is nothing."""
         for c in self.changed():
             if c.inside is not None and any(
-                is_a(t, torch.Tensor) and t.requires_grad for t in tree_flatten(_at(c.inside.container, c.keys))[0]
+                is_a(t, torch.Tensor) and t.requires_grad for t in tree_leaves(_at(c.inside.container, c.keys))
             ):
                 return c.name
         return None

@@ -20,7 +20,7 @@ from zlib import crc32
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_leaves
 
 from ..failure import bare, comes_later, interrupts, unframed
 from ..hooks.genuine import asked, data_ptr, hidden, is_inference, numel, unseen_copy, untyped_storage
@@ -66,6 +66,11 @@ class Packed:
         now = flatten(self.original)[0]
         wanted = [put(leaf) for leaf in self.leaves]
         return self.original if all(a is b for a, b in zip(now, wanted)) else unflatten(wanted, self.tree)
+
+
+def is_place(node: Any) -> bool:
+    """Whether a node of a tree stands for a tensor."""
+    return type(node) in (Ref, Outside)
 
 
 class Place:
@@ -120,7 +125,7 @@ class Entry:
         return self._leaves
 
     def _arguments(self) -> list:
-        return tree_flatten((self.args, self.kwargs), is_leaf=lambda t: type(t) in (Ref, Outside))[0]
+        return tree_leaves((self.args, self.kwargs), is_leaf=is_place)
 
     def packed(self) -> list[str]:
         """The names of the classes of the objects among the call's arguments."""

@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, _get_node_type, tree_leaves, tree_structure, tree_unflatten
 
 DEPTH = 4  # levels of nested objects that are opened
 # An object with more leaves is not opened, and neither are others like it: looking into them at every call would take
@@ -36,6 +36,7 @@ _CLOSED = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, enum.Enum, type
 _BASES: tuple[type, ...] = (OrderedDict, dict, list, tuple, SimpleNamespace)
 _EXACTLY = {*LEAVES, OrderedDict, dict, list, tuple, object}  # not opened here, although their subclasses may be
 _wide: set[tuple] = set()  # the classes of objects that had more leaves, with the names of their attributes
+_LEAF = tree_structure(None)
 _WORD = tuple.__itemsize__
 _WRITTEN = 1 << 9  # CPython's flag of classes that are made while the program runs
 
@@ -172,8 +173,20 @@ def _sized(node: Any) -> bool:
     return type(node) is torch.Size
 
 
+def _spec(node: Any, leaves: list, sized: bool) -> TreeSpec:
+    """The structure of a tree, whose leaves are added to others. What PyTorch's ``tree_flatten`` leaves behind is only
+    freed by the garbage collector, which a script may have turned off."""
+    kind = _get_node_type(node)
+    if kind not in SUPPORTED_NODES or sized and _sized(node):
+        leaves.append(node)
+        return _LEAF
+    children, context = SUPPORTED_NODES[kind].flatten_fn(node)
+    return TreeSpec(kind, context, [_spec(child, leaves, sized) for child in children])
+
+
 def _flatten(tree: Any, within: tuple[int, ...]) -> tuple[list, Tree]:
-    leaves, spec = tree_flatten(tree, is_leaf=_sized if within else None)
+    leaves: list = []
+    spec = _spec(tree, leaves, bool(within))
     if within and len(leaves) > WIDE:
         raise Wide
     shells: dict[int, Shell] = {}
@@ -263,11 +276,13 @@ def _mapped(work: Callable[[Any], Any], tree: Any, within: tuple[int, ...]) -> A
             return work(leaf)
         before = contents[1:]
         after = _mapped(work, before, (*within, id(leaf)))
-        now = tree_flatten(after, is_leaf=_sized)[0]
-        same = all(a is b for a, b in zip(tree_flatten(before, is_leaf=_sized)[0], now))
+        now = tree_leaves(after, is_leaf=_sized)
+        same = all(a is b for a, b in zip(tree_leaves(before, is_leaf=_sized), now))
         return leaf if same else _made(type(leaf), *after)
 
-    return tree_map(one, tree, is_leaf=_sized if within else None)
+    leaves: list = []
+    spec = _spec(tree, leaves, bool(within))
+    return tree_unflatten([*map(one, leaves)], spec)
 
 
 def described(tree: Any, within: tuple[int, ...] = ()) -> str:
