@@ -6135,6 +6135,52 @@ def a_training_in_evaluation_mode() -> str:
     return "" if all(close(found[0], f) for f in found) else f"{found[1:]} in place of {found[0]}"
 
 
+def what_converts_results() -> str:
+    """A script puts results into a new tensor for a log: PyTorch asks for their values where nothing makes a graph."""
+    wrong = []
+    for convert in (torch.tensor, torch.as_tensor, torch.FloatTensor, torch.ones(1).new_tensor):
+        net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        x, y, found = torch.randn(64, 6), torch.arange(64) % 5, []
+        for step in range(4):
+            optimizer.zero_grad()
+            with Whole("aten.tanh.default", 64) if step > 0 else nullcontext():
+                out = net(x)
+                loss = F.cross_entropy(out, y)
+                logged = convert([loss, out.max(), 1.0]) if step != 1 else torch.zeros(3)
+                loss.backward()
+            optimizer.step()
+            found.append((logged, net[0].weight.grad.clone()))
+        if not all(close(found[0][1], g) for _, g in found) or not all(close(found[0][0], v) for v, _ in found[2:]):
+            wrong.append(f"{convert}: {found}")
+    return ", ".join(wrong)
+
+
+def gradients_with_respect_to_a_result() -> str:
+    """A script asks for the gradients of a loss with respect to what the model returns, in every step or in some, and
+    weighs the loss by them: it gets those of the whole batch, whatever has been made of the loss by then."""
+    wrong = []
+    for unused, made in itertools.product((False, True), (F.cross_entropy, lambda o, y: F.cross_entropy(o, y) * 2)):
+        net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        x, y = torch.randn(64, 6), torch.arange(64) % 5
+        found = []
+        for step in range(4):
+            optimizer.zero_grad()
+            with Whole("aten.tanh.default", 64) if step > 0 else nullcontext():
+                out = net(x)
+                loss = made(out, y)  # type: ignore[operator]
+                if step != 1:
+                    [g] = torch.autograd.grad(loss, out, retain_graph=True, allow_unused=unused)
+                    loss = loss * (1 + g.norm())
+                loss.backward()
+            optimizer.step()
+            found.append(net[0].weight.grad.clone())
+        if not all(close(found[0], f) for f in found[2:]):
+            wrong.append(f"{unused}: {found}")
+    return ", ".join(wrong)
+
+
 def what_is_called_once_memory_is_short() -> str:
     """After a failure modules are still looked for: a script samples by a method of its model (`model.decode(z)`), which
     calls the layers inside by themselves."""
@@ -6341,7 +6387,7 @@ def elements_of_an_array() -> str:
 CHECKS = [
     switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, sparse_rows, packed_rows, draws_in_evaluation, computed_parameters_are_no_replacement, a_rule_is_determined_once_more, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
-    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, gradients_with_respect_to_a_result, what_converts_results, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

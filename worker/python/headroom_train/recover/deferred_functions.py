@@ -125,6 +125,8 @@ class DeferredFunction:
                 raise Refused("results had to be computed twice in an earlier step")
             if tape.step.preemptive and self._differentiates_twice():
                 raise Refused(TWICE)
+            if self._lacking() and any(place_of(t) is not None for t in self._respected()):
+                raise Refused(WITH_RESPECT)
             recovery.guarded(self._unite)
             self._replace(self._real)
             if self._is_derived():
@@ -315,10 +317,24 @@ class DeferredFunction:
             return True
         return known.requires_grad == target.requires_grad
 
-    def _with_values(self) -> Any:
+    def _respected(self) -> list[torch.Tensor]:
+        """The tensors with respect to which the function computes gradients; none where it does not name them."""
+        at, args = {"backward": 4, "grad": 1}.get(self._name, 0), self._args
+        return tensors_in(args[at] if 0 < at < len(args) else self._kwargs.get("inputs")) if at else []
+
+    def _connected(self) -> bool:
+        """Whether what is differentiated depends on the results with respect to which it is. Scalars with the gradients
+        of pieces do not."""
+        wanted = {t.grad_fn for t in self._respected()} - {None}
+        roots = [t.grad_fn for t in tensors_in(self._args[:1] or self._kwargs.get("outputs"))]
+        return not wanted or wanted.issubset(walk(roots))
+
+    def _with_values(self, whole: bool = False) -> Any:
         """Calls the function, whose arguments have their values now. If it runs out of memory, it is called once more,
-        unless it changes something."""
+        unless it changes something. ``whole`` if their graph is that of the whole batch."""
         once = self._name in ("backward", "grad") or changes(self._name)
+        if not whole and not self._connected():
+            raise Refused(WITH_RESPECT)
         for _ in range(1 if once else 2):
             failed: Optional[BaseException] = None
             try:
@@ -355,7 +371,7 @@ class DeferredFunction:
                 self._replace(self._real)
                 if self._lacking():
                     raise Refused("a result without values is left")
-                result = self._with_values()
+                result = self._with_values(whole=way not in ("two-pass", "each"))
                 for record in records_of(tape) if count and way == "two-pass" else ():
                     record.twice = True
                 if count and tape.step.preemptive and way not in ("two-pass", "each"):

@@ -36,7 +36,7 @@ from ..tape.graph import sequence
 from ..tape.owner import Owner
 from ..tape.recorded_module import Limits, RecordedModule, record_of
 from ..tape.snapshot import Unavailable
-from ..tape.tape import Entry, Place, Tape, place_of, plain_class
+from ..tape.tape import Entry, Place, Tape, dispatched, place_of, plain_class
 from ..tape.trained import Trained
 from ..tape.trees import mapped, tensors_in, unflatten
 from ..world import talked
@@ -170,7 +170,7 @@ class Recovery:
         try:
             if not self.owner.alone() and replaced():
                 raise Refused("another thread, too, calls the functions of PyTorch that the script has replaced")
-            with set_aside(), replaying(), replay():
+            with set_aside(), dispatched(), replaying(), replay():
                 return work()
         except Refused as why:
             if why.__cause__ is not None:

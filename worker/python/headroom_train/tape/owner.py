@@ -13,8 +13,8 @@ import threading
 import weakref
 from typing import Any, Callable, Optional
 
-# Where a call is made: within a module that hides those inside, or within one in no optimizer, which may call one that is
-# trained.
+# Where a call is made: within a module that hides those inside, or one in no optimizer, which may call those that
+# are trained.
 OUTSIDE, APART, WITHIN = range(3)
 
 

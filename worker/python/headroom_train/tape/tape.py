@@ -37,6 +37,10 @@ PART, PARTS = 4096, 16  # of a tensor with more bytes, so many parts of so many 
 UPDATED = "parameters have been changed since they were used"
 
 
+# The keys that a script may exclude by itself: those of autocast.
+_EXCLUDED = [*filter(torch._C._dispatch_tls_local_exclude_set().has, torch._C.DispatchKey.__members__.values())]
+
+
 class Ref(NamedTuple):
     """A tensor that was made on the tape."""
 
@@ -669,6 +673,21 @@ def autocast_as(state: Optional[tuple]) -> list:
     if state is None:
         return [torch.autocast(k, enabled=False) for k in _kinds()] if torch._C._is_any_autocast_enabled() else []
     return [torch.autocast(k, dtype=d, enabled=on, cache_enabled=state[-1]) for k, on, d in state[:-1]]
+
+
+@contextmanager
+def dispatched() -> Iterator[None]:
+    """A context in which operations are dispatched as in lines of the script's own. While ``torch.tensor`` and others
+    convert what they are given, no operation makes a graph, and no mode sees one."""
+    now = torch._C._dispatch_tls_local_exclude_set()
+    if not now.has(torch._C.DispatchKey.Python):
+        yield
+        return
+    usual = torch._C.DispatchKeySet.from_raw_repr(0)
+    for key in filter(now.has, _EXCLUDED):
+        usual = usual.add(key)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), usual):
+        yield
 
 
 def function_modes() -> tuple:
