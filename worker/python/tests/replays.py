@@ -6138,20 +6138,21 @@ def a_training_in_evaluation_mode() -> str:
 def what_converts_results() -> str:
     """A script puts results into a new tensor for a log: PyTorch asks for their values where nothing makes a graph."""
     wrong = []
-    for convert in (torch.tensor, torch.as_tensor, torch.FloatTensor, torch.ones(1).new_tensor):
-        net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    kinds = (torch.tensor, torch.as_tensor, torch.FloatTensor, torch.ones(1).new_tensor)
+    for convert, every in itertools.product(kinds, (1, 2)):
+        net, head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)), nn.Linear(5, 1)
+        optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.0)
         x, y, found = torch.randn(64, 6), torch.arange(64) % 5, []
         for step in range(4):
             optimizer.zero_grad()
             with Whole("aten.tanh.default", 64) if step > 0 else nullcontext():
                 out = net(x)
-                loss = F.cross_entropy(out, y)
-                logged = convert([loss, out.max(), 1.0]) if step != 1 else torch.zeros(3)
+                loss = out.square().mean() + head(out).square().mean()
+                logged = convert([loss, out.max(), 1.0]) if step % every == 0 else found[0][0]
                 loss.backward()
             optimizer.step()
             found.append((logged, net[0].weight.grad.clone()))
-        if not all(close(found[0][1], g) for _, g in found) or not all(close(found[0][0], v) for v, _ in found[2:]):
+        if not all(close(a, b) for both in found for a, b in zip(found[0], both)):
             wrong.append(f"{convert}: {found}")
     return ", ".join(wrong)
 
