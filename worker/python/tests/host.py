@@ -207,8 +207,8 @@ def moved_within_a_step() -> str:
 
 
 def handles_once_there_is_room() -> str:
-    """Handles of libraries that found no room are made when a failed try has been let go, and once more when a step has
-    ended, after more and more steps."""
+    """Handles of libraries that found no room are made when a failed try has been let go, before the backward pass, and
+    when a step has ended, after more and more steps."""
     made: list[str] = []
     s = spill.Spill(lambda text: None)
 
@@ -221,11 +221,13 @@ def handles_once_there_is_room() -> str:
         s.keep_ballast()
         s._cold[0] = 0
         s.keep_ballast()
+        made.append("backward")
+        s.look()
         for step in range(1, 8):
             made.append(f"step {step}")
             s.step(step)
     tried = [made[i - 2] for i, m in enumerate(made) if m == "warm 0" and made[i - 1] == "emptied"]
-    return "" if made[0] == "warm 0" and tried == ["step 1", "step 2", "step 4"] else f"{made}"
+    return "" if made[0] == "warm 0" and tried == ["backward", "step 1", "step 2", "step 4"] else f"{made}"
 
 
 def where_saved_tensors_go() -> str:

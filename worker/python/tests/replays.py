@@ -79,7 +79,12 @@ from headroom_train.replay.pieces import pieces_of  # noqa: E402
 from headroom_train.sandbox.kept import Kept  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.spill import saved  # noqa: E402
-from headroom_train.tape import idle, snapshot, trees  # noqa: E402
+from headroom_train.tape import (  # noqa: E402
+    idle,
+    recorded_module,
+    snapshot,
+    trees,
+)
 from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
 from headroom_train.tape.settings import OFTEN, Settings  # noqa: E402
 from headroom_train.tape.snapshot import MOST, Hooks, Snapshot  # noqa: E402
@@ -6135,6 +6140,52 @@ def a_training_in_evaluation_mode() -> str:
     return "" if all(close(found[0], f) for f in found) else f"{found[1:]} in place of {found[0]}"
 
 
+_BACKENDS: dict[str, Any] = {}  # as those that einops loads when it is called for the first time
+
+
+class Rearranged(nn.Module):
+    """Its first call fills what is outside of it, as those of a model that uses einops do. It holds so many objects that
+    they are not looked at before every call."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always = always
+        self.many = [SimpleNamespace(inside=[i]) for i in range(20)]
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _BACKENDS["torch"] = _BACKENDS.get("torch", 0) + 1 if self.always else 1
+        return self.net(x)
+
+
+def what_only_a_first_call_fills() -> str:
+    """A call that fills a library's caches does not change anything from the second one on: it is survived."""
+    recorded_module.MANY, outcomes = 20, []
+    for always in (False, True):
+        for evaluating in (False, True):
+            _BACKENDS.clear()
+            net, x = Rearranged(always), torch.randn(64, 6)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+            for _ in range(3):
+                net(x).square().sum().backward()
+                optimizer.step()
+                with torch.no_grad():
+                    net(x)
+            want = net.net[0].weight.grad.clone()
+            net.zero_grad()
+            try:
+                with Whole("aten.tanh.default", 64), torch.set_grad_enabled(not evaluating):
+                    out = net(x)
+                    if not evaluating:
+                        out.square().sum().backward()
+                        if not close(net.net[0].weight.grad * 3, want):
+                            return "other gradients"
+                outcomes.append(record_of(net).evaluation.deep if evaluating else True)  # type: ignore[union-attr]
+            except torch.OutOfMemoryError:
+                outcomes.append(None)
+    return "" if outcomes == [True, False, None, None] else f"{outcomes}"
+
+
 def what_converts_results() -> str:
     """A script puts results into a new tensor for a log: PyTorch asks for their values where nothing makes a graph."""
     wrong = []
@@ -6142,7 +6193,7 @@ def what_converts_results() -> str:
     for convert, every in itertools.product(kinds, (1, 2)):
         net, head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)), nn.Linear(5, 1)
         optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.0)
-        x, y, found = torch.randn(64, 6), torch.arange(64) % 5, []
+        x, found = torch.randn(64, 6), []
         for step in range(4):
             optimizer.zero_grad()
             with Whole("aten.tanh.default", 64) if step > 0 else nullcontext():
@@ -6388,7 +6439,7 @@ def elements_of_an_array() -> str:
 CHECKS = [
     switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, sparse_rows, packed_rows, draws_in_evaluation, computed_parameters_are_no_replacement, a_rule_is_determined_once_more, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
-    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, gradients_with_respect_to_a_result, what_converts_results, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, gradients_with_respect_to_a_result, what_converts_results, what_only_a_first_call_fills, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

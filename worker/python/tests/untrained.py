@@ -105,6 +105,26 @@ def one_that_computes_gradients_is_called_again() -> str:
     return _called_again(False) or _called_again(True)
 
 
+def one_that_is_trained_is_called_again_in_evaluation_mode() -> str:
+    """An adversary's steps: the model that is trained is in evaluation mode, and gradients are those of the pictures."""
+    torch.manual_seed(0)
+    net, x, y = mlp(10, 12, 5).double(), torch.randn(ROWS, 10).double(), torch.randint(0, 5, (ROWS,))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    found = []
+    for step in range(4):
+        net.eval()
+        worse = x.clone().requires_grad_()
+        with Failing("aten.tanh.default", int(step > 1)):
+            found.append(torch.autograd.grad(F.cross_entropy(net(worse), y), worse)[0])
+        net.train()
+        optimizer.zero_grad()
+        F.cross_entropy(net(x + found[-1].sign()), y).backward()
+        optimizer.step()
+    if not all(torch.equal(f, found[0]) for f in found):
+        return "other gradients"
+    return "" if [t["how"] for t in told()] == ["the same call again"] * 2 else f"{told()}"
+
+
 def _called_again(training: bool) -> str:
     torch.manual_seed(0)
     net, x = mlp(10, 12, 5).double().train(training), torch.randn(ROWS, 10).double()
@@ -680,7 +700,7 @@ def one_with_hooks_is_not_called_again() -> str:
 
 CHECKS = [
     a_teacher_is_called_in_pieces, it_is_not_recorded_with_gradients, one_that_computes_gradients_is_called_again,
-    one_that_calls_what_is_trained_is_not_called_again,
+    one_that_calls_what_is_trained_is_not_called_again, one_that_is_trained_is_called_again_in_evaluation_mode,
     one_that_was_large_without_gradients_is_made_whole_with_them, what_an_optimizer_had_may_be_gone, what_gathers_may_come_later, one_with_hooks_is_not_called_again, a_frozen_one_needs_no_no_grad, a_frozen_one_may_use_gradients_inside,
     what_is_trained_from_outside_is_recorded,
     it_may_be_trained_later, one_under_no_grad_stays_untrained,

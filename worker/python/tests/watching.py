@@ -78,8 +78,10 @@ class Bank:
         self.ballast: list[str] = []
         self.phase = ""
 
-    def hold(self) -> None:
+    @contextmanager
+    def withheld(self) -> Iterator[bool]:
         self.held.append(self.phase)
+        yield False
 
     def release_ballast(self) -> None:
         self.ballast.append("released")

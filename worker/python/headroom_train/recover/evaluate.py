@@ -30,7 +30,7 @@ from ..replay.pieces import by_pieces, pieces_of, room_for
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
 from ..tape.given import Given
-from ..tape.recorded_module import Evaluation, RecordedModule, number_of
+from ..tape.recorded_module import Evaluation, RecordedModule, fills, number_of
 from ..tape.snapshot import Change, Snapshot, distinct, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
 from ..tape.trees import flatten, mapped, tensors_in, unflatten
@@ -95,6 +95,8 @@ class Watch:
         if known.calls & (known.calls - 1) and not self._learns:
             return
         changes = [*self._changed()]
+        if fills(changes, known):
+            return
         known.deep = known.deep or any(c.inside is not None for c in changes)
         moved = distinct(m() for m in (*known.moving, *(c.module for c in changes)))
         known.moving, moving = [*map(weakref.ref, moved)], {*map(id, moved)}

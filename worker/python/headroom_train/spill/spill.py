@@ -110,6 +110,13 @@ class Spill:
             debugged()
             self._cold.setdefault(device, 0)
 
+    def _warms(self) -> None:
+        """Makes what libraries lack, where what the step has used by now may be free, in PyTorch's cache."""
+        for device in [*self._cold]:
+            if self._cold[device].bit_count() <= 1:  # more and more rarely: steps wait for this
+                torch.cuda.empty_cache()
+                self._warm(device)
+
     @property
     def open(self) -> bool:
         return bool(self._pools)
@@ -157,6 +164,7 @@ class Spill:
             self._looks, self._next = self._looks + 1, now + EVERY
             if scarce():
                 self.opened()
+        self._warms()
 
     def step(self, number: int, optimizer: int = 0) -> None:
         """Called after each optimizer step, with the number of steps so far, and one that names the optimizer."""
@@ -173,11 +181,9 @@ class Spill:
             return
         now = self._clock()
         begun, self._begun = self._begun, now
-        for device in [*self._cold]:  # what the step has used is free now, in PyTorch's cache
+        for device in self._cold:
             self._cold[device] += 1
-            if self._cold[device].bit_count() == 1:  # more and more rarely: steps wait for this
-                torch.cuda.empty_cache()
-                self._warm(device)
+        self._warms()
         new = refused - self._refused
         new += self.saved.step(now - begun if begun is not None else 0.0, new)
         # What a step takes and gives back is not seen at its end. At no time can it have had more than this.

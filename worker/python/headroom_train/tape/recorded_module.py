@@ -20,6 +20,7 @@ from .idle import Known
 from .owner import APART, WITHIN
 from .settings import Settings, settings
 from .snapshot import (
+    Change,
     Hooks,
     Snapshot,
     Taken,
@@ -106,6 +107,7 @@ class Evaluation(Limits):
         self.calls = 0  # that have succeeded
         # What those modules hold whose attributes no call has changed; None until a call has succeeded.
         self.still: Optional[Snapshot] = None
+        self.filled = False  # see fills
         # Modules whose attributes have changed, in a call or between two.
         self.moving: list[weakref.ref[torch.nn.Module]] = []
         self.deep = False  # calls change something inside the objects in their attributes, or something around
@@ -152,6 +154,7 @@ class RecordedModule(Limits):
         self.number = next(_NUMBERS)  # never reused, unlike an id
         # What those modules hold whose attributes no call has changed; None until a call has succeeded.
         self.still: Optional[Snapshot] = None
+        self.filled = False  # see fills
         self._moving: list[weakref.ref[torch.nn.Module]] = []  # see moving
         self.now: Optional[Snapshot] = None  # what the moving modules held before the newest call
         self.found: Any = None  # what the newest call that has succeeded found in attributes: see found.Found
@@ -239,8 +242,9 @@ class RecordedModule(Limits):
             return recorder.unrecorded(self.why_not, call, args, kwargs)
         gradients = torch._C.is_grad_enabled() and (self.trained or not self._lacks_gradients(args, kwargs))
         if gradients and not (self.trained and (module.training or self._may_train())):  # type: ignore[union-attr]
-            if not self.trained and is_closed(module) and recorder.claims(self, trains=False):  # type: ignore[arg-type]
-                return self._within(recorder.evaluate, self, module, call, args, kwargs, True, where=APART)
+            if is_closed(module) and recorder.claims(self, trains=False):  # type: ignore[arg-type]
+                where = WITHIN if self.trained else APART
+                return self._within(recorder.evaluate, self, module, call, args, kwargs, True, where=where)
             return self._within(lambda: call(*args, **kwargs)) if self.trained else call(*args, **kwargs)
         if not recorder.idle.now:
             self.follow(module)  # type: ignore[arg-type]
@@ -388,7 +392,10 @@ class RecordedModule(Limits):
             self._settle(self.now)  # type: ignore[arg-type]
             self.writes = self.writes or self._wrote()
         self.hooks.ran()
-        self.found = self._found([] if self.now is None or not self._moving else self.now.unchanged())
+        if self.still is None:  # see fills
+            self.found = Found(Still(Snapshot(())), self.now.unchanged(), self._near())  # type: ignore[union-attr]
+        else:
+            self.found = self._found([] if self.now is None or not self._moving else self.now.unchanged())
         snapshot = self.now if self.moving and self.plain else None
         self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
         for b in self._changed_anew():
@@ -470,6 +477,8 @@ class RecordedModule(Limits):
         changes = list(snapshot.changed())
         if not changes and self.still is not None:
             return
+        if fills(changes, self):
+            return
         self._takes([c.name for c in changes if isinstance(c.inside, Taken)])
         self.deep = self.deep or any(c.inside is not None for c in changes)
         # Inspecting these before every call would take too long.
@@ -478,6 +487,17 @@ class RecordedModule(Limits):
         moved = distinct((*self.moving, *(c.module() for c in changes)))
         self._moving, known = [*map(weakref.ref, moved)], {*map(id, moved)}
         self.still = Snapshot([m for m in submodules([self.module()]) if id(m) not in known])
+
+
+def fills(changes: Sequence[Change], known: RecordedModule | Evaluation) -> bool:
+    """Whether a first call has changed nothing but what is outside the modules, such as the caches of a library. Those that
+    follow need not: the next one is looked at as if it was the first."""
+    if known.still is not None or known.filled or not changes:
+        return False
+    if any(c.inside is None or isinstance(c.inside, Taken) or c.name in ("", *vars(c.module())) for c in changes):
+        return False
+    known.filled = True
+    return True
 
 
 def _parts(module: torch.nn.Module) -> list[int]:
