@@ -40,6 +40,7 @@ from .trees import is_a, tensors_in
 NEVER, CALLED, ANYWHERE = range(3)
 MANY = 1000  # the most containers that are inspected before every call
 MANY_PARTS = 10000  # submodules of a module
+SILENT = 64 << 20  # bytes of the buffers that are looked at after a first call
 OTHERS = 8  # the most calls in a row before each of which a module is taken for another one
 _NUMBERS = count(1)
 # Modules that keep running statistics, and write them without raising a version.
@@ -145,6 +146,8 @@ class RecordedModule(Limits):
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self._began: list[torch.Tensor] = []  # and before the step's first call, if there have been several
         self._spare: list[torch.Tensor] = []  # memory for such values
+        # Values, before the first call, of other buffers, which it may change without raising their versions.
+        self._silent: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._tape: Any = lambda: None  # a weak reference to the step's tape
         self.made = 0  # calls that have succeeded in this step
         self.why_not = ""  # why the module's calls are not recorded; empty if they are
@@ -366,6 +369,7 @@ class RecordedModule(Limits):
             counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
             self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = copies(self.changing)
+            self._silent = silent([b for b in self.buffers if id(b) not in counting])
         elif self.changing:
             if self.made and not self._began:
                 spare = self._spare if len(self._spare) == len(self.changing) else copies(self.changing)
@@ -398,7 +402,10 @@ class RecordedModule(Limits):
             self.found = self._found([] if self.now is None or not self._moving else self.now.unchanged())
         snapshot = self.now if self.moving and self.plain else None
         self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
-        for b in self._changed_anew():
+        anew = self._changed_anew()
+        anew += [b for b, k in self._silent if not same_values(b, k) and all(b is not a for a in anew)]
+        self._silent = []
+        for b in anew:
             self.changing.append(b)  # type: ignore[union-attr]
             with hidden():
                 self.kept.append(torch.empty_like(b))
@@ -450,7 +457,7 @@ class RecordedModule(Limits):
         kept = self._began if step and self.made > 1 else self.kept
         if self.writes or not self.whole or self._changed_anew() or len(kept) != len(self.changing or ()):
             return False
-        for b, k in zip(self.changing or (), kept):
+        for b, k in (*zip(self.changing or (), kept), *self._silent):
             with set_aside():
                 b.data.copy_(k)  # an earlier call's graph may have saved this buffer, so its version must stay the same
         if self.now is not None:
@@ -490,8 +497,8 @@ class RecordedModule(Limits):
 
 
 def fills(changes: Sequence[Change], known: RecordedModule | Evaluation) -> bool:
-    """Whether a first call has changed nothing but what is outside the modules, such as the caches of a library. Those that
-    follow need not: the next one is looked at as if it was the first."""
+    """Whether a first call has changed nothing but what is outside the modules, such as the caches of a library. Those
+    that follow need not: the next one is looked at as if it was the first."""
     if known.still is not None or known.filled or not changes:
         return False
     if any(c.inside is None or isinstance(c.inside, Taken) or c.name in ("", *vars(c.module())) for c in changes):
@@ -513,6 +520,22 @@ def _parts(module: torch.nn.Module) -> list[int]:
 def _there(refs: list[weakref.ref[torch.nn.Module]]) -> list[torch.nn.Module]:
     """The modules that still exist."""
     return [m for m in (ref() for ref in refs) if m is not None]
+
+
+def silent(buffers: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The buffers, with copies in host memory. None if they are large, as tables are that nothing changes."""
+    if any(type(b) is not torch.Tensor or b.layout != torch.strided or b.is_meta for b in buffers):
+        return []
+    if sum(b.nbytes for b in buffers) > SILENT:
+        return []
+    with hidden():
+        return [(b, b.detach().to("cpu", copy=True)) for b in buffers]
+
+
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors, which may be on different devices, are the same to the bit."""
+    with hidden():
+        return torch.equal(*(t.detach().cpu().reshape(-1).view(torch.uint8) for t in (one, other)))
 
 
 def copies(buffers: list[torch.Tensor]) -> list[torch.Tensor]:
