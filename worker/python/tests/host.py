@@ -222,7 +222,7 @@ def handles_once_there_is_room() -> str:
         s._cold[0] = 0
         s.keep_ballast()
         made.append("backward")
-        s.look()
+        s.warms()
         for step in range(1, 8):
             made.append(f"step {step}")
             s.step(step)

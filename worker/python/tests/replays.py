@@ -73,6 +73,7 @@ from headroom_train.proof.trials import Trials, sliced  # noqa: E402
 from headroom_train.ranks import ddp  # noqa: E402
 from headroom_train.recover import backward, check, deferred_functions, functions, hooked, recorder, recovery  # noqa: E402
 from headroom_train.recover import evaluate as evaluation  # noqa: E402
+from headroom_train.recover.left import Left  # noqa: E402
 from headroom_train.replay import deferred as deferred  # noqa: E402
 from headroom_train.replay import pieces as replay  # noqa: E402
 from headroom_train.replay.pieces import pieces_of  # noqa: E402
@@ -6219,6 +6220,43 @@ def buffers_that_change_unseen() -> str:
     return f"{wrong} in place of {found[0]}" if wrong else ""
 
 
+def results_without_values_are_given_to_a_norm() -> str:
+    """A generator is run in pieces, and what it makes is judged by a critic whose BatchNorm needs all of it at once."""
+    found = []
+    for failing in (False, True):
+        torch.manual_seed(0)
+        maker = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6))
+        critic = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (maker, critic)]
+        for step in range(4):
+            x = torch.randn(64, 6)
+            for o in optimizers:
+                o.zero_grad()
+            with Whole("aten.tanh.default", 64) if failing and step > 0 else nullcontext():
+                fake = maker(x)
+                (critic(x) - critic(fake)).square().mean().backward()
+            for o in optimizers:
+                o.step()
+        found.append([p.detach().clone() for m in (maker, critic) for p in (*m.parameters(), *m.buffers())])
+    return "" if all(map(close, *found)) else f"{found}"
+
+
+def what_is_left_holds_no_graph() -> str:
+    """While a failed call is made in another way, nothing keeps the graph of what it has left in its module."""
+    net: Any = nn.Linear(6, 5)
+    net(torch.randn(4, 6))
+    record, held = RecordedModule(_torch._recorder, net), []
+    for graph in (True, False):
+        net.count, net.states = 1, [nn.functional.linear(torch.randn(4, 6), net.weight)] if graph else []
+        kept = Left(record, net, (), {})
+        states = [*map(weakref.ref, net.states)]
+        net.count, net.states = 2, None
+        held.append([ref() for ref in states])
+        kept.put_back()
+        held.append(net.count)
+    return "" if held == [[None], 2, [], 1] else f"{held}"
+
+
 def what_converts_results() -> str:
     """A script puts results into a new tensor for a log: PyTorch asks for their values where nothing makes a graph."""
     wrong = []
@@ -6473,7 +6511,7 @@ CHECKS = [
     switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, sparse_rows, packed_rows, draws_in_evaluation, computed_parameters_are_no_replacement, a_rule_is_determined_once_more, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
     weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, gradients_with_respect_to_a_result, what_converts_results, what_only_a_first_call_fills,
-    buffers_that_change_unseen, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
+    buffers_that_change_unseen, what_is_left_holds_no_graph, results_without_values_are_given_to_a_norm, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,

@@ -140,14 +140,16 @@ class Proof:
         plan: Plan,
         withheld: Callable[[], Any] = nullcontext,
         among: Optional[Rows] = None,
+        entries: Optional[Sequence[int]] = None,
     ) -> None:
-        """``withheld`` returns a context in which no memory of the host is used for what does not fit on a GPU. It
-        yields whether there is any. Whether rows depend on each other is tried on all rows in ``among``, a piece of
-        which that is in question, and otherwise on a few of the batch."""
+        """``entries`` are those that are cut, if not all of them are. ``withheld`` returns a context in which no memory
+        of the host is used for what does not fit on a GPU. It yields whether there is any. Whether rows depend on each
+        other is tried on all rows in ``among``, a piece of which that is in question, and otherwise on a few of the
+        batch."""
         self.tape, self.plan, self._withheld = tape, plan, withheld
         self._among = among or Rows(plan.batch, 0, plan.batch)
         self._all = among is not None
-        self.modules = modules_of(tape)
+        self.modules = modules_of(tape, entries)
         self.used = Uses()
         refuse_batchwise(self.modules)
         self._groups = Groups(tape, plan)

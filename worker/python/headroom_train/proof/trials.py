@@ -19,7 +19,7 @@ from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watched, Watcher
 from ..tape.functions import INDEXING, SHAPING
 from ..tape.given import labels
 from ..tape.graph import signature
-from ..tape.recorded_module import record_of
+from ..tape.recorded_module import record_of, same_values
 from ..tape.snapshot import Snapshot, attributes, buffers, may_keep, parameters, submodules
 from ..tape.tape import Entry, Tape, random_state, same_outside_torch
 from ..tape.trees import FIXED, flatten, mapped, set_on, tensors_in
@@ -72,6 +72,7 @@ class _Lasting:
         self._buffers = buffers([module])
         self._params = [p for p in parameters([module]) if type(p) is torch.nn.Parameter]
         self._before = self._now()
+        self._values = [(b, b.detach().clone()) for b in self._buffers if b.layout == torch.strided]
 
     def _now(self) -> tuple:
         return random_state(), [b._version for b in self._buffers], [p.data_ptr() for p in self._params]
@@ -81,7 +82,8 @@ class _Lasting:
         (state, versions, places), (state_now, versions_now, places_now) = self._before, self._now()
         if not same_outside_torch(state, state_now):
             raise Refused(f"a call to {name} draws random numbers from Python or NumPy")
-        if versions != versions_now:
+        # What is written by .data raises no version.
+        if versions != versions_now or not all(torch.equal(*both) or same_values(*both) for both in self._values):
             raise Refused(f"{name} changes its buffers")
         if places != places_now:
             raise Writes(f"a call to {name} assigns new data to a parameter")

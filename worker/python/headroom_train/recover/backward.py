@@ -100,6 +100,7 @@ class Backward:
         """Calls a function that computes gradients of a recorded tensor."""
         recorder = self._recorder
         recorder.spill.look()
+        recorder.spill.warms()
         special = kwargs.get("create_graph") or kwargs.get("retain_graph") or kwargs.get("inputs") is not None
         usual = name == "backward" and not special and 1 <= len(args) <= 2 and isinstance(args[0], torch.Tensor)
         if usual:

@@ -20,8 +20,8 @@ from ..tape.given import Given, changes
 from ..tape.graph import sequence
 from ..tape.recorded_module import RecordedModule
 from ..tape.snapshot import Snapshot, submodules
-from ..tape.tape import Entry, Tape, place_of, random_state, set_random_state
-from ..tape.trees import flatten
+from ..tape.tape import Entry, Tape, place_of, random_state, recorded, set_random_state
+from ..tape.trees import flatten, mapped
 from ..world import talked
 from .recovery import Recovery, Way
 
@@ -55,7 +55,9 @@ class FailedCall:
     def ways(self) -> Sequence[Way]:
         on_gpu = [self.hosted, self.spilled] if any(p.is_cuda for p in self._record.params) else []
         own = [self.twice, self.pieces, self.whole] if self._record.apart else [self.pieces, self.whole, self.twice]
-        return [*own, *on_gpu]
+        if not any(place_of(t).deferred for t in self._taped):  # type: ignore[union-attr]
+            return [*own, *on_gpu]
+        return [*own, *map(self._real, ("two-pass", "batch", *(("host", "spill") if on_gpu else ())))]
 
     def pieces(self, _: Optional[Refused]) -> Any:
         """Returns results without values: they are computed afterwards, in pieces."""
@@ -195,6 +197,23 @@ class FailedCall:
         """Makes the call on the same rows, with memory of the host for what does not fit."""
         self._recovery.open_spill()
         return self._repeated(why, "spill", nullcontext)
+
+    def _real(self, way: str) -> Way:
+        """Makes the results without values real that the call is given, and then the call on the same rows."""
+
+        def made(why: Optional[Refused]) -> Any:
+            recovery, tape = self._recovery, self._tape
+            if self._given is None or tape.why_not or tape.deferred is None or strays(tape, recovery.tidy):
+                raise Refused("the call must not be repeated")
+            if way == "spill":
+                recovery.open_spill()
+            recovery.guarded(lambda: recovery.extend(tape, tape.deferred))
+            recovery.guarded(lambda: tape.deferred.make_real(way))
+            self._given = mapped(recovery.current, self._given)
+            self._taped, self._own = recorded(*self._given), False  # type: ignore[misc]
+            return self.spilled(why) if way == "spill" else self.whole(why)
+
+        return made
 
     def _repeated(self, why: Optional[Refused], way: str, context: Callable[[], Any]) -> Any:
         if not self._may_repeat():

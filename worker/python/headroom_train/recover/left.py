@@ -5,22 +5,27 @@ from __future__ import annotations
 import torch
 
 from ..failure import is_out_of_memory
-from ..hooks.genuine import set_aside, unseen_copy
+from ..hooks.genuine import apart, set_aside, unseen_copy
 from ..tape.given import Given
 from ..tape.recorded_module import RecordedModule
-from ..tape.snapshot import Snapshot, submodules
+from ..tape.snapshot import Snapshot, attributes, submodules
 from ..tape.tape import random_state, set_random_state
+from ..tape.trees import tensors_in
 
 
 class Left:
     """What a failed call has left in its module, its arguments and the random state. To go on, that is undone; it is
     put back if the script gets the failure after all, since the script may go on by itself, with its next batch for
-    example."""
+    example. Nothing is put back in a module that holds results with their graph: they would take the memory that is
+    needed to go on."""
 
     def __init__(self, record: RecordedModule, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         self._random = random_state()
         self._given = Given(args, kwargs)
-        self._snapshot = Snapshot(submodules([module]), deep=True)
+        every = submodules([module])
+        with apart():
+            graphs = any(t.grad_fn is not None for m in every for t in tensors_in(dict(attributes(m))))
+        self._snapshot = Snapshot(() if graphs else every, deep=True)
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         try:
             self._buffers += [(b, unseen_copy(b)) for b in record.changing or ()]

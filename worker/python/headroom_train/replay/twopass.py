@@ -218,13 +218,13 @@ def two_pass(
     Raises :class:`Refused` if rows depend on each other, in values or in gradients."""
     refuse_backward_hooks(modules_of(tape))
     pieces = Pieces(tape, plan, entries, slots, sizes)
-    proof = Proof(tape, plan)
+    proof = Proof(tape, plan, entries=entries)
     proof.alone(entries)
     proof.apart(entries, slots)
     values, tensors = pieces.first(), pieces.inputs.tensors
     for rows, outline in pieces.strange:
         Proof.forget()
-        proof = Proof(tape, plan, among=rows)
+        proof = Proof(tape, plan, among=rows, entries=entries)
         proof.alone(entries)
         proof.apart(entries, slots)
         plan.outlines.passed(outline)

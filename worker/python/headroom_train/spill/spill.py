@@ -110,8 +110,9 @@ class Spill:
             debugged()
             self._cold.setdefault(device, 0)
 
-    def _warms(self) -> None:
-        """Makes what libraries lack, where what the step has used by now may be free, in PyTorch's cache."""
+    def warms(self) -> None:
+        """Makes what libraries lack, where what the step has used by now may be free, in PyTorch's cache: called before
+        backward passes and at the ends of steps."""
         for device in [*self._cold]:
             if self._cold[device].bit_count() <= 1:  # more and more rarely: steps wait for this
                 torch.cuda.empty_cache()
@@ -157,14 +158,13 @@ class Spill:
         return next((pool.refused() for pool in self._pools.values()), 0)
 
     def look(self) -> None:
-        """Makes a pool if memory is scarce. Called where steps begin, before their backward passes and at their
-        ends."""
+        """Makes a pool if memory is scarce. Called where steps begin and end, after calls of modules, and before
+        backward passes."""
         now = self._clock()
         if not self._pools and self.why_not is None and (now >= self._next or self._looks < EAGER):
             self._looks, self._next = self._looks + 1, now + EVERY
             if scarce():
                 self.opened()
-        self._warms()
 
     def step(self, number: int, optimizer: int = 0) -> None:
         """Called after each optimizer step, with the number of steps so far, and one that names the optimizer."""
@@ -183,7 +183,7 @@ class Spill:
         begun, self._begun = self._begun, now
         for device in self._cold:
             self._cold[device] += 1
-        self._warms()
+        self.warms()
         new = refused - self._refused
         new += self.saved.step(now - begun if begun is not None else 0.0, new)
         # What a step takes and gives back is not seen at its end. At no time can it have had more than this.

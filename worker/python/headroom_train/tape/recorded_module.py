@@ -261,6 +261,7 @@ class RecordedModule(Limits):
         else:
             result = recorder.call(self, module, call, args, kwargs)
         recorder.report.phases.forward_ends()
+        recorder.spill.look()  # what the script makes of the result may be what does not fit
         return result
 
     def follow(self, module: torch.nn.Module) -> bool:
