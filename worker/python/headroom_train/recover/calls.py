@@ -210,7 +210,7 @@ class FailedCall:
             recovery.guarded(lambda: recovery.extend(tape, tape.deferred))
             recovery.guarded(lambda: tape.deferred.make_real(way))
             self._given = mapped(recovery.current, self._given)
-            self._taped, self._own = recorded(*self._given), False  # type: ignore[misc]
+            self._taped, self._own = recorded(*self._given), False
             return self.spilled(why) if way == "spill" else self.whole(why)
 
         return made
