@@ -41,7 +41,7 @@ torch.cuda.synchronize = waited.append  # type: ignore[assignment]
 class Imitated:
     """A pool of 8 GiB of which so much is in use, one number for each step, and what the GPU had refused by then."""
 
-    bytes, device, highest = 8 * GIB, "imitated", 9 * GIB
+    bytes, device, highest, counts = 8 * GIB, "imitated", 9 * GIB, False
 
     def __init__(self, used: list[int], refused: Iterable[int] = ()) -> None:
         self._used, self._refused, self.held, self.ballast = used, iter(refused), 0, True
@@ -487,6 +487,21 @@ def peaks_without_a_pool() -> str:
     return "" if said == want else f"{said}"
 
 
+def what_is_looked_through() -> str:
+    """A pool is looked through after a step only if something of it may be in use, or if that is not known. It has more
+    blocks for small requests where it is known."""
+    looked = []
+    for counts in (True, False):
+        s = spill.Spill(lambda text: None)
+        imitated = Imitated([GIB, 0, 0, 0, 0, 0], [0, 5, 5, 5, 5])
+        imitated.counts, s._pools[0] = counts, imitated  # type: ignore[assignment]
+        for step in range(5):
+            s.step(step)
+        looked.append(6 - len(imitated._used))
+    sizes = [pool.smalls(*given) for given in ((GIB, True), (8 * GIB, True), (512 * GIB, True), (512 * GIB, False))]
+    return "" if (looked, sizes) == ([2, 5], [128, 256, 1024, 128]) else f"{looked}, {sizes}"
+
+
 def room_for_code() -> str:
     """Where a failure finds the GPU full, what the failed try holds is let go before anything is tried, and memory is
     left for libraries and the code of kernels; a kernel that could not be loaded counts as out of memory then."""
@@ -770,6 +785,7 @@ CHECKS: list[Callable[[], str]] = [
     left_free,
     a_trial_does_without,
     peaks_without_a_pool,
+    what_is_looked_through,
     room_for_code,
     looked_at,
     moved,

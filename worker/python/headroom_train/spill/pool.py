@@ -26,7 +26,9 @@ from ..memory import POOLS
 
 STEP = 2 << 20  # PyTorch makes segments in multiples of this
 SMALL = 1 << 20  # requests up to this size come from blocks of their own, two in a segment of 2 MiB
-SMALLS = 128  # segments for small requests
+SMALLS = 128  # segments for small requests, at least
+SMALL_SHARE = 16  # at most this part of a pool is for small requests: an RNN may make thousands of small tensors,
+MANY = 1024  # segments
 # Bytes of the GPU that PyTorch leaves free: libraries and the code of kernels need memory of their own. A kernel whose
 # code finds none when it is first used fails for as long as the process lives.
 RESERVE = 192 << 20
@@ -66,7 +68,7 @@ class Pool:
             self._reserves = not expandable and self._leaves(LEAST)  # those are not made with cudaMalloc
             self._ballast = self._kept()
             self._statistics = Statistics(device)
-            self._fill()
+            self._fill(smalls(self.bytes, self._reserves))
             self._statistics.hide()
         POOLS[device] = self.bytes
 
@@ -78,12 +80,12 @@ class Pool:
         driver.cuMemAdvise(area, size, _ACCESSED_BY, device)
         return area
 
-    def _fill(self) -> None:
-        """Makes the pool's blocks, by allocating all of it once."""
+    def _fill(self, smalls: int) -> None:
+        """Makes the pool's blocks, so many segments of them for small requests, by allocating all of it once."""
         try:
             with torch.cuda.use_mem_pool(self._pool, self._device):
-                few = [self._block(SMALL) for _ in range(2 * SMALLS)]
-                large = self._block(self.bytes - SMALLS * STEP)
+                few = [self._block(SMALL) for _ in range(2 * smalls)]
+                large = self._block(self.bytes - smalls * STEP)
                 del few, large
         except Exception as e:
             if not is_out_of_memory(e):
@@ -121,6 +123,11 @@ class Pool:
         kept, self._ballast = self._ballast, None
         if kept is not None:
             self._driver.cuMemFree_v2(kept)
+
+    @property
+    def counts(self) -> bool:
+        """Whether :meth:`refused` is known."""
+        return self._reserves
 
     @property
     def id(self) -> Any:
@@ -191,6 +198,12 @@ class Pool:
     def here(self) -> bool:
         """Whether the current stream is the one whose kernels use the pool's blocks."""
         return torch.cuda.current_stream(self._device).cuda_stream == self._stream
+
+
+def smalls(bytes: int, counts: bool) -> int:
+    """How many segments of a pool are for small requests: few where it is not known whether a step has used the pool, as
+    they are looked through after every step then."""
+    return max(SMALLS, min(MANY, bytes // STEP // SMALL_SHARE)) if counts else SMALLS
 
 
 class Statistics:

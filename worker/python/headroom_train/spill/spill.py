@@ -176,7 +176,9 @@ class Spill:
         try:
             if refused != self._refused or self.saved.moves:
                 self._wait()
-            held = self.used()
+            # To look through the pools takes milliseconds: not where nothing of them can be in use.
+            unused = refused == self._refused and not (self.saved.moves or self._used)
+            held = 0 if unused and all(pool.counts for pool in self._pools.values()) else self.used()
         except RuntimeError:  # the GPU is lost: the script finds out by itself
             return
         now = self._clock()
