@@ -201,8 +201,8 @@ class Pool:
 
 
 def smalls(bytes: int, counts: bool) -> int:
-    """How many segments of a pool are for small requests: few where it is not known whether a step has used the pool, as
-    they are looked through after every step then."""
+    """How many segments of a pool are for small requests: few where it is not known whether a step has used the pool,
+    as they are looked through after every step then."""
     return max(SMALLS, min(MANY, bytes // STEP // SMALL_SHARE)) if counts else SMALLS
 
 
