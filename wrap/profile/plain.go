@@ -5,7 +5,9 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"headroom/wrap/command"
 )
@@ -85,6 +87,8 @@ func (p Profile) WithKnobs(knobs []string) (Profile, error) {
 			problems = append(problems, &Error{"--knob", name, place, UnknownWord("knob", name, nameable)})
 		case seen[name]:
 			problems = append(problems, &Error{"--knob", name, place, "named twice"})
+		case strings.ContainsFunc(place, unicode.IsControl): // the run could not be resumed: its file has it in a line
+			problems = append(problems, &Error{"--knob", name, strconv.Quote(place), "has a control character, such as a line's end; use a name without one"})
 		case name == "checkpoints":
 			p.Checkpoints = layoutOf(place)
 			if why := badGlob(p.Checkpoints.Glob); why != "" {

@@ -103,6 +103,7 @@ func TestPlainKnobs(t *testing.T) {
 		{"micro=--bs checkpoints=out/[.pt", "checkpoints: out/[.pt"},
 		{"micro=--bs checkpoints=out/[.pt", "must be a pattern of files"},
 		{"micro=--bs checkpoints=out/**/step-*.pt", "write */ for each level"},
+		{"micro=--bs checkpoints=out\x01/step-*.pt", `checkpoints: "out\x01/step-*.pt": has a control character`},
 		{"micro=--bs unit=sample", ""},
 		{"micro=--bs unit=batch", "unit: batch: must be one of step, sample, epoch, micro-batch"},
 		{"micor=--bs", "did you mean micro?"},
