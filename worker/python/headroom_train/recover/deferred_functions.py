@@ -326,8 +326,8 @@ class DeferredFunction:
         """Whether what is differentiated depends on the results with respect to which it is. Scalars with the gradients
         of pieces do not."""
         wanted = {t.grad_fn for t in self._respected()} - {None}
-        roots = [t.grad_fn for t in tensors_in(self._args[:1] or self._kwargs.get("outputs"))]
-        return not wanted or wanted.issubset(walk(roots))
+        roots = self._args[:1] or self._kwargs.get("outputs")
+        return not wanted or wanted.issubset(walk(t.grad_fn for t in tensors_in(roots)))
 
     def _with_values(self, whole: bool = False) -> Any:
         """Calls the function, whose arguments have their values now. If it runs out of memory, it is called once more,

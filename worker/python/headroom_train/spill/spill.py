@@ -18,7 +18,7 @@ from .pool import Pool, Unavailable, host_memory, supported, unseen
 from .saved import Saved
 
 SHARE = 0.25  # a pool is made once steps have used this share of the memory that the process may use
-EAGER = 32  # the first looks at the memory, each where a step may have come to need more
+EAGER = 128  # the first looks at the memory, each where a step may have come to need more
 EVERY = 0.2  # seconds between two later looks
 SAID = 900.0  # seconds between two reports that are alike
 WHOLE = 31  # the newest steps without spilling whose durations are kept
