@@ -295,7 +295,7 @@ def looked_at() -> str:
 
     spill.scarce = scarce  # type: ignore[attr-defined]
     s = spill.Spill(lambda text: None, lambda: now)
-    for _ in range(100):
+    for _ in range(2 * spill.EAGER):
         s.look()
     now += spill.EVERY
     s.look()
