@@ -6254,7 +6254,7 @@ def what_is_left_holds_no_graph() -> str:
         held.append([ref() for ref in states])
         kept.put_back()
         held.append(net.count)
-    return "" if held == [[None], 2, [], 1] else f"{held}"
+    return "" if held == [[None], 1, [], 1] else f"{held}"
 
 
 def what_converts_results() -> str:
