@@ -71,7 +71,7 @@ class Bank:
     """Stands in for a pool of memory of the host: counts how often it is kept out of reach, and what is done with the
     memory for libraries."""
 
-    bytes = 1 << 30
+    bytes, counts = 1 << 30, False
 
     def __init__(self) -> None:
         self.held: list[str] = []
