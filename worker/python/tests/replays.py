@@ -6217,7 +6217,28 @@ def buffers_that_change_unseen() -> str:
             optimizer.step()
         found.append((net.codes.clone(), net.net.weight.detach().clone()))
     wrong = [f for f in found if not all(torch.equal(a, b) for a, b in zip(f, found[0]))]
-    return f"{wrong} in place of {found[0]}" if wrong else ""
+    if wrong:
+        return f"{wrong} in place of {found[0]}"
+    net, x = Codes(), torch.randn(64, 6)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    for value in (1.0, 2.0):  # no call succeeds: the script gets what the newest has left, and what it has set before
+        net.codes.data.fill_(value)  # type: ignore[operator, union-attr]
+        want = copy.deepcopy(net)
+        for called in (lambda want=want: Codes.forward(want, x), lambda: net(x)):
+            try:
+                with Failing("aten.addmm.default", 99):
+                    called()
+                return "not refused"
+            except torch.OutOfMemoryError:
+                pass
+        if not torch.equal(net.codes, want.codes):  # type: ignore[arg-type]
+            return f"{net.codes} in place of {want.codes}"
+    net.codes.data.fill_(3.0)  # type: ignore[operator, union-attr]
+    want = copy.deepcopy(net)
+    want.forward(x)
+    with Failing("aten.addmm.default", 1):
+        net(x)
+    return "" if torch.equal(net.codes, want.codes) else f"{net.codes} in place of {want.codes}"  # type: ignore[arg-type]
 
 
 def results_without_values_are_given_to_a_norm() -> str:

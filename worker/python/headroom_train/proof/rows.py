@@ -236,7 +236,7 @@ class _Filling(NamedTuple):
     def _packed(self, leaf: Any) -> Any:
         if type(leaf) is torch.Size:
             return self._sized(leaf)
-        return self.put(leaf) if type(leaf) in (Ref, Outside) else leaf
+        return self.put(leaf) if is_place(leaf) else leaf
 
     def _sized(self, shape: torch.Size) -> torch.Size:
         """The shape that an object on these rows would keep of its tensors."""
@@ -333,7 +333,7 @@ def _listed(argument: Any) -> int:
     if not is_a(argument, list) or size(argument) < 2:
         return 0
     leaves = tree_leaves(argument, is_leaf=is_place)
-    return size(argument) if any(type(t) in (Ref, Outside) for t in leaves) else 0
+    return size(argument) if any(map(is_place, leaves)) else 0
 
 
 def layers_in(module: Optional[torch.nn.Module]) -> frozenset[int]:

@@ -29,7 +29,7 @@ class Left:
         self._plain = [(vars(m), {n: v for n, v in attributes(m) if is_a(v, PLAIN)}) for m in every if graphs]
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         try:
-            self._buffers += [(b, unseen_copy(b)) for b in record.changing or ()]
+            self._buffers += [(b, unseen_copy(b)) for b in record.may_change()]
         except Exception as e:
             if not is_out_of_memory(e):
                 raise

@@ -371,12 +371,18 @@ class RecordedModule(Limits):
             self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = copies(self.changing)
             self._silent = silent([b for b in self.buffers if id(b) not in counting])
-        elif self.changing:
+            return
+        self._silent = silent([b for b, _ in self._silent])  # the script may write to them until a call succeeds
+        if self.changing:
             if self.made and not self._began:
                 spare = self._spare if len(self._spare) == len(self.changing) else copies(self.changing)
                 self._began, self.kept, self._spare = self.kept, spare, []
             with torch.no_grad(), hidden():
                 torch._foreach_copy_(self.kept, self.changing)
+
+    def may_change(self) -> list[torch.Tensor]:
+        """The buffers whose values are kept for :meth:`put_back`."""
+        return [*(self.changing or ()), *(b for b, _ in self._silent)]
 
     def changes_buffers(self) -> bool:
         """Whether a call changes any buffers. Each submodule's current mode is taken into account: a layer with running
