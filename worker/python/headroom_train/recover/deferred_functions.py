@@ -329,11 +329,11 @@ class DeferredFunction:
         roots = self._args[:1] or self._kwargs.get("outputs")
         return not wanted or wanted.issubset(walk(t.grad_fn for t in tensors_in(roots)))
 
-    def _with_values(self, whole: bool = False) -> Any:
+    def _with_values(self) -> Any:
         """Calls the function, whose arguments have their values now. If it runs out of memory, it is called once more,
-        unless it changes something. ``whole`` if their graph is that of the whole batch."""
+        unless it changes something."""
         once = self._name in ("backward", "grad") or changes(self._name)
-        if not whole and not self._connected():
+        if not self._connected():
             raise Refused(WITH_RESPECT)
         for _ in range(1 if once else 2):
             failed: Optional[BaseException] = None
@@ -364,6 +364,8 @@ class DeferredFunction:
                 if way == "spill":
                     recovery.open_spill()
                 recovery.guarded(lambda: recovery.extend(tape, deferred))
+                if self._respected():  # a loss that the script has read is made again, from the results
+                    deferred.forgets(place_of(t).slot for t in self._recorded())  # type: ignore[union-attr]
                 if way == "two-pass" and self._asks_for_a_number():
                     raise Refused(NUMBER)
                 count = recovery.guarded(each if way == "each" else lambda: deferred.make_real(way))
@@ -371,7 +373,7 @@ class DeferredFunction:
                 self._replace(self._real)
                 if self._lacking():
                     raise Refused("a result without values is left")
-                result = self._with_values(whole=way not in ("two-pass", "each"))
+                result = self._with_values()
                 for record in records_of(tape) if count and way == "two-pass" else ():
                     record.twice = True
                 if count and tape.step.preemptive and way not in ("two-pass", "each"):

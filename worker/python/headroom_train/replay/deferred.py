@@ -12,7 +12,7 @@ import gc
 import math
 import sys
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import Any, Callable, Optional
@@ -436,6 +436,12 @@ class Deferred:
     def real(self, slot: int) -> Optional[torch.Tensor]:
         """The real scalar, if it has been handed back."""
         return self._scalars.get(slot)
+
+    def forgets(self, slots: Iterable[int]) -> None:
+        """From now on, these scalars count as not handed back: they have the gradients of pieces, and not the graph of
+        the results that are about to be made real."""
+        for s in filter(self.plan.is_scalar, slots):
+            self._scalars.pop(s, None)
 
     def make_real(self, way: str, call: Callable[[Entry, Any, Any], Any] = perform) -> int:
         """Gives the results that the script holds values and graphs: of pieces that are computed twice if ``way`` is
