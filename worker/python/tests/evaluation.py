@@ -129,6 +129,33 @@ class Draws(Classifier):
         return self.body(x + torch.randn_like(x))
 
 
+class Uncounted(Classifier):
+    """Has running statistics of its own, which are written without raising their versions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("var", torch.ones(5))
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.body[0](x)[:, :5]
+        return torch.sigmoid(F.batch_norm(z, self.mean, self.var, training=self.training))
+
+
+class Centred(Classifier):
+    """Follows the mean of what it is given in training mode, as a centre that is updated in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(12))
+
+    def forward(self, x: Tensor) -> Any:
+        z = self.body[0](x)
+        if self.training:
+            self.centre.mul_(0.9).add_(z.detach().mean(0), alpha=0.1)
+        return torch.relu(z - self.centre)
+
+
 class Counts(Classifier):
     def __init__(self) -> None:
         super().__init__()
@@ -252,7 +279,9 @@ CASES = [
     Case(Totals, ""),
     Case(Scales, ""),
     Case(Follows, ""),
-    Case(Classifier, "", train=True),
+    Case(Classifier, "once", train=True),
+    Case(Uncounted, "once", train=True),
+    Case(Centred, "once", train=True),
 ]
 CASES += [
     Case(c.kind, c.survives, c.train, c.autocast, trained=False, known=known) for c in CASES for known in (False, True)

@@ -22,7 +22,7 @@ from forked import checked
 
 trial.attach()
 
-from headroom_train import _torch, failure  # noqa: E402
+from headroom_train import _torch, failure, memory  # noqa: E402
 from headroom_train.failure import NoMemory  # noqa: E402
 from headroom_train.hooks import moves  # noqa: E402
 from headroom_train.hooks.changes import changed  # noqa: E402
@@ -251,6 +251,20 @@ def at_the_end() -> str:
     recorder.report.ends()
     recorder.spill.pace.spilled = 0
     return "" if said == ["3 steps used up to 1.0 GiB of the host's memory"] else f"{said}"
+
+
+def in_a_forked_process() -> str:
+    """A forked process, such as a loader's worker, has no pools: it cannot use the GPUs of its parent."""
+    s = spill.Spill(lambda text: None)
+    imitated = Imitated([1])
+    s._pools[0], s._cold[0], memory.POOLS[0] = imitated, 0, 1  # type: ignore[assignment]
+    pid = os.fork()
+    if not pid:
+        with s.withheld() as any_held:
+            os._exit(1 if any_held or s.open or s.used() or memory.pooled() or s._cold or imitated.held else 0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    found = ended, s.open, memory.POOLS.pop(0)
+    return "" if found == (0, True, 1) else f"{found}"
 
 
 def withheld() -> str:
@@ -779,6 +793,7 @@ CHECKS: list[Callable[[], str]] = [
     handles_once_there_is_room,
     where_saved_tensors_go,
     at_the_end,
+    in_a_forked_process,
     withheld,
     the_host,
     turned_off,

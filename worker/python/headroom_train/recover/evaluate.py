@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
 from ..failure import Refused, Survival, Unrepeatable, clean, debugged, is_out_of_memory, patiently, release_frames
-from ..hooks.genuine import apart, is_inference
+from ..hooks.genuine import apart, hidden, is_inference, set_aside
 from ..proof.adding import Adding
 from ..proof.plan import Plan
 from ..proof.proof import Proof
@@ -30,10 +30,20 @@ from ..replay.pieces import by_pieces, pieces_of, room_for
 from ..replay.sizes import Sizes
 from ..sandbox.norms import refuse_batchwise
 from ..tape.given import Given
-from ..tape.recorded_module import Evaluation, RecordedModule, fills, number_of
+from ..tape.recorded_module import (
+    NORMS,
+    SILENT,
+    Evaluation,
+    RecordedModule,
+    copies,
+    fills,
+    number_of,
+    same_values,
+    silent,
+)
 from ..tape.snapshot import Change, Snapshot, distinct, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
-from ..tape.trees import flatten, mapped, tensors_in, unflatten
+from ..tape.trees import flatten, is_a, mapped, tensors_in, unflatten
 from ..world import talked
 from .left import Left
 from .recovery import Recovery
@@ -48,17 +58,53 @@ class Watch:
     must not be repeated before that has been put back."""
 
     def __init__(self, record: RecordedModule, args: tuple, kwargs: dict) -> None:
-        self._tensors = {"a buffer": record.buffers, "an argument": tensors_in((args, kwargs))}
-        self._given = Given(args, kwargs)
-        self._versions = self._now()
         self._module, self._known, self._spoken = record.module, record.evaluation, talked()
         module: Any = record.module()
+        self._training, self._silent = False, []
+        self._running = self._kept([b for b in record.buffers if not is_inference(b)], module)
+        kept = {id(b) for b, _ in self._running}
+        self._tensors = {
+            "a buffer": [b for b in record.buffers if id(b) not in kept],
+            "an argument": tensors_in((args, kwargs)),
+        }
+        self._given = Given(args, kwargs)
+        self._versions = self._now()
         hooked = self._known.hooks.unknown(module)
         self._learns = self._known.still is None or bool(hooked)
-        every: Iterable[torch.nn.Module] = submodules([module])
-        if self._known.still is not None:
+        if self._known.still is None:
+            every = submodules([module])
+        else:
             every = distinct((*(m() for m in self._known.moving), *hooked))
         self._snapshot = Snapshot(every, self._learns or self._known.deep)
+
+    def _kept(self, buffers: list[torch.Tensor], module: torch.nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The buffers that the call may change, with their values: running statistics of layers in training mode, what
+        calls have changed before, and, until one in training mode has succeeded, all others."""
+        known = self._known
+        if not buffers:
+            return []
+        if known.norms is None:
+            known.norms = [weakref.ref(m) for m in submodules([module]) if is_a(m, NORMS)]
+        norms = [m for m in (ref() for ref in known.norms) if m is not None and m.training]
+        self._training = module.training or bool(norms)
+        if not self._training:
+            return []
+        counting = {id(b) for m in norms for b in m._buffers.values()}
+        counting |= {*map(id, known.changing or ())}
+        changing = [b for b in buffers if id(b) in counting]
+        if known.changing is None:
+            self._silent = silent([b for b in buffers if id(b) not in counting])
+        spare, known.spare = known.spare, []
+        if [id(b) for b, _ in spare] != [*map(id, changing)]:
+            spare = [*zip(changing, copies(changing))]
+        elif spare:
+            with torch.no_grad(), hidden():
+                torch._foreach_copy_([k for _, k in spare], changing)
+        return spare + self._silent
+
+    def may_change(self) -> list[torch.Tensor]:
+        """The buffers whose values are kept."""
+        return [b for b, _ in self._running]
 
     def _now(self) -> dict[str, list[int]]:
         return {
@@ -77,6 +123,9 @@ class Watch:
         for kind, versions in self._now().items():
             if versions != self._versions[kind]:
                 return kind
+        for b, k in self._running:
+            with set_aside():
+                b.data.copy_(k)
         taken = self._snapshot.iterators()
         if taken:
             return f"how far {taken[0]} has come, which cannot be put back,"
@@ -92,6 +141,7 @@ class Watch:
         known = self._known
         known.calls += 1
         known.hooks.ran()
+        self._passed_buffers()
         if known.calls & (known.calls - 1) and not self._learns:
             return
         changes = [*self._changed()]
@@ -101,6 +151,17 @@ class Watch:
         moved = distinct(m() for m in (*known.moving, *(c.module for c in changes)))
         known.moving, moving = [*map(weakref.ref, moved)], {*map(id, moved)}
         known.still = Snapshot(m for m in submodules([self._module()]) if id(m) not in moving)
+
+    def _passed_buffers(self) -> None:
+        """Notes which buffers the call has changed, if it was made in training mode."""
+        known = self._known
+        if not self._training:
+            return
+        now = self._now()["a buffer"]
+        anew = [b for b, v, n in zip(self._tensors["a buffer"], self._versions["a buffer"], now) if v != n]
+        anew += [b for b, k in self._silent if not same_values(b, k)]
+        known.changing = [*(known.changing or ()), *(b for b in anew if b.nbytes <= SILENT)]
+        known.spare = self._running[: len(self._running) - len(self._silent)]
 
 
 def evaluate(
@@ -229,7 +290,7 @@ def evaluate(
     if not gradients:
         sizes.failed(limits, args, kwargs, failed)  # while its frames show what the call had made
     release_frames(failed)
-    left = Left(record, module, args, kwargs)
+    left = Left(record.may_change() + watch.may_change(), module, args, kwargs)
     set_random_state(state)
     ways = [again, spilled] if gradients else [pieces, again, spilled, without, drawn]
     try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ..failure import is_out_of_memory
 from ..hooks.genuine import apart, set_aside, unseen_copy
 from ..tape.given import Given
-from ..tape.recorded_module import RecordedModule
 from ..tape.snapshot import PLAIN, Snapshot, attributes, submodules
 from ..tape.tape import random_state, set_random_state
 from ..tape.trees import is_a, tensors_in
@@ -19,7 +20,7 @@ class Left:
     example. Of a module that holds results with their graph, only plain values are: the graph would take the memory
     that is needed to go on."""
 
-    def __init__(self, record: RecordedModule, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+    def __init__(self, buffers: Sequence[torch.Tensor], module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         self._random = random_state()
         self._given = Given(args, kwargs)
         every = submodules([module])
@@ -29,7 +30,7 @@ class Left:
         self._plain = [(vars(m), {n: v for n, v in attributes(m) if is_a(v, PLAIN)}) for m in every if graphs]
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         try:
-            self._buffers += [(b, unseen_copy(b)) for b in record.may_change()]
+            self._buffers += [(b, unseen_copy(b)) for b in buffers]
         except Exception as e:
             if not is_out_of_memory(e):
                 raise

@@ -223,7 +223,7 @@ class Recorder(Recovery):
             return result
         tape.spans.append((begin, sequence()))
         self.sizes.failed(record, args, kwargs, failed)
-        left = Left(record, module, args, kwargs)  # type: ignore[arg-type]
+        left = Left(record.may_change(), module, args, kwargs)  # type: ignore[arg-type]
         set_random_state(entry.random)
         given: Optional[tuple[tuple, dict]] = (args, kwargs)
         if not before.put_back():

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..failure import OutOfMemoryError, debugged
-from ..memory import may_ask
+from ..memory import POOLS, may_ask
 from ..world import neighbours
 from .pool import Pool, Unavailable, host_memory, supported, unseen
 from .saved import Saved
@@ -68,6 +68,7 @@ class Spill:
     def __init__(self, say: Callable[[str], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
         self._pools: dict[int, Pool] = {}
+        self._parents: list[Pool] = []  # those that the process had which this one was forked from
         self.saved = Saved(self._pool)
         self._cold: dict[int, int] = {}  # GPUs on which libraries have not got what they need → steps since then
         self.why_not: Optional[str] = None  # the reason why there is no pool; None if there is one, or may be
@@ -78,6 +79,14 @@ class Spill:
         # Bytes of the host: used when the newest step ended, used at most in the newest step, used at most in any.
         self._used = self._newest = self._most = 0
         self._refused = 0  # what the GPU had refused by the end of the newest step, except what was withheld
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """Called in a forked process, such as a loader's worker, which cannot use the GPUs of its parent."""
+        self._parents, self._pools = [*self._pools.values()], {}  # to let go of a pool is to use its GPU, too
+        self._cold.clear()
+        POOLS.clear()
 
     def opened(self) -> bool:
         """Makes a pool for the current GPU, unless there is one. Returns whether there is one now."""

@@ -44,7 +44,7 @@ SILENT = 64 << 20  # bytes of the buffers that are looked at after a first call
 OTHERS = 8  # the most calls in a row before each of which a module is taken for another one
 _NUMBERS = count(1)
 # Modules that keep running statistics, and write them without raising a version.
-_NORMS = torch.nn.modules.batchnorm._NormBase
+NORMS = torch.nn.modules.batchnorm._NormBase
 
 
 # The functions that call a module's entry.
@@ -113,6 +113,10 @@ class Evaluation(Limits):
         self.moving: list[weakref.ref[torch.nn.Module]] = []
         self.deep = False  # calls change something inside the objects in their attributes, or something around
         self.hooks = Hooks()
+        self.norms: Optional[list[weakref.ref[torch.nn.Module]]] = None  # layers with running statistics
+        # Buffers that calls in training mode have changed; None until one has succeeded.
+        self.changing: Optional[list[torch.Tensor]] = None
+        self.spare: list[tuple[torch.Tensor, torch.Tensor]] = []  # buffers, and memory for their values
 
 
 class RecordedModule(Limits):
@@ -366,7 +370,7 @@ class RecordedModule(Limits):
         if self.changing is None:
             module: Any = self.module()
             self._own(module)
-            self._norms = [weakref.ref(m) for m in submodules([module]) if is_a(m, _NORMS)]
+            self._norms = [weakref.ref(m) for m in submodules([module]) if is_a(m, NORMS)]
             counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
             self.changing = [b for b in self.buffers if id(b) in counting]
             self.kept = copies(self.changing)
