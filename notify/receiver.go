@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -43,6 +44,9 @@ func Parse(given string) (Receiver, error) {
 	switch scheme = strings.ToLower(scheme); {
 	case strings.TrimSpace(given) == "":
 		return Receiver{}, errors.New("nobody is named")
+	case !is && oneSlash(given):
+		named, _, _ := strings.Cut(given, ":")
+		return Receiver{}, fmt.Errorf("%s:… is neither an address, which begins with %[1]s://, nor a command", named)
 	case !is || scheme == "" || strings.Trim(scheme, "abcdefghijklmnopqrstuvwxyz0123456789+.-") != "":
 		return Receiver{command: given}, nil
 	}
@@ -57,6 +61,11 @@ func Parse(given string) (Receiver, error) {
 		return addressed("http://"+rest, f)
 	}
 	return addressed("https://"+ownHost(f, rest)+rest, f)
+}
+
+// oneSlash reports whether given begins as an address of a known form does, but for its slashes.
+func oneSlash(given string) bool {
+	return matches(`^(?i:https?|ntfy|slack|discord|json):\S*$`, given)
 }
 
 // ownHost returns the beginning of an address at a service's own host if rest is only a topic or tokens, and "" if it has a host.
@@ -81,7 +90,8 @@ func matches(pattern, text string) bool {
 func addressed(address string, f form) (Receiver, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" { // the error has the address, which is a secret
-		return Receiver{}, errors.New("not an address")
+		scheme, _, _ := strings.Cut(address, "://")
+		return Receiver{}, fmt.Errorf("%s://… is not an address: it names no host", cmp.Or(string(f), scheme))
 	}
 	if f == "" {
 		f = formOf(strings.ToLower(u.Hostname()))

@@ -28,6 +28,7 @@ func TestParse(t *testing.T) {
 		{"notify-send headroom", "", "", "the command notify-send"},
 		{"/opt/bin/tell --token=K x", "", "", "the command tell"},
 		{"curl -d @- https://example.org/KEY", "", "", "the command curl"},
+		{"json: a command of that name", "", "", "the command json:"},
 	} {
 		r, err := Parse(c.given)
 		if err != nil {
@@ -45,7 +46,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: runs %s", c.given, r.command)
 		}
 	}
-	for _, given := range []string{"", "  ", "tgram://1:KEY/2", "https://", "https:///KEY", "http://host:port/KEY", "ntfy://push.example/", "https://ntfy.sh", "slack+ftp://x/KEY"} {
+	for _, given := range []string{"", "  ", "tgram://1:KEY/2", "https://", "https:///KEY", "http://host:port/KEY", "ntfy://push.example/", "https://ntfy.sh", "slack+ftp://x/KEY", "ntfy:/x/KEY", "https:example.org/KEY", "SLACK:/KEY"} {
 		switch r, err := Parse(given); {
 		case err == nil:
 			t.Errorf("%q is %v", given, r)

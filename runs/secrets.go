@@ -15,9 +15,9 @@ import (
 // Hidden stands for a secret in everything that is written for people.
 const Hidden = "***"
 
-// secretName matches the names of secrets: they end in key, token, password, passwd, passphrase, secret, auth or
+// secretName matches the names of secrets: they end in key, token, password, passwd, passphrase, secret, auth, bearer or
 // credentials, or are pass. The HTTP header Authorization is another.
-const secretName = `(?:[\w.+-]*(?:key|token|password|passwd|passphrase|secret|auth|credentials?)|\bpass)`
+const secretName = `(?:[\w.+-]*(?:key|token|password|passwd|passphrase|secret|auth|bearer|credentials?)|\bpass)`
 
 var (
 	secretFlag     = regexp.MustCompile(`(?i)^--?` + secretName + `$`)

@@ -54,7 +54,7 @@ func receivers(given []string) ([]notify.Receiver, error) {
 	}
 	given, err := notify.Expanded(given)
 	if err != nil {
-		return nil, ui.Usagef("", "--notify: %w", err)
+		return nil, ui.Usagef("write a file with a receiver in each line, or leave out @ to name a command", "--notify: %w", err)
 	}
 	var all []notify.Receiver
 	for _, one := range given {

@@ -2,6 +2,7 @@ package checkpoints
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -174,7 +175,7 @@ func glance(files fs.FS, root, name string) (Checkpoint, fs.FileMode) {
 	}
 	info, err := fs.Stat(files, name)
 	if err != nil {
-		c.Problem = err.Error()
+		c.Problem = reason(err)
 		return c, 0
 	}
 	c.key = keyOf(info)
@@ -199,7 +200,7 @@ func glance(files fs.FS, root, name string) (Checkpoint, fs.FileMode) {
 		return err
 	})
 	if err != nil {
-		c.Problem = err.Error()
+		c.Problem = reason(err)
 	}
 	return c, info.Mode()
 }
@@ -227,6 +228,15 @@ func incomplete(files fs.FS, name string, isDir bool, parts []string, layout pro
 		}
 	}
 	return ""
+}
+
+// reason returns why something cannot be read, without its path, which the sentence has.
+func reason(err error) string {
+	var of *fs.PathError
+	if errors.As(err, &of) {
+		return "cannot be read: " + of.Err.Error()
+	}
+	return err.Error()
 }
 
 // marker reports whether an empty file may be meant to be empty: its name has no ending, as

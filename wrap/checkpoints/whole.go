@@ -24,7 +24,7 @@ import (
 func broken(files fs.FS, name string) string {
 	f, info, err := command.OpenFile(files, name)
 	if err != nil {
-		return err.Error()
+		return reason(err)
 	}
 	switch {
 	case info.IsDir():
