@@ -6269,7 +6269,7 @@ def what_is_left_holds_no_graph() -> str:
     record, held = RecordedModule(_torch._recorder, net), []
     for graph in (True, False):
         net.count, net.states = 1, [nn.functional.linear(torch.randn(4, 6), net.weight)] if graph else []
-        kept = Left(record, net, (), {})
+        kept = Left(record.may_change(), net, (), {})
         states = [*map(weakref.ref, net.states)]
         net.count, net.states = 2, None
         held.append([ref() for ref in states])
@@ -6429,6 +6429,105 @@ class Turns(nn.Module):
         return self.out(self.rnn(x.transpose(0, 1), state)[0][-1])
 
 
+class Crops(nn.Module):
+    """Joins what it computes for several views of the rows."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.mixes, self.body, self.head = mixes, nn.Sequential(nn.Linear(6, 8), nn.Tanh()), nn.Linear(8, 5)
+
+    def forward(self, views: Sequence[torch.Tensor]) -> torch.Tensor:
+        joined = torch.cat([self.body(x) for x in views])
+        return self.head(joined - joined.mean(0) if self.mixes else joined)
+
+
+def views_of_the_rows() -> str:
+    """A list of tensors with the same rows is cut as a tuple is. What a model joins for them has the rows once for each
+    of them, one after the other, which only the values show. A list of images is refused."""
+    wrong = []
+    for kind, mixes, later in itertools.product((list, tuple), (False, True), (False, True)):
+        net, x, y = Crops(mixes), kind(torch.randn(64, 6) for _ in range(3)), torch.arange(64) % 5
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        found, survived = [], True
+        for step in range(3):
+            optimizer.zero_grad()
+            try:
+                with Whole("aten.tanh.default", 64) if step else nullcontext():
+                    out = net(x)
+                    parts = (out * 2).chunk(3)
+                    loss = sum(F.cross_entropy(o, y) * (i + 1) for i, o in enumerate(parts))
+                    loss.backward()  # type: ignore[union-attr]
+                optimizer.step()
+            except torch.OutOfMemoryError:
+                survived = False
+                break
+            found.append((net.body[0].weight.grad.clone(), *((out, *parts) if later else ())))
+        if survived == mixes or not all(close(a, b) for both in found for a, b in zip(found[0], both)):
+            wrong.append(f"{kind.__name__}, {mixes}, {later}: {found}")
+    images = Crops(False)
+    torch.optim.SGD(images.parameters(), lr=0.0)
+    try:
+        with Whole("aten.tanh.default", 3):
+            images([torch.randn(3, 4, 6) for _ in range(2)]).sum().backward()
+    except torch.OutOfMemoryError:
+        pass
+    said = str(_torch._recorder.report.told[-1])  # type: ignore[union-attr]
+    if "a list of 2 items" not in said:
+        wrong.append(said)
+    return ", ".join(wrong)
+
+
+class Spent(torch.autograd.Function):
+    """A checkpoint whose backward pass frees what it needs."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, x: torch.Tensor, *params: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.run, ctx.given = run, [x, *params]
+        with torch.no_grad():
+            return run(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        x, *params = ctx.given
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            out = ctx.run(x)
+        found = torch.autograd.grad(out, [x, *params], grad)
+        del ctx.given
+        return (None, *found)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.body = nn.Linear(6, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return Spent.apply(self.body, self.first(x), *self.body.parameters())
+
+
+def a_backward_pass_that_can_be_run_once() -> str:
+    """Several losses of a model whose backward pass frees what it needs are read: none of its graphs is used twice."""
+    net, x, y = Checkpointed(), torch.randn(64, 6), torch.arange(64) % 5
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    found = []
+    for step in range(4):
+        optimizer.zero_grad()
+        with Whole("aten.tanh_backward.default", 64) if step else nullcontext():
+            out = net(x)
+            one, other = F.cross_entropy(out, y, reduction="none"), out.square().mean(1)
+            both = one + other
+            loss = both.mean()
+            logged = [t.mean().item() for t in (both, one, other)]
+            loss.backward()
+        optimizer.step()
+        found.append((net.first.weight.grad.clone(), torch.tensor(logged)))
+    if not all(close(a, b) for both in found for a, b in zip(found[0], both)):
+        return f"{found}"
+    failures = _torch._recorder.report.told  # type: ignore[union-attr]
+    return "" if len(failures) == 1 and told().startswith("64 rows in ") else f"{failures}"
+
+
 def states_beside_rows_that_are_turned() -> str:
     """A state of layers without ``batch_first`` is cut in dimension 1 where the rows of what is given beside it are in
     dimension 0."""
@@ -6550,7 +6649,7 @@ def elements_of_an_array() -> str:
 CHECKS = [
     switched_elsewhere, decided_by_a_row, drawn_until_it_fits, a_parameter_that_the_script_replaces, numbers_of_every_evaluation, what_is_not_there_is_not_used, sparse_rows, packed_rows, draws_in_evaluation, computed_parameters_are_no_replacement, a_rule_is_determined_once_more, what_numbers_that_are_drawn_decide, class_weights_that_come_later,
     a_failure_is_the_scripts_own_without_memory_to_report_it, targets_that_a_model_leaves_out, settings_that_are_switched, settings_that_change_by_themselves,
-    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, gradients_with_respect_to_a_result, what_converts_results, what_only_a_first_call_fills,
+    weights_that_only_gradients_tell_apart, sizes_that_are_multiples_of_the_batchs, a_batch_is_written_to_after_the_call, whether_a_batch_was_written_to, a_batch_is_written_to_between_two_passes, a_leaf_that_the_loss_uses_later, nothing_is_cleaned_where_nothing_fails, kernels_are_not_tried_out_for_a_trial, a_training_in_evaluation_mode, a_norm_that_is_called_twice, buffers_that_change_late, weights_of_parts, states_beside_rows_that_are_turned, views_of_the_rows, a_backward_pass_that_can_be_run_once, what_pytorch_wraps_is_no_replacement, what_is_called_once_memory_is_short, gradients_with_respect_to_a_result, what_converts_results, what_only_a_first_call_fills,
     buffers_that_change_unseen, what_is_left_holds_no_graph, results_without_values_are_given_to_a_norm, tensors_are_swapped, what_a_call_drops, elements_of_an_array, hooks_of_the_script_for_what_is_saved, asked_for_without_gradients, a_term_of_rare_rows,
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,

@@ -14,7 +14,7 @@ from ..hooks.genuine import backward, grad
 from ..ranks.collectives import Silent
 from ..ranks.ddp import reduces
 from ..sandbox.sandbox import STANCES, Watched
-from ..tape.graph import has_hooks_at_leaves, reentrant
+from ..tape.graph import has_hooks_at_leaves, in_python, reentrant
 from ..tape.recorded_module import record_of
 from ..tape.snapshot import parameters, submodules
 from ..tape.tape import Tape
@@ -105,7 +105,12 @@ class Groups:
             env = run(self.tape, self.plan, entries, at, leaves=inputs.leaves(at))
             totals = {s: env[s].sum() * weight(rule, rows, within) for s, rule in rules.items()}
         env.clear()
-        found = {}
+        found: dict[int, Sketch] = {}
+        if len(rules) > 1 and any(map(in_python, totals.values())):  # no graph may be used twice
+            totals.clear()
+            for s, rule in rules.items():
+                found.update(self.sketch({s: rule}, entries, inputs, rows, within))
+            return found
         for left, (s, total) in zip(range(len(totals) - 1, -1, -1), totals.items()):
             grads = inputs.differentiated(total, [s], retain=left > 0) if total.requires_grad and inputs.own else []
             # Nothing here is random, and a mode would take longer for each of these many small kernels than the kernel

@@ -20,8 +20,9 @@ from ..tape.given import Given, changes
 from ..tape.recorded_module import number_of
 from ..tape.snapshot import submodules
 from ..tape.tape import Entry, Outside, Packed, Ref, Tape, autocast_as, is_place, modes_as
-from ..tape.trees import is_a, size, tensors_in
+from ..tape.trees import elements, is_a, size, tensors_in
 
+CHANNELS = 4  # the most that an image has by itself, in its first dimension
 SAMPLE = 4096  # the most values of a result that are kept
 
 
@@ -307,7 +308,7 @@ def batch_of(tape: Tape, first: Entry) -> int:
     """The number of rows of a tape's batch: the size of dimension 0 that most tensor arguments of
     the first module's call have. Raises :class:`Refused` if there is no such size."""
     sizes = [tape.outside[i].shape[0] for i in first.references()[1] if tape.outside[i].dim() > 0]
-    listed = next(filter(None, map(_listed, (*first.args, *first.kwargs.values()))), 0)
+    listed = next(filter(None, (_listed(a, tape) for a in (*first.args, *first.kwargs.values()))), 0)
     if listed and not _most(listed, sizes):
         raise Refused(f"the first module is given a list of {listed} items, and only tensors are cut")
     if sizes[:1] == [1] and _most(1, sizes):
@@ -328,9 +329,14 @@ def _most(size: int, sizes: list[int]) -> bool:
     return sizes.count(size) * 2 > len(sizes)
 
 
-def _listed(argument: Any) -> int:
-    """The number of items of a list that has tensors in them; 0 for a list of one item, and for anything else."""
+def _listed(argument: Any, tape: Tape) -> int:
+    """The number of items of a list that has tensors in them; 0 for a list of one item, for one of tensors that have
+    the same rows, such as crops of a batch of images, and for anything else."""
     if not is_a(argument, list) or size(argument) < 2:
+        return 0
+    shapes = [tape.outside[i.index].shape if type(i) is Outside else () for i in elements(argument)]
+    image = any(len(s) == 3 and s[0] <= CHANNELS for s in shapes)
+    if not image and len({s[:1] for s in shapes}) == 1 and min(map(len, shapes)) >= 2:
         return 0
     leaves = tree_leaves(argument, is_leaf=is_place)
     return size(argument) if any(map(is_place, leaves)) else 0

@@ -103,6 +103,7 @@ class Trials:
         self.given = Given({}, 0, frozenset(), [], False)  # what the newest call with more rows has returned
         self.operations = Operations(), Operations()  # of the newest function, for few rows and for more
         self.decided = Decisions(), Decisions()  # of the newest module, for few rows and for more
+        self.newest: Any = None  # what the newest module has returned for more rows
         self.before: Any = None  # a snapshot of the module, from before its newest call with more rows
 
     def _few(self) -> tuple[Rows, Rows]:
@@ -166,6 +167,7 @@ class Trials:
                 self.before = Snapshot(submodules([entry.module]), deep=True)
             silent = [Silent()] if several() else []
             results.append(self.one(entry, cut, which, [*silent, *sealed, made[which], self.decided[which]]))
+        self.newest = results[1]
         few, more = self.rows
         record = record_of(entry.module)
         if record is not None and divides(made[0].made, made[1].made, few.count, more.count):
@@ -290,23 +292,26 @@ class Trials:
         """What a call returns for the first of the trial's rows, in the results that grow, where it is given two rows.
         ``index`` has these, counted from the first of more rows, and ``along`` the dimension in which each result
         grows."""
+        found = []
+        for dim, tensor in zip(along, self._made_of(entry, cut, index)):
+            if dim is None:
+                continue
+            (each, rest), at = divmod(tensor.shape[dim], 2), index.index(0)
+            first = tensor.narrow(dim, at * each, each) if rest else self._along(dim, each, entry).some(tensor, at, 1)
+            exact = first.dtype in (torch.float32, torch.complex64) or first.dtype.itemsize >= 8
+            # On a GPU results may be large, and the host slow.
+            found.append(as_real(first).clone() if exact else first.double())
+        return found
+
+    def _made_of(self, entry: Entry, cut: Cut, index: Sequence[int]) -> list[torch.Tensor]:
+        """The tensors that a call returns for the rows that ``index`` lists, counted from the first of more rows."""
         env = {r: self.slots[r].pick(self.env[1][r], index) for r in entry.references()[0]}
         rows = Rows.chosen(self.batch, [self.rows[1].start + i for i in index])
         args, kwargs = arguments(self.tape, entry, cut, env, rows)
         if entry.snapshot is not None:
             entry.snapshot.put_back()
         with torch.no_grad(), NoRandomness(apart=True):
-            made = tensors_in(perform(entry, args, kwargs, trial=True))
-        found = []
-        for dim, tensor in zip(along, made):
-            if dim is None:
-                continue
-            (each, rest), at = divmod(tensor.shape[dim], 2), index.index(0)
-            first = tensor.narrow(dim, at * each, each) if rest else self._along(dim, each).some(tensor, at, 1)
-            exact = first.dtype in (torch.float32, torch.complex64) or first.dtype.itemsize >= 8
-            # On a GPU results may be large, and the host slow.
-            found.append(as_real(first).clone() if exact else first.double())
-        return found
+            return tensors_in(perform(entry, args, kwargs, trial=True))
 
     def differs(self, slots: Sequence[int]) -> bool:
         """Whether one of these numbers of the batch is seen to be different for other rows."""
@@ -359,17 +364,41 @@ class Trials:
         if rest or per_row * more.count != large.shape[dim]:
             raise Refused(f"{name} returns a result whose size is not proportional to the batch")
         shape[dim] = per_row * self.batch
-        return tuple(shape), self._placed(dim, per_row, entry)
+        axis = self._along(dim, per_row, entry)
+        if entry.module is not None:
+            blocks = self._blocks(entry, cut, large, axis) if per_row > 1 and axis.outer == 1 else axis.outer
+            return tuple(shape), Axis(dim, blocks, per_row // blocks)
+        return tuple(shape), self._placed(axis, entry)
 
-    def _along(self, dim: int, per_row: int) -> Axis:
-        """Where the rows are if each has ``per_row`` slices in dimension ``dim``: if the batch is dimension 1, the time
-        steps come first."""
+    def _along(self, dim: int, per_row: int, entry: Entry) -> Axis:
+        """Where the rows are if each has ``per_row`` slices in dimension ``dim``: as in what a function is given, or,
+        if the batch is dimension 1, after the time steps."""
+        given = {self.slots[r].axis for r in entry.references()[0]} if entry.module is None else set()
+        for axis in given - {None}:
+            if axis.dim == dim and axis.each() == per_row and axis.outer > 1:
+                return axis
         return Axis(dim, per_row) if self._dim and per_row > 1 else Axis(dim, 1, per_row)
 
-    def _placed(self, dim: int, per_row: int, entry: Entry) -> Axis:
-        """Where the rows are in a result that has ``per_row`` slices for each row in dimension ``dim``."""
-        axis = self._along(dim, per_row)
-        if axis.outer == 1 or entry.module is not None:
+    def _blocks(self, entry: Entry, cut: Cut, large: torch.Tensor, axis: Axis) -> int:
+        """How many blocks a module's result consists of, each with all rows, as where it joins what it has computed
+        for several views of the rows. They show where two of the rows are given to the module without the third."""
+        made = [*tensors_in(self.newest)]
+        at = next((i for i, t in enumerate(made) if t is large), None)
+        if at is None or self.rows[1].count < 3:
+            return 1
+        two = self._made_of(entry, cut, [0, 1])[at]
+        wanted = sample(two)
+        for outer in range(1, axis.inner + 1):
+            if axis.inner % outer == 0:
+                part = Axis(axis.dim, outer, axis.inner // outer).some(large, 0, 2)
+                if part.shape == two.shape and alike(sample(part), wanted, MEANT):
+                    return outer
+        return 1
+
+    def _placed(self, axis: Axis, entry: Entry) -> Axis:
+        """Where the rows are in a function's result, if they are where ``axis`` says."""
+        dim, per_row = axis.dim, axis.each()
+        if axis.outer == 1:
             return axis
         known = [self.slots[r] for r in entry.references()[0]]
         given = {s.axis for s in known} - {None}

@@ -99,6 +99,12 @@ def may_bend(tensor: torch.Tensor) -> bool:
     return any(isinstance(n, torch.autograd.function.BackwardCFunction) or has_hooks(n) for n in inner)
 
 
+def in_python(tensor: torch.Tensor) -> bool:
+    """Whether a function of a tensor's graph is written in Python. Its backward pass may free what it needs."""
+    nodes = walk([tensor.grad_fn], most=MOST)
+    return any(isinstance(n, torch.autograd.function.BackwardCFunction) for n in nodes)
+
+
 @cache
 def _names(kind: type) -> tuple:
     return tuple(n for n in dir(kind) if n.startswith("_raw_saved_"))
