@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .failure import interrupts
-from .hooks import genuine, moves, optimizers, swaps
+from .hooks import genuine, lost, moves, optimizers, swaps
 from .hooks.changes import Change
 from .ranks import ddp
 from .ranks.collectives import watch_groups
@@ -25,7 +25,7 @@ from .recover.recorder import Recorder
 from .tape.owner import APART, WITHIN, Thread
 from .tape.recorded_module import CALLS, RecordedModule, is_closed, is_frozen, record_of
 from .tape.snapshot import parameters, submodules
-from .tape.tape import Recorded, as_plain_copy
+from .tape.tape import Recorded, Tape, as_plain_copy
 from .tape.trained import Trained
 from .wire.report import Report
 from .world import neighbours, several
@@ -130,6 +130,7 @@ def _intercept(recorder: Recorder) -> None:
     Recorded.value_of = staticmethod(recorder.value_of)  # type: ignore[attr-defined]
     recorder.functions.watch_functions()
     swaps.watch(recorder.functions.swaps)
+    lost.keep(Tape._dropped)
     new = torch.nn.Parameter.__new__
 
     @wraps(new)

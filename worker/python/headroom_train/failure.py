@@ -61,6 +61,11 @@ def interrupts(error: BaseException) -> bool:
     return False
 
 
+def passes(error: BaseException) -> bool:
+    """Whether an exception says nothing about what is tried: memory has run out, or it :func:`interrupts`."""
+    return is_out_of_memory(error) or interrupts(error)
+
+
 def _code_of(handler: Any) -> Any:
     """The code of a signal's handler; None if it is not written in Python."""
     called = handler if hasattr(handler, "__code__") or hasattr(handler, "__func__") else type(handler).__call__

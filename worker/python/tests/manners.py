@@ -1469,6 +1469,29 @@ def a_shortened_tape_is_replayed(t: Training) -> str:
 
 
 @check
+def what_a_result_is_compared_with_is_let_go(t: Training) -> str:
+    """A script compares a result with large tensors, for a log: few of them live until its backward pass."""
+    import weakref
+
+    wrong = []
+    for large in (1 << 20, 1 << 10):
+        out = t.net(torch.randn(large, 10))
+        kept = []
+        for _ in range(8):
+            other = torch.randn(large, 5)
+            kept.append(weakref.ref(other))
+            with torch.no_grad():
+                (out - other).abs().mean().item()
+        del other
+        there = sum(ref() is not None for ref in kept)
+        if (there <= 2) != (large == 1 << 20):
+            wrong.append(f"{there} of 8 with {large} rows are alive")
+        t.net.zero_grad()
+        out.mean().backward()
+    return ", ".join(wrong)
+
+
+@check
 def a_module_that_compiles_itself_is_compiled(t: Training) -> str:
     from headroom_train.tape.recorded_module import record_of
 

@@ -253,7 +253,7 @@ HOOKS: list[tuple[Any, str]] = [
     (nn.Module, "__call__"), (nn.Module, "_wrapped_call_impl"), (nn.Module, "_call_impl"), (torch.optim.Optimizer, "profile_hook_step"),
     (torch.optim.Optimizer, "add_param_group"), (torch.optim.Optimizer, "zero_grad"), (torch, "compile"), (torch.autograd.Function, "apply"),
     (nn.Module, "eval"), (nn.Parameter, "__new__"), (torch.autocast, "__enter__"), (torch.autograd, "backward"), (warnings, "showwarning"),
-    (torch.utils, "swap_tensors"),
+    (torch.utils, "swap_tensors"), (sys, "unraisablehook"),
 ]  # fmt: skip
 
 
@@ -265,6 +265,13 @@ class Doubled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
         return g * 2
+
+
+class Fails:
+    """Raises an exception that nobody can get."""
+
+    def __del__(self) -> None:
+        raise ValueError("lost")
 
 
 def hooked(owner: Any, name: str, when: str, attached: bool, fails: bool) -> tuple[int, bool, str, str]:
@@ -312,6 +319,7 @@ def hooked(owner: Any, name: str, when: str, attached: bool, fails: bool) -> tup
         optimizer.zero_grad()
         net.eval().train()
         torch.utils.swap_tensors(torch.zeros(1), torch.ones(1))
+        Fails()
     if fails and not whole.raised:
         raise AssertionError("nothing has failed")
     return counts, ours is None or vars(owner)[name] is ours, trial.digest(dict(net.named_parameters())), signature

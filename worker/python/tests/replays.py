@@ -4535,6 +4535,62 @@ def handlers_of_signals_interrupt() -> str:
     return "; ".join(wrong)
 
 
+def signals_where_a_callback_begins() -> str:
+    """Python handles signals before the first line of a callback, too: what a handler raises there is not lost."""
+    net, x = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), torch.randn(8, 6)
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    signal.signal(signal.SIGALRM, end)
+    came = 0
+    for _ in range(4):
+        try:
+            both = net(x), torch.ones(1 << 25)  # the second is freed first, which takes longer than the alarm
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            del both
+            while signal.getitimer(signal.ITIMER_REAL)[0]:
+                pass
+            net(x)
+        except Ended:
+            came += 1
+    return "" if came == 4 else f"{came} of 4 came"
+
+
+class Alarm(Whole):
+    """Fails as :class:`Whole` does, and sends a signal at operation ``at`` of those after the first failure."""
+
+    at = operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.raised:
+            self.operations += 1
+            if self.operations == self.at:
+                signal.raise_signal(signal.SIGALRM)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def trials_that_signals_interrupt() -> str:
+    """What a handler raises while the worker tries or runs a step again is taken for no failure of the trial."""
+    signal.signal(signal.SIGALRM, end)
+    wrong, at = [], 0
+    while True:
+        at += 7
+        net, x = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), torch.randn(64, 6)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        came, alarm = False, Alarm("aten.tanh.default", 64)
+        alarm.at = at
+        try:
+            (net(x) * 2).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with alarm:
+                (net(x) * 2).square().mean().backward()
+        except Ended:
+            came = True
+        if alarm.operations < at:
+            return f"not after {wrong} of {at - 7} operations" if wrong or at < 70 else ""
+        if not came:
+            wrong.append(at)
+
+
 def a_module_that_cannot_be_looked_at() -> str:
     """An error of the worker's while it looks for modules is none of the script's: the call is made as it is."""
 
@@ -6654,7 +6710,7 @@ CHECKS = [
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
-    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, signals_where_a_callback_begins, trials_that_signals_interrupt, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 _BASE = torch._C.TensorBase  # the methods of Tensor that are written in C++; a script cannot replace them here
 _METHODS = vars(_BASE)
 numel: Callable[[torch.Tensor], int] = _BASE.numel
+element_size: Callable[[torch.Tensor], int] = _BASE.element_size
 dim: Callable[[torch.Tensor], int] = _BASE.dim
 detach: Callable[[torch.Tensor], torch.Tensor] = _BASE.detach
 clone: Callable[[torch.Tensor], torch.Tensor] = _BASE.clone

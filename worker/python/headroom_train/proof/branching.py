@@ -17,6 +17,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..failure import interrupts
 from ..sandbox.sandbox import Watched, Watcher
 from ..tape.functions import BOUNDS, LAYOUT, LOOKS_UP, TOTALS
 from ..tape.graph import walk
@@ -198,7 +199,9 @@ def otherwise(module: torch.nn.Module, calls: dict[int, Callable[[], Callable[[]
                 with Hollow(rows, forward):
                     result = call()
                 _differentiated(result, [t for t in made.values() if t.requires_grad], Hollow(rows, backward))
-    except Exception:
+    except Exception as e:
+        if interrupts(e):
+            raise
         return None
     few, many = calls
     return _differ(seen, few, many) or _differ(back, few, many)

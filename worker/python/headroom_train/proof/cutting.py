@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, NoReturn, Optional
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..failure import Refused, Unrepeatable, Writes, clean, is_out_of_memory
+from ..failure import Refused, Unrepeatable, Writes, clean, interrupts, is_out_of_memory, passes
 from ..sandbox.kept import Kept
 from ..sandbox.sandbox import NoRandomness, Sealed
 from ..tape.functions import JOINING, RUNNING, SELECTING, SHAPING
@@ -140,7 +140,7 @@ class _Module:
             try:
                 return usual.like(called(changes), rounding(self._trials.tape, usual.half))
             except Exception as e:
-                if is_out_of_memory(e):
+                if passes(e):
                     raise
                 return False
 
@@ -214,6 +214,8 @@ class _Module:
             with torch.no_grad(), NoRandomness(watchers=[decisions], apart=True):
                 perform(entry, args, kwargs, trial=True)
         except Exception as e:
+            if interrupts(e):
+                raise
             clean(e)
             return None
         return decisions.made
@@ -273,7 +275,7 @@ class _Function:
             except Refused as e:
                 why = e
             except Exception as e:
-                if is_out_of_memory(e):
+                if passes(e):
                     raise
                 error = e
         if not found:
@@ -408,6 +410,8 @@ class _Function:
             args, kwargs = arguments(self._trials.tape, entry, NOTHING, env, None, empty)
             with torch.no_grad():
                 result = perform(entry, args, kwargs, trial=True)
-        except Exception:
+        except Exception as e:
+            if interrupts(e):
+                raise
             return None
         return [tuple(t.shape) for t in tensors_in(result)]

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..failure import Refused, is_out_of_memory
+from ..failure import Refused, passes
 from ..sandbox.sandbox import Watcher, memory_of
 from ..tape.trees import flatten
 from .rows import alike, sample
@@ -82,7 +82,7 @@ def differs(
                 return True
         except Exception as e:
             asserted = isinstance(e, Refused) and e.__cause__ is not None  # so the script's own call has not decided so
-            if whole is not None or not asserted or is_out_of_memory(e):
+            if whole is not None or not asserted or passes(e):
                 raise
     return False
 

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..failure import Refused, is_out_of_memory
+from ..failure import Refused, passes
 from ..hooks.genuine import backward, grad
 from ..ranks.collectives import Silent
 from ..ranks.ddp import reduces
@@ -91,7 +91,7 @@ class Groups:
         try:
             return self.run(first, [row])
         except Exception as e:
-            if is_out_of_memory(e):
+            if passes(e):
                 raise
             return {}
 

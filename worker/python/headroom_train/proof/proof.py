@@ -11,7 +11,7 @@ from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
-from ..failure import Failed, NoMemory, Refused, is_out_of_memory, patiently
+from ..failure import Failed, NoMemory, Refused, passes, patiently
 from ..memory import room
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import NoRandomness
@@ -414,12 +414,12 @@ class Proof:
                             with full_precision():
                                 return tried(n, 1e-4)
                 except Exception as e:  # for example from a kernel that exists only for half precision
-                    if is_out_of_memory(e) or isinstance(e, Refused) and not trial.half:
+                    if passes(e) or isinstance(e, Refused) and not trial.half:
                         raise
                 try:
                     return tried(n, 2e-2)
                 except Exception as e:
-                    if is_out_of_memory(e) or isinstance(e, Refused):
+                    if passes(e) or isinstance(e, Refused):
                         raise
                     if SPENT in str(e):
                         raise Refused(

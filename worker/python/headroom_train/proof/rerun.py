@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import NoMemory, Refused, clean, is_out_of_memory
+from ..failure import NoMemory, Refused, clean, interrupts, is_out_of_memory
 from ..hooks.changes import changed
 from ..sandbox.sandbox import ANYWHERE, HALF, NEVER, NoRandomness, rehearsal
 from ..tape.functions import NOISY
@@ -250,7 +250,7 @@ def rehearsed(
         except Exception as e:
             if is_out_of_memory(e):
                 failed = e
-            elif where == ANYWHERE:
+            elif where == ANYWHERE or interrupts(e):
                 raise
         if failed is None:
             where = ANYWHERE

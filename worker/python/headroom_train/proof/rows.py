@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..failure import Refused, is_out_of_memory, patiently
+from ..failure import Refused, passes, patiently
 from ..hooks.genuine import in_place
 from ..hooks.registered import noting
 from ..sandbox.sandbox import NoRandomness, rehearsal
@@ -435,7 +435,7 @@ def _separate_in(tape: Tape, first: Entry, rows: int, second: int, dims: Sequenc
                     if _separate(tape, first, second if dim else rows or batch_of(tape, first), dim):
                         return dim
                 except Exception as e:
-                    if is_out_of_memory(e):
+                    if passes(e):
                         raise
         return -1
 

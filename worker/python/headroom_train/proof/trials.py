@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-from ..failure import Mixed, Refused, Writes, is_out_of_memory
+from ..failure import Mixed, Refused, Writes, passes
 from ..hooks.registered import registered
 from ..ranks.collectives import Silent
 from ..sandbox.sandbox import ANYWHERE, NoRandomness, Sealed, Watched, Watcher
@@ -228,7 +228,7 @@ class Trials:
             try:
                 result = perform(entry, args, kwargs, trial=True)
             except Exception as e:
-                if is_out_of_memory(e) or isinstance(e, (Refused, MemoryError)):
+                if passes(e) or isinstance(e, (Refused, MemoryError)):
                     raise
                 where = f"dimension {self._dim} of its arguments is cut from {self.batch} to {rows.count}"
                 raise Refused(f"a call to {name} fails if {where} ({said(e)})") from e

@@ -10,7 +10,18 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
-from ..failure import Elsewhere, Refused, Survival, Unrepeatable, Writes, clean, is_out_of_memory, release_frames
+from ..failure import (
+    Elsewhere,
+    Refused,
+    Survival,
+    Unrepeatable,
+    Writes,
+    clean,
+    interrupts,
+    is_out_of_memory,
+    passes,
+    release_frames,
+)
 from ..hooks.genuine import apart, in_place
 from ..hooks.updates import state_of
 from ..proof.groups import NUMBER, Inputs
@@ -228,7 +239,7 @@ def _on_fewer_rows() -> Iterator[None]:
     try:
         yield
     except Exception as why:
-        if isinstance(why, Refused) or is_out_of_memory(why):
+        if isinstance(why, Refused) or passes(why):
             raise
         said = f"the step cannot be run on fewer rows: {type(why).__name__}: {why}"
         raise Refused(said.splitlines()[0]) from None
@@ -244,8 +255,9 @@ def refuse_unrepeatable(tape: Tape) -> None:
             Plan(tape, tape.entries[0]).extend()
     except (Writes, Elsewhere):
         raise
-    except Exception:  # then the trial shows nothing
-        pass
+    except Exception as e:  # then the trial shows nothing
+        if interrupts(e):
+            raise
 
 
 def summed(

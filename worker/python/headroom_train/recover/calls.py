@@ -8,7 +8,18 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Elsewhere, NoMemory, Refused, Survival, Writes, clean, is_out_of_memory, patiently, release_frames
+from ..failure import (
+    Elsewhere,
+    NoMemory,
+    Refused,
+    Survival,
+    Writes,
+    clean,
+    interrupts,
+    is_out_of_memory,
+    patiently,
+    release_frames,
+)
 from ..hooks.genuine import in_place
 from ..proof.recheck import note, unsaved
 from ..proof.rerun import modules_of
@@ -49,6 +60,8 @@ class FailedCall:
         try:
             entry.found = record.finds()
         except Exception as e:
+            if interrupts(e):
+                raise
             record.unreadable(e)
             tape.refuse(record.why_not)
 
@@ -230,6 +243,8 @@ class FailedCall:
         except Refused:
             raise
         except Exception as e:
+            if interrupts(e):
+                raise
             failed = e
         if recovery.heard(self._tape, record, spoken):
             self._given = None

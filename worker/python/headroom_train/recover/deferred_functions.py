@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_memory
+from ..failure import Refused, Survival, Unrepeatable, bare, clean, is_out_of_memory, passes
 from ..hooks.genuine import in_place, numel
 from ..proof.groups import NUMBER
 from ..proof.rerun import needed, records_of
@@ -293,7 +293,7 @@ class DeferredFunction:
         try:
             leaves, tree = self._recovery.result(tape, deferred, entry)
         except Exception as e:  # if it is the script's own mistake, the script's own call makes it as well
-            if is_out_of_memory(e):
+            if passes(e):
                 raise
             return None
         if not all(isinstance(leaf, Slot) for leaf in leaves):

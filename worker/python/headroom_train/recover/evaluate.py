@@ -16,7 +16,17 @@ from typing import Any, Callable, ClassVar, Optional
 
 import torch
 
-from ..failure import Refused, Survival, Unrepeatable, clean, debugged, is_out_of_memory, patiently, release_frames
+from ..failure import (
+    Refused,
+    Survival,
+    Unrepeatable,
+    clean,
+    debugged,
+    interrupts,
+    is_out_of_memory,
+    patiently,
+    release_frames,
+)
 from ..hooks.genuine import apart, hidden, is_inference, set_aside
 from ..proof.adding import Adding
 from ..proof.plan import Plan
@@ -185,6 +195,8 @@ def evaluate(
                 watch, state = Watch(record, args, kwargs), random_state()
                 preemptive = not gradients and sizes.too_large(limits, args, kwargs)
     except Exception as e:
+        if interrupts(e):
+            raise
         record.unreadable(e)
     if record.why_not:
         return recorder.unrecorded(record.why_not, call, args, kwargs)
@@ -250,6 +262,8 @@ def evaluate(
         try:
             result = call(*args, **kwargs)
         except Exception as e:
+            if interrupts(e):
+                raise
             error = e
         if error is not None:
             why_not = "the call does not fit as a whole"
@@ -285,6 +299,8 @@ def evaluate(
         try:
             watch.passed()
         except Exception as e:
+            if interrupts(e):
+                raise
             record.unreadable(e)
         return result
     if not gradients:

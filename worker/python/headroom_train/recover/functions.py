@@ -226,6 +226,8 @@ class Functions:
         try:
             with apart():
                 note_call(tape, func, name, args, kwargs, result, begun)
+                if tape.heavy():
+                    tape.shorten(recorded((result,), {}))
         except Exception as e:  # the call itself succeeded, and its result is the user's
             if interrupts(e):
                 raise
@@ -318,6 +320,8 @@ class Functions:
                 try:
                     result = func(*args, **kwargs)
                 except Exception as e:
+                    if interrupts(e):
+                        raise
                     release_frames(e)
                     failed = e
             if failed is not None:
@@ -400,7 +404,9 @@ def begins(tape: Tape, name: str, args: tuple, kwargs: dict) -> Optional[torch.T
             if name != "__setitem__":
                 return unseen_copy(args[0]) if numel(args[0]) == 1 else None
             return uniform(args[0]) if any(t.requires_grad for t in recorded(args[2:], kwargs)) else None
-    except Exception:  # the error is our own, not the script's; the step is then refused later
+    except Exception as e:  # the error is our own, not the script's; the step is then refused later
+        if interrupts(e):
+            raise
         return None
 
 

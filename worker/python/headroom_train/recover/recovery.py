@@ -14,6 +14,7 @@ from ..failure import (
     bare,
     clean,
     debugged,
+    interrupts,
     is_out_of_memory,
     patiently,
     release_frames,
@@ -179,6 +180,8 @@ class Recovery:
                 why.__cause__ = None
             raise
         except Exception as e:
+            if interrupts(e):
+                raise
             self.spill.release_ballast(e)
             debugged()
             release_frames(e)

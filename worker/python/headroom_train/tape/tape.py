@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ..failure import bare, comes_later, interrupts, unframed
-from ..hooks.genuine import asked, data_ptr, hidden, is_inference, numel, unseen_copy, untyped_storage
+from ..hooks.genuine import asked, data_ptr, element_size, hidden, is_inference, numel, unseen_copy, untyped_storage
 from ..hooks.swaps import Weak
 from .functions import SELECTS
 from .graph import drop
@@ -31,7 +31,8 @@ from .snapshot import parameters
 from .step import Step
 from .trees import LEAVES, Tree, described, flatten, is_a, plain, unflatten
 
-SHORT = 4  # a tape with fewer entries is not shortened
+SHORT = 4  # a tape with fewer entries is not shortened,
+HEAVY = 16 << 20  # unless it has got so many bytes of tensors from elsewhere since
 LONGEST = 4096  # the most entries: in a loop that never calls backward the tape must not grow forever
 PART, PARTS = 4096, 16  # of a tensor with more bytes, so many parts of so many bytes are read for its checksum
 UPDATED = "parameters have been changed since they were used"
@@ -172,7 +173,9 @@ class Tape:
         self.acted: set[int] = set()
         self.why_not: Optional[str] = None  # the reason why the tape cannot be replayed; None if it can
         self.random = random_state()
-        self._long = SHORT  # how many entries there may be before those are looked for that can be forgotten
+        # How many entries, or new bytes in outside, there may be before entries are looked for that can be forgotten.
+        self._long, self._heavy = SHORT, HEAVY
+        self._added = 0  # new bytes in outside
         # On which it is recorded: see owner.Thread; None once that has ended.
         self.thread: Callable[[], Any] = lambda: None
         # Sequence numbers of the graphs of tries and replays, which must not be used.
@@ -210,6 +213,7 @@ class Tape:
             index = self._known[id(tensor)] = len(self.outside)
             self.outside.append(tensor)
             self.contents.append(contents(tensor))
+            self._added += numel(tensor) * element_size(tensor)
         return Outside(index)
 
     def altered(self, entry: Entry) -> Optional[str]:
@@ -412,16 +416,21 @@ class Tape:
             if not self._held:
                 self._release()
 
+    def heavy(self) -> bool:
+        """Whether the tape has got many bytes of tensors from elsewhere since it was shortened."""
+        return self._added >= self._heavy
+
     def shorten(self, taped: Iterable[torch.Tensor]) -> None:
         """Forgets the calls that no tensor with a graph depends on any more, nor any of ``taped``, with their
         arguments. In a loop that never calls backward, the results of one call are often there until those of the next
-        one are. Does nothing while the tape is short, and where a call changes a tensor in place or something has
-        failed."""
-        if len(self.entries) < self._long:
+        one are. Does nothing while the tape is short and has little of what comes from elsewhere, and where a call
+        changes a tensor in place or something has failed."""
+        if len(self.entries) < self._long and not self.heavy():
             return
         if self.deferred is None and not self.step.failed and not any(e.inplace or e.fresh for e in self.entries):
             self._forget({place_of(t).slot for t in taped if place_of(t).tape is self})  # type: ignore[union-attr]
-        self._long = 2 * len(self.entries) + SHORT
+        self._long, self._added = 2 * len(self.entries) + SHORT, 0
+        self._heavy = max(HEAVY, sum(numel(t) * element_size(t) for t in self.outside))
 
     def _forget(self, kept: set[int]) -> None:
         held = self._held_by_script()
