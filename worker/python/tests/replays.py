@@ -4591,6 +4591,83 @@ def trials_that_signals_interrupt() -> str:
             wrong.append(at)
 
 
+class Prior(nn.Module):
+    """Adds the logarithm of how often each class is expected, a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5))
+        self.register_buffer("prior", torch.full((5,), 0.2))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.body(x) + self.prior.log()
+
+
+def buffers_that_the_script_changes() -> str:
+    """The script writes to a buffer of the model between its call and the backward pass: the step is made with the
+    values of the call, or left to the script."""
+    wrong = []
+    for read, late in itertools.product((None, lambda o: o.softmax(1).max(1)[0].mean(), lambda o: o), (False, True)):
+        found: list[Any] = []
+        for failing in (False, True):
+            torch.manual_seed(0)
+            net, x, y = Prior(), torch.randn(64, 6), torch.arange(64) % 5
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            op = "aten.tanh_backward.default" if late else "aten.tanh.default"
+            try:
+                for step in range(4):
+                    optimizer.zero_grad()
+                    with Whole(op, 64) if failing and step else nullcontext():
+                        out = net(x)
+                        loss = F.cross_entropy(out, y)
+                        if read is not None:
+                            (read(out) * 1.0).tolist()
+                        net.prior.copy_(torch.arange(1, 6) / 15)
+                        loss.backward()
+                    found.append((step, failing, net.body[0].weight.grad.clone()))
+                    optimizer.step()
+                    net.prior.fill_(0.2)
+            except torch.OutOfMemoryError:
+                pass
+        right = {step: g for step, failing, g in found if not failing}
+        if not all(close(g, right[step]) for step, failing, g in found if failing):
+            wrong.append(f"{read}, {late}: {found}")
+    return ", ".join(wrong)
+
+
+def graphs_that_a_failed_pass_has_not_reached() -> str:
+    """A backward pass fails before it comes to the graph of what the script has given the model, or once it has gone
+    through it: slices of the model's own weight, also of one that is used twice, and what another model has made."""
+    wrong = []
+    for kind in ("slices", "tied", "another"):
+        found = []
+        for failing in (False, True):
+            torch.manual_seed(0)
+            maker, table = nn.Linear(6, 6), nn.Embedding(20, 6)
+            net, head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)), nn.Linear(6, 20)
+            if kind == "tied":
+                head.weight = table.weight
+            every = [maker, table, net, head]
+            optimizer = torch.optim.SGD({*itertools.chain(*(m.parameters() for m in every))}, lr=0.1)
+            x, y = torch.arange(64) % 20, torch.arange(64) % 7
+            for step in range(3):
+                optimizer.zero_grad()
+                given = table(x)
+                if kind == "another":
+                    given = maker(given.detach())
+                    _torch._recorder._close()  # type: ignore[union-attr]  # as another model's step does
+                with Whole("aten.tanh_backward.default", 64) if failing and step else nullcontext():
+                    out = net(given)
+                    F.cross_entropy(F.linear(out, head.weight[:7], head.bias[:7]), y).backward()
+                optimizer.step()
+            found.append([p.detach().clone() for m in every for p in m.parameters()])
+        if not all(map(close, *found)):
+            wrong.append(f"{kind}: {found}")
+        elif "twice" in told():
+            wrong.append(f"{kind}: {told()}")
+    return ", ".join(wrong)
+
+
 def a_module_that_cannot_be_looked_at() -> str:
     """An error of the worker's while it looks for modules is none of the script's: the call is made as it is."""
 
@@ -6710,7 +6787,7 @@ CHECKS = [
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
-    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, signals_where_a_callback_begins, trials_that_signals_interrupt, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, signals_where_a_callback_begins, trials_that_signals_interrupt, buffers_that_the_script_changes, graphs_that_a_failed_pass_has_not_reached, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -13,7 +13,7 @@ from .changes import Change
 def keep(callback: Callable) -> None:
     """Keeps exceptions that would be lost in ``callback``, a method without a result: Python handles signals before the
     first line of a function, too. The script gets them in its next call: see :func:`headroom_train.failure.arrive`."""
-    original, code = sys.unraisablehook, callback.__code__  # type: ignore[attr-defined]
+    original, code = sys.unraisablehook, callback.__code__
 
     @wraps(original)
     def unraisablehook(raised: Any) -> None:

@@ -373,9 +373,8 @@ class Trials:
     def _along(self, dim: int, per_row: int, entry: Entry) -> Axis:
         """Where the rows are if each has ``per_row`` slices in dimension ``dim``: as in what a function is given, or,
         if the batch is dimension 1, after the time steps."""
-        given = {self.slots[r].axis for r in entry.references()[0]} if entry.module is None else set()
-        for axis in given - {None}:
-            if axis.dim == dim and axis.each() == per_row and axis.outer > 1:
+        for axis in {self.slots[r].axis for r in entry.references()[0]} if entry.module is None else ():
+            if axis is not None and axis.dim == dim and axis.each() == per_row and axis.outer > 1:
                 return axis
         return Axis(dim, per_row) if self._dim and per_row > 1 else Axis(dim, 1, per_row)
 

@@ -24,7 +24,7 @@ from ..failure import (
 )
 from ..hooks.genuine import apart, in_place
 from ..hooks.updates import state_of
-from ..proof.groups import NUMBER, Inputs
+from ..proof.groups import NUMBER, Inputs, hooked
 from ..proof.plan import Plan
 from ..proof.proof import Proof, hooks_backward, proven
 from ..proof.recheck import agree, confirm, note
@@ -37,7 +37,7 @@ from ..replay.pieces import gradients, pieces_of
 from ..replay.twopass import results, separated, two_pass
 from ..sandbox.norms import refuse_batchwise
 from ..sandbox.sandbox import HALF, rehearsal
-from ..tape.graph import HOOKED, has_hooks, has_hooks_at_leaves, leaves_behind, walk, within
+from ..tape.graph import HOOKED, has_hooks, has_hooks_at_leaves, leaves_behind, unused, walk, within
 from ..tape.recorded_module import RecordedModule, number_of, record_of
 from ..tape.snapshot import Snapshot, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, same_random_state, set_random_state
@@ -528,8 +528,11 @@ class FailedBackward:
         # Backward has used these graphs up: what is behind them must have its gradient.
         graphs = [t for t in extra if not t.is_leaf]
         behind = leaves_behind(graphs)
-        if inputs.graphs or behind is None or not all(reached.get(id(t)) for t in behind):
+        entering = [t for t in inputs.entering.values() if not t.is_leaf]
+        through = {id(t): _through(t, reached) for t in entering}
+        if behind is None or not all(reached.get(id(t)) for t in behind) or None in through.values():
             raise Refused("the step depends on a graph that the script built outside it and may already have freed")
+        reached.update(through)  # type: ignore[arg-type]
         grads = summed(inputs, done.sums, extra)
         tensors = {id(t): t for t in [*inputs.tensors, *extra] if all(t is not g for g in graphs)}
         if any(i not in reached or reached[i] and i in inputs.shared for i in tensors):
@@ -544,6 +547,18 @@ class FailedBackward:
             # Hooks of the script run, on parameters.
             with self._hooks, in_place(), reducers.completing(value) if reducers is not None else nullcontext():
                 value.backward()
+
+
+def _through(tensor: torch.Tensor, reached: dict[int, bool]) -> Optional[bool]:
+    """Whether a failed pass has gone through the graph of a tensor from outside; None if that is not known, or it may
+    have done so in part."""
+    behind = leaves_behind([tensor])
+    if not behind or hooked([tensor]) or tensor.retains_grad:
+        return None
+    every = {reached.get(id(t)) for t in behind}
+    if every == {True}:
+        return True
+    return False if every == {False} and unused([tensor]) else None
 
 
 class Done(NamedTuple):

@@ -70,7 +70,8 @@ class Watch:
     def __init__(self, record: RecordedModule, args: tuple, kwargs: dict) -> None:
         self._module, self._known, self._spoken = record.module, record.evaluation, talked()
         module: Any = record.module()
-        self._training, self._silent = False, []
+        self._training = False
+        self._silent: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._running = self._kept([b for b in record.buffers if not is_inference(b)], module)
         kept = {id(b) for b, _ in self._running}
         self._tensors = {

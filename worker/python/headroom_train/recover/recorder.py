@@ -132,7 +132,11 @@ class Recorder(Recovery):
                     tape.shorten(taped)
                     entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
                     record.renew()
-                    entry.versions = versions_of(record.params)
+                    entry.versions, entry.fixed, entry.buffers = (
+                        versions_of(record.params),
+                        record.fixed,
+                        record.fixed(),
+                    )
                     self._reducing(tape, record)
                     large = tape.step.failed or self.sizes.too_large(record, args, kwargs)
                     if not large:

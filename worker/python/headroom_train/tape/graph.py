@@ -105,6 +105,34 @@ def in_python(tensor: torch.Tensor) -> bool:
     return any(isinstance(n, torch.autograd.function.BackwardCFunction) for n in nodes)
 
 
+def unused(tensors: Iterable[Any]) -> bool:
+    """Whether it is certain that no backward pass has used the graphs of some tensors up, as far as it reached leaves:
+    whatever they have saved is still there. What a function written in Python keeps is not known."""
+    nodes = [*walk([t.grad_fn for t in tensors], most=SMALL)]
+    return len(nodes) < SMALL and not any(map(_may_be_used, nodes))
+
+
+def _may_be_used(node: Any) -> bool:
+    if isinstance(node, torch.autograd.function.BackwardCFunction):
+        return True
+    for name in _names(type(node)):  # type: ignore[arg-type]
+        found = getattr(node, name)
+        for saved in found if isinstance(found, tuple) else (found,):
+            if getattr(saved, "data", None) is not None:
+                continue
+            try:
+                saved.register_hooks(_itself, _itself)
+                return True  # an older PyTorch, in which this is not seen
+            except RuntimeError as e:
+                if "freed" in str(e):
+                    return True
+    return False
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 @cache
 def _names(kind: type) -> tuple:
     return tuple(n for n in dir(kind) if n.startswith("_raw_saved_"))

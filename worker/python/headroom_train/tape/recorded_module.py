@@ -384,6 +384,11 @@ class RecordedModule(Limits):
             with torch.no_grad(), hidden():
                 torch._foreach_copy_(self.kept, self.changing)
 
+    def fixed(self) -> dict[int, int]:
+        """The versions of the buffers that no call has changed, by their ids."""
+        changing = {*map(id, self.changing or ())}
+        return {id(b): b._version for b in self.buffers if id(b) not in changing and not is_inference(b)}
+
     def may_change(self) -> list[torch.Tensor]:
         """The buffers whose values are kept for :meth:`put_back`."""
         return [*(self.changing or ()), *(b for b, _ in self._silent)]
