@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+import torch.nn.utils.prune as prune
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.utils import parametrize
@@ -86,7 +87,7 @@ from headroom_train.tape import (  # noqa: E402
     snapshot,
     trees,
 )
-from headroom_train.tape.recorded_module import RecordedModule, record_of  # noqa: E402
+from headroom_train.tape.recorded_module import RecordedModule, record_of, scripted  # noqa: E402
 from headroom_train.tape.settings import OFTEN, Settings  # noqa: E402
 from headroom_train.tape.snapshot import MOST, Hooks, Snapshot  # noqa: E402
 from headroom_train.tape.tape import Entry, Outside, Ref, Tape, contents  # noqa: E402
@@ -4668,6 +4669,87 @@ def graphs_that_a_failed_pass_has_not_reached() -> str:
     return ", ".join(wrong)
 
 
+class Scripted(nn.Module):
+    """A model that TorchScript can compile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.calls = nn.Linear(6, 8), nn.Linear(8, 5), 0
+        self.seen = torch.jit.Attribute([torch.zeros(1)], list[torch.Tensor])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Keeping(Scripted):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x[0])
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Tallying(Scripted):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.last(torch.tanh(self.first(x)))
+
+
+def torchscript() -> str:
+    """Models that are compiled by TorchScript, or traced, or have such parts, are run in pieces like others, unless
+    their calls change something that only TorchScript sees."""
+    made: dict[str, Callable[[], nn.Module]] = {
+        "scripted": lambda: torch.jit.script(Scripted()),
+        "traced": lambda: torch.jit.trace(Scripted(), torch.randn(9, 6)),
+        "a part": lambda: nn.Sequential(torch.jit.script(Scripted()), nn.Linear(5, 5)),
+        "a list": lambda: torch.jit.script(Keeping()),
+        "a number": lambda: torch.jit.script(Tallying()),
+    }
+    wrong = []
+    for name, make in made.items():
+        torch.manual_seed(0)
+        net, x, y = make(), torch.randn(64, 6), torch.arange(64) % 5
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        found, survived = [], True
+        for step in range(3):
+            optimizer.zero_grad()
+            try:
+                with Whole("aten._log_softmax.default", 64) if step else nullcontext():
+                    F.cross_entropy(net(x), y).backward()
+            except torch.OutOfMemoryError:
+                survived = False
+                break
+            optimizer.step()
+            found.append([p.grad.clone() for p in net.parameters()])
+        if {survived, not scripted(net)} != {name not in ("a list", "a number")}:
+            wrong.append(f"{name}: {_torch._recorder.report.told}")  # type: ignore[union-attr]
+        if not all(close(a, b) for grads in found for a, b in zip(found[0], grads)):
+            wrong.append(f"{name}: {found}")
+    return ", ".join(wrong)
+
+
+def attributes_that_hooks_compute() -> str:
+    """A model that needs its whole batch, with weights that a hook of PyTorch's sets before each call, is called again
+    if its backward pass fails: no call reads what the one before has set."""
+    wrong = []
+    norms = (nn.utils.weight_norm, nn.utils.spectral_norm, lambda m: prune.l1_unstructured(m, "weight", 0.3))
+    for norm in norms:
+        found = []
+        for failing in (False, True):
+            torch.manual_seed(0)
+            layer = norm(nn.Linear(8, 8))  # type: ignore[operator]
+            net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), layer, nn.Linear(8, 5))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            x, y = torch.randn(64, 6), torch.arange(64) % 5
+            for step in range(4):
+                with Once("aten.tanh_backward.default", 64) if failing and step > 1 else nullcontext():
+                    F.cross_entropy(net(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append([t.detach().clone() for t in (*net.state_dict().values(), layer.weight)])
+        if not all(map(close, *found)):
+            wrong.append(f"{norm}: {found}")
+    return ", ".join(wrong)
+
+
 def a_module_that_cannot_be_looked_at() -> str:
     """An error of the worker's while it looks for modules is none of the script's: the call is made as it is."""
 
@@ -6787,7 +6869,7 @@ CHECKS = [
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
-    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, signals_where_a_callback_begins, trials_that_signals_interrupt, buffers_that_the_script_changes, graphs_that_a_failed_pass_has_not_reached, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, signals_where_a_callback_begins, trials_that_signals_interrupt, buffers_that_the_script_changes, graphs_that_a_failed_pass_has_not_reached, torchscript, attributes_that_hooks_compute, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from collections import OrderedDict
@@ -26,6 +27,7 @@ from .snapshot import (
     Taken,
     attributes,
     buffers,
+    computed,
     distinct,
     forward_hooks,
     hooks_of_all,
@@ -43,6 +45,8 @@ MANY_PARTS = 10000  # submodules of a module
 SILENT = 64 << 20  # bytes of the buffers that are looked at after a first call
 OTHERS = 8  # the most calls in a row before each of which a module is taken for another one
 _NUMBERS = count(1)
+# In TorchScript's code: an attribute is set, or a list or dict among the attributes is used.
+_STATE = re.compile(r"prim::SetAttr|: (?:\S+\[\]|Dict\([^=]*\)) = prim::GetAttr")
 # Modules that keep running statistics, and write them without raising a version.
 NORMS = torch.nn.modules.batchnorm._NormBase
 
@@ -154,7 +158,7 @@ class RecordedModule(Limits):
         self._silent: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._tape: Any = lambda: None  # a weak reference to the step's tape
         self.made = 0  # calls that have succeeded in this step
-        self.why_not = ""  # why the module's calls are not recorded; empty if they are
+        self.why_not = scripted(module)  # why the module's calls are not recorded; empty if they are
         self.half = False  # a trial has seen half precision in the module
         self.draws: Optional[int] = None  # where trials have seen it draw random numbers: None before the first trial
         self.whole = False  # kept has the values of all changing buffers
@@ -285,7 +289,9 @@ class RecordedModule(Limits):
         """Notes the module's parameters, and where they are."""
         self.params: list[torch.Tensor] = [*parameters([module])]  # frozen ones too
         every = submodules([module])
-        self._places = [(m._parameters, n, p) for m in every for n, p in m._parameters.items() if p is not None]
+        # Those of TorchScript are no dicts.
+        owns = [m._parameters if is_a(m._parameters, dict) else dict(m._parameters.items()) for m in every]
+        self._places = [(own, n, p) for own in owns for n, p in own.items() if p is not None]
 
     def renew(self) -> None:
         """Notes the module's parameters anew if the script has put others in the places of some. Not those that
@@ -416,7 +422,7 @@ class RecordedModule(Limits):
             self.found = Found(Still(Snapshot(())), self.now.unchanged(), self._near())  # type: ignore[union-attr]
         else:
             self.found = self._found([] if self.now is None or not self._moving else self.now.unchanged())
-        snapshot = self.now if self.moving and self.plain else None
+        snapshot = self.now.without_computed() if self.moving and self.plain and self.now is not None else None
         self.now = None  # otherwise a state, and its graph, would be kept longer than the script keeps it
         anew = self._changed_anew()
         anew += [b for b, k in self._silent if not same_values(b, k) and all(b is not a for a in anew)]
@@ -506,7 +512,8 @@ class RecordedModule(Limits):
         self.deep = self.deep or any(c.inside is not None for c in changes)
         # Inspecting these before every call would take too long.
         self.writes = self.writes or self.deep and snapshot.size() > MANY
-        self.plain = (self.plain or self.still is None) and all(map(snapshot.plain, changes))
+        first = self.still is None
+        self.plain = (self.plain or first) and all(snapshot.plain(c) or _computed(c) for c in changes)
         moved = distinct((*self.moving, *(c.module() for c in changes)))
         self._moving, known = [*map(weakref.ref, moved)], {*map(id, moved)}
         self.still = Snapshot([m for m in submodules([self.module()]) if id(m) not in known])
@@ -521,6 +528,20 @@ def fills(changes: Sequence[Change], known: RecordedModule | Evaluation) -> bool
         return False
     known.filled = True
     return True
+
+
+def scripted(module: torch.nn.Module) -> str:
+    """Why the calls of a module that is TorchScript, or has parts that are, are not recorded: they change what Python
+    does not see. Empty if they are recorded."""
+    for m in submodules([module]):
+        if isinstance(m, torch.jit.ScriptModule) and _STATE.search(str(getattr(m, "inlined_graph", ""))):
+            return f"a call of {type(module).__name__} may change attributes in TorchScript, which cannot be put back"
+    return ""
+
+
+def _computed(change: Change) -> bool:
+    module = change.module()
+    return change.inside is None and not change.keys and module is not None and change.name in computed(module)
 
 
 def _parts(module: torch.nn.Module) -> list[int]:
@@ -585,6 +606,7 @@ def number_of(module: Any) -> int:
     return 0 if record is None else record.number
 
 
+_NO_MEMBERS: dict = {}  # a module of TorchScript has some of its members elsewhere
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _NUMERIC = {int, float}
 _PLAIN = {bool, str, type(None), FunctionType, MethodType, *_NUMERIC}
@@ -607,9 +629,10 @@ def state_of(module: torch.nn.Module) -> tuple[int, int, tuple]:
     objects: dict[int, Any] = {}
     for m in submodules([module]):
         there = m.__dict__
-        names += (value is None for value in there["_buffers"].values())
+        names += (value is None for value in there.get("_buffers", _NO_MEMBERS).values())
         held += settings(m, unread)
-        names += (id(m), *map(id, there["_parameters"].values()), *(h for hooks in _HOOKS for h in there[hooks]))
+        names += (id(m), *map(id, there.get("_parameters", _NO_MEMBERS).values()))
+        names += (h for hooks in _HOOKS for h in there.get(hooks, _NO_MEMBERS))
         for name, value in attributes(m):
             kind = type(value)
             if kind not in _PLAIN:

@@ -997,6 +997,13 @@ class Change(NamedTuple):
                 contents.put(key, value)
 
 
+def computed(module: torch.nn.Module) -> set[str]:
+    """The names of the attributes that PyTorch's own hooks compute anew before each call, as those of ``weight_norm``,
+    ``spectral_norm`` and pruning do. No call reads what it has left there."""
+    hooks = [h for h in module._forward_pre_hooks.values() if type(h).__module__.startswith("torch.nn.utils.")]
+    return {n for h in hooks for n in (vars(h).get("name"), vars(h).get("_tensor_name")) if isinstance(n, str)}
+
+
 def _attributes_of(ref: weakref.ref) -> dict:
     """The attributes of a module, as its own dictionary; an empty one if the module no longer exists."""
     module = ref()
@@ -1063,6 +1070,15 @@ class Snapshot:
             ):
                 return c.name
         return None
+
+    def without_computed(self) -> Snapshot:
+        """The snapshot itself. Attributes that PyTorch's own hooks compute anew before each call have their present
+        values in it, so that it holds no others."""
+        for ref, own in self._own:
+            module = ref()
+            if module is not None:
+                own.update((n, vars(module)[n]) for n in computed(module) if n in own and n in vars(module))
+        return self
 
     def size(self) -> int:
         """The number of containers that are compared."""
