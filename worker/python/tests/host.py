@@ -255,13 +255,16 @@ def at_the_end() -> str:
 
 def in_a_forked_process() -> str:
     """A forked process, such as a loader's worker, has no pools: it cannot use the GPUs of its parent."""
-    s = spill.Spill(lambda text: None)
+    said: list[str] = []
+    s = spill.Spill(said.append)
+    s.pace.step(1.0, True)
     imitated = Imitated([1])
     s._pools[0], s._cold[0], memory.POOLS[0] = imitated, 0, 1  # type: ignore[assignment]
     pid = os.fork()
     if not pid:
         with s.withheld() as any_held:
-            os._exit(1 if any_held or s.open or s.used() or memory.pooled() or s._cold or imitated.held else 0)
+            s.ends()
+            os._exit(1 if said or any_held or s.open or s.used() or memory.pooled() or s._cold or imitated.held else 0)
     ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     found = ended, s.open, memory.POOLS.pop(0)
     return "" if found == (0, True, 1) else f"{found}"
@@ -299,22 +302,27 @@ def turned_off() -> str:
 
 
 def looked_at() -> str:
-    """The first looks at the memory come one after the other, later ones have pauses."""
-    now, looks = 0.0, 0
+    """The first looks at the memory come one after the other, later ones have pauses: longer ones if a look is slow."""
+    now, takes, looks = 0.0, 0.0, 0
 
     def scarce() -> bool:
-        nonlocal looks
-        looks += 1
+        nonlocal looks, now
+        looks, now = looks + 1, now + takes
         return False
 
     spill.scarce = scarce  # type: ignore[attr-defined]
     s = spill.Spill(lambda text: None, lambda: now)
     for _ in range(2 * spill.EAGER):
         s.look()
-    now += spill.EVERY
+    now, takes = now + spill.EVERY, 0.01
     s.look()
     s.look()
-    return "" if looks == spill.EAGER + 1 else f"{looks}"
+    now += 0.01 * spill.RARELY - 0.1
+    s.look()
+    seen = looks
+    now += 0.1
+    s.look()
+    return "" if (seen, looks) == (spill.EAGER + 1, spill.EAGER + 2) else f"{seen}, {looks}"
 
 
 def moved() -> str:

@@ -44,7 +44,8 @@ class Machine:
 
     def batch(self, rows: int, length: int = 1) -> bool:
         """Runs a batch of rows, whole or in pieces. Returns whether it succeeds."""
-        given = (torch.empty(rows, length, device="meta"),)
+        tensor = torch.empty(rows, length, device="meta")
+        given: tuple = ({"x": [tensor]},) if self.capacity % 2 else (tensor,)  # in a dict, as some models have it
         if not self.sizes.too_large(self.module, given, {}):
             if self.fits(rows * length):
                 self.pieces = 1

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..failure import Refused, clean, is_out_of_memory, patiently
+from ..failure import Refused, clean, debugged, is_out_of_memory, patiently
 from ..hooks.registered import registered
 from ..proof.groups import Inputs
 from ..proof.plan import Plan
@@ -110,6 +110,7 @@ def by_pieces(
         except Exception as e:
             if not is_out_of_memory(e):
                 raise
+            debugged()
             failed = e
         if failed is None:
             take(rows, got)

@@ -1,7 +1,8 @@
 """Decides how many rows a piece may have, and when a batch is cut before it fails.
 
 Sizes are kept as costs. The cost of a call is the number of elements of its first tensor argument,
-so that a batch whose rows are longer than ever before is cut into smaller pieces.
+so that a batch whose rows are longer than ever before is cut into smaller pieces. Where no argument is a tensor, it is
+the first tensor inside one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..failure import OutOfMemoryError, bare
 from ..hooks.genuine import dim, numel
 from ..spill.saved import on_host
 from ..spill.spill import Spill
+from ..tape.trees import tensors_in
 
 PATIENCE = 64  # batches that are cut straight away before a whole one is tried again
 GROWS = 4  # batches whose pieces have all fitted before larger pieces are tried
@@ -60,7 +62,8 @@ class Sizes:
         return bare(self._failure)
 
     def _see(self, record: Any, args: tuple, kwargs: dict) -> int:
-        tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and dim(t) > 0), None)
+        given = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)] or tensors_in((args, kwargs))
+        tensor = next((t for t in given if dim(t) > 0), None)
         if tensor is None:
             return 0
         self._rows, self._pieces = max(1, tensor.shape[0]), 1

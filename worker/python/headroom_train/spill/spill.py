@@ -19,7 +19,8 @@ from .saved import Saved
 
 SHARE = 0.25  # a pool is made once steps have used this share of the memory that the process may use
 EAGER = 128  # the first looks at the memory, each where a step may have come to need more
-EVERY = 0.2  # seconds between two later looks
+EVERY = 0.2  # seconds between two later looks, at least,
+RARELY = 500  # and so many times as long as the last one took
 SAID = 900.0  # seconds between two reports that are alike
 WHOLE = 31  # the newest steps without spilling whose durations are kept
 LEAST = 3  # as many of them as it takes to compare a duration with
@@ -85,6 +86,7 @@ class Spill:
     def _forked(self) -> None:
         """Called in a forked process, such as a loader's worker, which cannot use the GPUs of its parent."""
         self._parents, self._pools = [*self._pools.values()], {}  # to let go of a pool is to use its GPU, too
+        self.pace = Pace()  # nothing is told of its parent's steps
         self._cold.clear()
         POOLS.clear()
 
@@ -171,8 +173,9 @@ class Spill:
         backward passes."""
         now = self._clock()
         if not self._pools and self.why_not is None and (now >= self._next or self._looks < EAGER):
-            self._looks, self._next = self._looks + 1, now + EVERY
-            if scarce():
+            short = scarce()
+            self._looks, self._next = self._looks + 1, now + max(EVERY, RARELY * (self._clock() - now))
+            if short:
                 self.opened()
 
     def step(self, number: int, optimizer: int = 0) -> None:
