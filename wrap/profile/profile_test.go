@@ -172,7 +172,7 @@ func TestEvaluate(t *testing.T) {
 			t.Errorf("list %s: %v", text, err)
 		}
 	}
-	for _, text := range []string{"", "${x}", "0", "-1", "auto", "8.0", "1073741825"} {
+	for _, text := range []string{"", "${x}", "0", "-1", "auto", "8.0", "1073741825", "020", "0_16"} {
 		if _, err := Int.Amount(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}

@@ -114,6 +114,8 @@ func (t Type) Amount(text string) (int, error) {
 		return 0, errors.New("present but empty; give a number")
 	case strings.Contains(bare, "$"):
 		return 0, errors.New("interpolations are not resolved; override this one with a number")
+	case len(bare) > 1 && bare[0] == '0' && strings.Trim(bare, "0123456789_") == "":
+		return 0, fmt.Errorf("%s: begins with 0, which some read as an octal number; write it without", bare)
 	}
 	n, err := Evaluate(bare, nil)
 	if err != nil {

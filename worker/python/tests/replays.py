@@ -1326,6 +1326,24 @@ class Related(nn.Module):
         return z - z.mean(0) if self.related else z + 0 * z.detach().cumsum(0)
 
 
+class Sorted(nn.Module):
+    """Returns its rows in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x))[x[:, 0].argsort()]
+
+
+class Lengthened(Sorted):
+    """Pads what it returns to a length that the batch has."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x))[:, None].expand(-1, 2 + 3 * len(x), -1)
+
+
 def seen_to_depend() -> str:
     """That a smaller batch would train something else is said only where a trial has shown that rows depend
     on each other, not where a call cannot be split, and not of a call without gradients. Where a failure
@@ -1363,6 +1381,9 @@ def seen_to_depend() -> str:
     def usual(z: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(z, y)
 
+    def total(z: torch.Tensor) -> torch.Tensor:
+        return z.square().sum()
+
     wrong = []
     sums = "the loss of a batch is not a weighted sum of the losses of its rows"
     for loss, related, want in (
@@ -1372,11 +1393,13 @@ def seen_to_depend() -> str:
         (weighted, None, (sums, True)),
         (usual, False, ("a call to Related may mix rows of the batch with each other (cumsum)", False)),
         (usual, True, ("a call to Related mixes rows of the batch with each other (mean)", True)),
+        (total, Sorted, ("a call to Sorted may mix rows of the batch with each other (sort)", False)),
+        (total, Lengthened, ("Lengthened returns a result that has another length for other rows", False)),
     ):
         for at in ("addmm", "mm"):
             told.clear()
             net = nn.Linear(6, 5) if related is None else Related(related)
-            net = nn.Sequential(nn.Linear(6, 6), net)
+            net = related() if loss is total else nn.Sequential(nn.Linear(6, 6), net)
             torch.optim.SGD(net.parameters(), lr=0.1)
             with Whole(f"aten.{at}.default", 8):
                 try:

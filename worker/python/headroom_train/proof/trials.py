@@ -7,6 +7,7 @@ raises :class:`Refused`. A dimension is never taken for the batch merely because
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -273,30 +274,39 @@ class Trials:
         last = self.rows[1].count - 1
         # Once more beside the same row: it may draw numbers.
         indices = [[0, 1], [0, 1], [0, last] if last > 1 else [0, 0], *([[1, 0]] if places else [])]
-        one = self._beside(entry, cut, along, indices.pop(0))
+        first = indices.pop(0)
+        one = self._beside(entry, cut, along, first)
 
         def same(index: Sequence[int]) -> Optional[bool]:
-            """Whether the row's results are those in ``one``; None if not all of them are finite."""
+            """Whether the row's results are those in ``one``; None if not all of them are finite, or, unless another
+            place matters, if they may have got another place or length."""
             other = self._beside(entry, cut, along, index)
             if not all(bool(t.isfinite().all()) for t in (*one, *other)):
                 return None
-            pairs = zip(one, other)
-            return len(one) == len(other) and all(a.shape == b.shape and alike(a, b, MEANT) for a, b in pairs)
+            if _all_alike(one, other):
+                return True
+            if places or len(one) != len(other):
+                return False
+            if any(a.shape != b.shape for a, b in zip(one, other)):
+                return None
+            turned = [self._beside(entry, cut, along, i, turned=True) for i in (first, index)]
+            ways = itertools.product((one, turned[0]), (other, turned[1]))
+            return None if any(_all_alike(*way) for way in ways) else False
 
         again, *others = map(same, indices)
         return bool(again) and None not in others and not all(others)
 
     def _beside(
-        self, entry: Entry, cut: Cut, along: Sequence[Optional[int]], index: Sequence[int]
+        self, entry: Entry, cut: Cut, along: Sequence[Optional[int]], index: Sequence[int], turned: bool = False
     ) -> list[torch.Tensor]:
-        """What a call returns for the first of the trial's rows, in the results that grow, where it is given two rows.
-        ``index`` has these, counted from the first of more rows, and ``along`` the dimension in which each result
-        grows."""
+        """What a call returns for the first of the trial's rows, in the results that grow, where it is given two rows;
+        or, if ``turned``, what is in the other row's place. ``index`` has these, counted from the first of more rows,
+        and ``along`` the dimension in which each result grows."""
         found = []
         for dim, tensor in zip(along, self._made_of(entry, cut, index)):
             if dim is None:
                 continue
-            (each, rest), at = divmod(tensor.shape[dim], 2), index.index(0)
+            (each, rest), at = divmod(tensor.shape[dim], 2), index.index(0) ^ turned
             first = tensor.narrow(dim, at * each, each) if rest else self._along(dim, each, entry).some(tensor, at, 1)
             exact = first.dtype in (torch.float32, torch.complex64) or first.dtype.itemsize >= 8
             # On a GPU results may be large, and the host slow.
@@ -355,11 +365,14 @@ class Trials:
         moved = [d for d in range(small.dim()) if small.shape[d] != large.shape[d]]
         if not moved:
             return tuple(shape), None
+        few, more = self.rows
         if len(moved) > 1:
-            if self.depends(entry, cut, small, large):
+            grows = all(small.shape[d] * more.count == large.shape[d] * few.count for d in moved)
+            if grows and self.depends(entry, cut, small, large):
                 raise self.mixed(f"{name} compares every row of the batch with every other")
-            raise Refused(f"{name} returns a result that grows with the batch in two dimensions")
-        dim, (few, more) = moved[0], self.rows
+            how = "grows with the batch in two dimensions" if grows else "has another length for other rows"
+            raise Refused(f"{name} returns a result that {how}")
+        dim = moved[0]
         per_row, rest = divmod(small.shape[dim], few.count)
         if rest or per_row * more.count != large.shape[dim]:
             raise Refused(f"{name} returns a result whose size is not proportional to the batch")
@@ -405,6 +418,11 @@ class Trials:
         if given != {axis} and not (folded and given == {Axis(1)}):
             raise Refused(f"{entry.call_name()} folds the batch into another dimension")
         return axis
+
+
+def _all_alike(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    pairs = zip(some, others)
+    return len(some) == len(others) and all(a.shape == b.shape and alike(a, b, MEANT) for a, b in pairs)
 
 
 def cut_off(value: Any) -> Any:
