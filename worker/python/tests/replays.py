@@ -4631,7 +4631,13 @@ def buffers_that_the_script_changes() -> str:
     """The script writes to a buffer of the model between its call and the backward pass: the step is made with the
     values of the call, or left to the script."""
     wrong = []
-    for read, late in itertools.product((None, lambda o: o.softmax(1).max(1)[0].mean(), lambda o: o), (False, True)):
+    ways: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+        "copied": lambda net, v: net.prior.copy_(v),
+        "by data": lambda net, v: net.prior.data.copy_(v),
+        "another": lambda net, v: setattr(net, "prior", v.clone()),
+    }
+    reads = (None, lambda o: o.softmax(1).max(1)[0].mean(), lambda o: o)
+    for read, late, (name, write) in itertools.product(reads, (False, True), ways.items()):
         found: list[Any] = []
         for failing in (False, True):
             torch.manual_seed(0)
@@ -4646,16 +4652,16 @@ def buffers_that_the_script_changes() -> str:
                         loss = F.cross_entropy(out, y)
                         if read is not None:
                             (read(out) * 1.0).tolist()
-                        net.prior.copy_(torch.arange(1, 6) / 15)
+                        write(net, torch.arange(1, 6) / 15)
                         loss.backward()
                     found.append((step, failing, net.body[0].weight.grad.clone()))
                     optimizer.step()
-                    net.prior.fill_(0.2)
+                    write(net, torch.full((5,), 0.2))
             except torch.OutOfMemoryError:
                 pass
         right = {step: g for step, failing, g in found if not failing}
         if not all(close(g, right[step]) for step, failing, g in found if failing):
-            wrong.append(f"{read}, {late}: {found}")
+            wrong.append(f"{name}, {read}, {late}: {found}")
     return ", ".join(wrong)
 
 

@@ -59,6 +59,7 @@ class FailedCall:
         tape.step.fails(failure)
         try:
             entry.found = record.finds()
+            entry.holds(record.fixed, values=True)
         except Exception as e:
             if interrupts(e):
                 raise
@@ -258,6 +259,7 @@ class FailedCall:
                 recovery.report.survived(self._failure, Survival(way, why))
             self._entry.nth, self._entry.snapshot = record.calls, record.after()
             self._entry.found = record.found
+            self._entry.holds(record.fixed)
             return self._goes_on(result, begin)
         self._tape.spans.append((begin, sequence()))
         recovery.spill.release_ballast(failed)

@@ -132,11 +132,7 @@ class Recorder(Recovery):
                     tape.shorten(taped)
                     entry = Entry(call, module, tape.encode(args), tape.encode(kwargs))
                     record.renew()
-                    entry.versions, entry.fixed, entry.buffers = (
-                        versions_of(record.params),
-                        record.fixed,
-                        record.fixed(),
-                    )
+                    entry.versions = versions_of(record.params)
                     self._reducing(tape, record)
                     large = tape.step.failed or self.sizes.too_large(record, args, kwargs)
                     if not large:
@@ -209,6 +205,7 @@ class Recorder(Recovery):
                 with apart():
                     entry.between = (begin, sequence())
                     entry.snapshot, entry.found = record.after(), record.found
+                    entry.holds(record.fixed, values=self.sizes.asks_for_pieces())
                     if before.changed():  # the modules inside are recorded instead
                         record.why_not = changes(entry)
                     if record.why_not:

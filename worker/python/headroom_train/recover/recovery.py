@@ -353,7 +353,7 @@ class Recovery:
             call = Entry(entry.call, module, own.encode(args), own.encode(kwargs))
             call.grad, call.autocast, call.modes = entry.grad, entry.autocast, entry.modes
             call.versions, call.snapshot, call.found = entry.versions, entry.snapshot, entry.found
-            call.fixed, call.buffers = entry.fixed, entry.buffers
+            call.fixed, call.buffers, call.values = entry.fixed, entry.buffers, entry.values
             keep(own, call)
             deferred = own.deferred = Deferred(own, Plan(own, call), self.sizes, self.report)
             leaves, tree = self.result(own, deferred, call)

@@ -42,6 +42,7 @@ from .trees import is_a, tensors_in
 NEVER, CALLED, ANYWHERE = range(3)
 MANY = 1000  # the most containers that are inspected before every call
 MANY_PARTS = 10000  # submodules of a module
+SMALL = 4 << 10  # bytes of a buffer whose values are looked at
 SILENT = 64 << 20  # bytes of the buffers that are looked at after a first call
 OTHERS = 8  # the most calls in a row before each of which a module is taken for another one
 _NUMBERS = count(1)
@@ -151,6 +152,7 @@ class RecordedModule(Limits):
         self.changing: Optional[list[torch.Tensor]] = None  # buffers that a call may change; None if not known yet
         # Of the submodules whose running statistics are among those buffers.
         self._norms: list[weakref.ref[torch.nn.Module]] = []
+        self._unchanged: Optional[list[tuple[dict, str]]] = None  # places of the other buffers; None if not known
         self.kept: list[torch.Tensor] = []  # values of the changing buffers before the newest call
         self._began: list[torch.Tensor] = []  # and before the step's first call, if there have been several
         self._spare: list[torch.Tensor] = []  # memory for such values
@@ -379,7 +381,7 @@ class RecordedModule(Limits):
             self._norms = [weakref.ref(m) for m in submodules([module]) if is_a(m, NORMS)]
             counting = {id(b) for m in self.norms for b in m.buffers(recurse=False)}
             self.changing = [b for b in self.buffers if id(b) in counting]
-            self.kept = copies(self.changing)
+            self.kept, self._unchanged = copies(self.changing), None
             self._silent = silent([b for b in self.buffers if id(b) not in counting])
             return
         self._silent = silent([b for b, _ in self._silent])  # the script may write to them until a call succeeds
@@ -390,10 +392,21 @@ class RecordedModule(Limits):
             with torch.no_grad(), hidden():
                 torch._foreach_copy_(self.kept, self.changing)
 
-    def fixed(self) -> dict[int, int]:
-        """The versions of the buffers that no call has changed, by their ids."""
-        changing = {*map(id, self.changing or ())}
-        return {id(b): b._version for b in self.buffers if id(b) not in changing and not is_inference(b)}
+    def fixed(self, values: bool) -> dict[tuple[int, str], tuple[int, int, bytes]]:
+        """What tells the buffers apart that no call has changed, by their places: their ids, their versions and, if
+        ``values`` are asked for, what is in small ones, since what is written by ``.data`` raises no version."""
+        if self._unchanged is None:
+            changing = {*map(id, self.changing or ())}
+            owns = [m._buffers for m in submodules([self.module()]) if is_a(m._buffers, dict)]
+            self._unchanged = [(o, n) for o in owns for n, b in o.items() if b is not None and id(b) not in changing]
+        found = {}
+        for own, name in self._unchanged:
+            b = own.get(name)
+            if b is not None:
+                small = values and b.layout == torch.strided and not b.is_meta and b.nbytes <= SMALL
+                inside = bytes_of(b) if small else b""
+                found[id(own), name] = id(b), -1 if is_inference(b) else b._version, inside
+        return found
 
     def may_change(self) -> list[torch.Tensor]:
         """The buffers whose values are kept for :meth:`put_back`."""
@@ -429,6 +442,7 @@ class RecordedModule(Limits):
         self._silent = []
         for b in anew:
             self.changing.append(b)  # type: ignore[union-attr]
+            self._unchanged = None
             with hidden():
                 self.kept.append(torch.empty_like(b))
             self.whole = False
@@ -533,8 +547,12 @@ def fills(changes: Sequence[Change], known: RecordedModule | Evaluation) -> bool
 def scripted(module: torch.nn.Module) -> str:
     """Why the calls of a module that is TorchScript, or has parts that are, are not recorded: they change what Python
     does not see. Empty if they are recorded."""
+    inside: set[int] = set()
     for m in submodules([module]):
-        if isinstance(m, torch.jit.ScriptModule) and _STATE.search(str(getattr(m, "inlined_graph", ""))):
+        if id(m) in inside or not is_a(m, torch.jit.ScriptModule):
+            continue
+        inside.update(map(id, submodules([m])))  # its code has theirs
+        if _STATE.search(str(getattr(m, "inlined_graph", ""))):
             return f"a call of {type(module).__name__} may change attributes in TorchScript, which cannot be put back"
     return ""
 
@@ -567,6 +585,12 @@ def silent(buffers: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor
         return []
     with hidden():
         return [(b, b.detach().to("cpu", copy=True)) for b in buffers]
+
+
+def bytes_of(buffer: torch.Tensor) -> bytes:
+    """What is in a small buffer."""
+    with hidden():
+        return bytes(buffer.detach().cpu().reshape(-1).view(torch.uint8).tolist())
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -97,7 +97,7 @@ class Entry:
     __slots__ = (
         "call", "module", "args", "kwargs", "grad", "autocast", "modes", "saving", "slots", "inplace", "versions",
         "between", "exits", "fresh", "labelled", "nth", "random", "state", "snapshot", "found", "seen", "fixed",
-        "buffers", "_leaves", "_references",
+        "buffers", "values", "_leaves", "_references",
     )  # fmt: skip
 
     def __init__(self, call: Callable[..., Any], module: Optional[torch.nn.Module], args: Any, kwargs: Any) -> None:
@@ -116,15 +116,22 @@ class Entry:
         self.found: Any = None  # what the call of a module found in attributes: see found.Found
         self.seen: Any = None  # what the call returned for a few rows when the script made it: see Plan.result
         self.versions: Optional[list[int]] = None  # of the module's parameters
-        # Returns the versions of the buffers that the module's calls do not change, by their ids; and what it returned.
-        self.fixed: Callable[[], dict[int, int]] = dict
-        self.buffers: dict[int, int] = {}
+        # What tells the buffers apart that the module's calls do not change, and what it said: see holds.
+        self.fixed: Callable[[bool], dict] = lambda values: {}
+        self.buffers: dict = {}
+        self.values = False
         self.between = (0, 0)  # sequence numbers of the nodes that a module's call made
         self.fresh = False  # the call changed a scalar in place, and is replayed on a copy
         self.labelled = False  # a module's call has set attributes on a tensor that it has returned
         self.exits: set[int] = set()  # sequence numbers of the nodes that made its results
         self._leaves: Optional[list] = None
         self._references: Optional[tuple[list[int], list[int]]] = None
+
+    def holds(self, fixed: Callable[[bool], dict], values: bool = False) -> None:
+        """Notes what the module's buffers are, once the call has been made, or, with their ``values``, before it is
+        made in another way. ``fixed`` is :meth:`RecordedModule.fixed`."""
+        self.fixed, self.values = fixed, values
+        self.buffers = fixed(values)
 
     def leaves(self) -> list:
         """The leaves of the call's arguments, with a :class:`Ref` or an :class:`Outside` for each tensor."""
@@ -231,8 +238,8 @@ class Tape:
         versions = versions_of(parameters([entry.module]))
         if len(versions) != len(entry.versions):
             return f"{entry.call_name()} has got other parameters since it was called"
-        fixed = entry.fixed()
-        if any(version != fixed.get(key, version) for key, version in entry.buffers.items()):
+        fixed = entry.fixed(entry.values)
+        if any(seen != fixed.get(place, seen) for place, seen in entry.buffers.items()):
             return f"a buffer of {entry.call_name()} has been changed since it was used"
         return None if versions == entry.versions else UPDATED
 
