@@ -62,8 +62,9 @@ class Sizes:
         return bare(self._failure)
 
     def _see(self, record: Any, args: tuple, kwargs: dict) -> int:
-        given = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)] or tensors_in((args, kwargs))
-        tensor = next((t for t in given if dim(t) > 0), None)
+        tensor = next((t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and dim(t) > 0), None)
+        if tensor is None:
+            tensor = next((t for t in tensors_in((args, kwargs)) if dim(t) > 0), None)
         if tensor is None:
             return 0
         self._rows, self._pieces = max(1, tensor.shape[0]), 1
