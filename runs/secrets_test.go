@@ -29,6 +29,7 @@ func TestMasked(t *testing.T) {
 		{"x|--url|https://host:80/a@b", "x|--url|https://host:80/a@b", ""},
 		{"x|--passwd|abc|--gpg-passphrase=d", "x|--passwd|***|--gpg-passphrase=***", "abc|d"},
 		{"x|--auth|me:abc|--basic_auth=d|--credentials|e", "x|--auth|***|--basic_auth=***|--credentials|***", "me:abc|d|e"},
+		{"x|--bearer|abc|--bearers|2", "x|--bearer|***|--bearers|2", "abc"},
 		{"x|--pass|abc|pass=d|--two-pass|2|--bypass=3|--author|f", "x|--pass|***|pass=***|--two-pass|2|--bypass=3|--author|f", "abc|d"},
 		{`curl|-H|Authorization: Bearer abc|x`, `curl|-H|Authorization: Bearer ***|x`, "abc"},
 		{"x|--token|a\nb", "x|--token|***", "a\nb"},

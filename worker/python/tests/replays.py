@@ -82,6 +82,7 @@ from headroom_train.sandbox.kept import Kept  # noqa: E402
 from headroom_train.sandbox.sandbox import ANYWHERE, CALLED, NEVER, NoRandomness, Sealed, Watched, rehearsal, unwarned  # noqa: E402
 from headroom_train.spill import saved  # noqa: E402
 from headroom_train.tape import (  # noqa: E402
+    graph,
     idle,
     recorded_module,
     snapshot,
@@ -4567,15 +4568,18 @@ def signals_where_a_callback_begins() -> str:
     came = 0
     for _ in range(4):
         try:
-            both = net(x), torch.ones(1 << 25)  # the second is freed first, which takes longer than the alarm
+            given = x.clone()
+            both = [net(given), torch.ones(1 << 25)]  # the second is freed first, which takes longer than the alarm
+            kept, given = weakref.ref(given), None  # type: ignore[assignment]
             signal.setitimer(signal.ITIMER_REAL, 0.001)
-            del both
+            both.clear()
             while signal.getitimer(signal.ITIMER_REAL)[0]:
                 pass
             net(x)
         except Ended:
-            came += 1
-    return "" if came == 4 else f"{came} of 4 came"
+            both.clear()  # if the alarm has come before
+            came += kept() is None  # nobody can use the step any more
+    return "" if came == 4 else f"{came} of 4 came, and let go of their steps"
 
 
 class Alarm(Whole):
@@ -4613,6 +4617,44 @@ def trials_that_signals_interrupt() -> str:
             return f"not after {wrong} of {at - 7} operations" if wrong or at < 70 else ""
         if not came:
             wrong.append(at)
+
+
+def graphs_that_are_used_up() -> str:
+    """Whether a backward pass has used a graph up is seen by what its functions have saved. A function in Python may
+    keep anything."""
+    x, rows = torch.ones(4, 3, requires_grad=True), torch.tensor([0, 1])
+    made: dict[str, Callable[[], torch.Tensor]] = {
+        "saves nothing": lambda: x[:2], "saves its result": lambda: x.tanh(), "saves one operand": lambda: x @ torch.ones(3, 2),
+        "saves a list": lambda: x[rows], "in Python": lambda: Clamp.apply(x),
+    }  # fmt: skip
+    want = {n: (n != "in Python", n != "in Python", n == "saves nothing") for n in made}
+    found = {}
+    for name, make in made.items():
+        out = make()
+        seen = [graph.unused([out])]
+        for retain in (True, False):
+            out.sum().backward(retain_graph=retain)
+            seen.append(graph.unused([out]))
+        found[name] = tuple(seen)
+    return "" if found == want else f"{found}"
+
+
+def what_tells_buffers_apart() -> str:
+    """Another tensor in a buffer's place, and one that is written to, are seen; what is written by ``.data`` if values
+    are asked for. A tensor that is read is the same."""
+    ways: dict[str, Callable[[Any], Any]] = {
+        "another": lambda net: setattr(net, "prior", net.prior.clone()), "written": lambda net: net.prior.add_(1),
+        "by data": lambda net: net.prior.data.add_(1), "read": lambda net: net.prior.sum(),
+    }  # fmt: skip
+    found = {}
+    for name, change in ways.items():
+        net = Prior()
+        record = RecordedModule(_torch._recorder, net)
+        before = [record.fixed(values) for values in (False, True)]
+        change(net)
+        found[name] = [record.fixed(values) != was for values, was in zip((False, True), before)]
+    want = {"another": [True, True], "written": [True, True], "by data": [False, True], "read": [False, False]}
+    return "" if found == want else f"{found}"
 
 
 class Prior(nn.Module):
@@ -6511,8 +6553,8 @@ def what_is_left_holds_no_graph() -> str:
     net: Any = nn.Linear(6, 5)
     net(torch.randn(4, 6))
     record, held = RecordedModule(_torch._recorder, net), []
-    for graph in (True, False):
-        net.count, net.states = 1, [nn.functional.linear(torch.randn(4, 6), net.weight)] if graph else []
+    for graphs in (True, False):
+        net.count, net.states = 1, [nn.functional.linear(torch.randn(4, 6), net.weight)] if graphs else []
         kept = Left(record.may_change(), net, (), {})
         states = [*map(weakref.ref, net.states)]
         net.count, net.states = 2, None
@@ -6898,7 +6940,7 @@ CHECKS = [
     what_a_failed_call_leaves, copies_have_what_the_script_has_added, weights_that_a_call_returns_are_no_rows, compiled_for_all_calls,
     arrays_are_filled_again, arrays_of_results_are_written_to, what_shows_a_write, means_of_weights_that_come_later,
     annealed_beside_any_loss, in_place_by_a_flag, numbers_of_the_script, functions_that_relate_rows, iterators_of_a_module, iterators_of_a_module_that_is_evaluated, what_a_call_changes_in_its_arguments, what_a_later_call_changes_in_its_arguments,
-    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, signals_where_a_callback_begins, trials_that_signals_interrupt, buffers_that_the_script_changes, graphs_that_a_failed_pass_has_not_reached, torchscript, attributes_that_hooks_compute, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
+    what_a_call_does_to_its_tensors, what_a_call_decides, objects_of_the_script_are_asked_for_nothing, containers_of_the_script_are_not_used, handlers_of_signals_interrupt, signals_where_a_callback_begins, trials_that_signals_interrupt, buffers_that_the_script_changes, what_tells_buffers_apart, graphs_that_are_used_up, graphs_that_a_failed_pass_has_not_reached, torchscript, attributes_that_hooks_compute, a_module_that_cannot_be_looked_at, arrays_of_a_module, losses_that_a_model_keeps, losses_of_joined_chunks, a_loss_of_other_rows, attributes_that_the_script_sets, what_is_followed, gradients_by_attributes, a_norm_in_another_mode,
     generators_of_a_module_are_put_back, a_generator_that_draws_for_each_row_keeps_the_batch_whole,
     compiled, full_precision, attributes_come_back, too_much_to_look_at, sealed, trials_are_sealed, untried, everything_comes_back,
     reached, what_functions_keep_elsewhere, backward_hooks_of_all_modules, the_cache_is_emptied, large_outputs_take_few_rows, a_refusal_is_heard, trials_are_gone, sketches, sums,

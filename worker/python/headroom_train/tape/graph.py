@@ -96,13 +96,16 @@ def may_bend(tensor: torch.Tensor) -> bool:
     written in Python, as one that clamps gradients is, or a node has hooks. Hooks of parameters do not count. Those
     that :meth:`torch.Tensor.register_hook` adds to a node are not seen from Python."""
     inner = (n for n in walk([tensor.grad_fn]) if not n.name().endswith("AccumulateGrad"))
-    return any(isinstance(n, torch.autograd.function.BackwardCFunction) or has_hooks(n) for n in inner)
+    return any(_in_python(n) or has_hooks(n) for n in inner)
 
 
 def in_python(tensor: torch.Tensor) -> bool:
     """Whether a function of a tensor's graph is written in Python. Its backward pass may free what it needs."""
-    nodes = walk([tensor.grad_fn], most=MOST)
-    return any(isinstance(n, torch.autograd.function.BackwardCFunction) for n in nodes)
+    return any(map(_in_python, walk([tensor.grad_fn], most=MOST)))
+
+
+def _in_python(node: Any) -> bool:
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 def unused(tensors: Iterable[Any]) -> bool:
@@ -113,10 +116,13 @@ def unused(tensors: Iterable[Any]) -> bool:
 
 
 def _may_be_used(node: Any) -> bool:
-    if isinstance(node, torch.autograd.function.BackwardCFunction):
+    if _in_python(node):
         return True
     for name in _names(type(node)):  # type: ignore[arg-type]
-        found = getattr(node, name)
+        try:
+            found = getattr(node, name)
+        except RuntimeError:
+            return True  # a backward pass has freed it
         for saved in found if isinstance(found, tuple) else (found,):
             if getattr(saved, "data", None) is not None:
                 continue
