@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType, FunctionType
 from typing import Any, Callable, NamedTuple, Optional
@@ -76,6 +76,19 @@ def unseen_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor's values. No mode of the script's sees that it is made."""
     with hidden():
         return clone(detach(tensor))
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """The version of a tensor, which shows whether it has been written to; -1 if it has none."""
+    return -1 if is_inference(tensor) else tensor._version
+
+
+def put_values(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Gives tensors the values that were kept of them. Their versions stay the same: the graph of an earlier call may
+    have saved them."""
+    for tensor, value in pairs:
+        with set_aside():
+            tensor.data.copy_(value)
 
 
 def _functions(owner: Any) -> dict[str, Callable]:

@@ -190,7 +190,6 @@ class Inputs:
         if hooked(self.own):
             raise Refused(HOOKED)
         self.tensors = self.own + list(self.entering.values())
-        self.graphs = any(not t.is_leaf for t in self.entering.values())
         # Whether a reentrant checkpoint is in the graph of the sum of some scalars, by their slots.
         self.reentrant: dict[tuple[int, ...], bool] = {}
         self.shared: set[int] = set()  # ids of tensors to whose gradients several such checkpoints add

@@ -104,7 +104,8 @@ class Trials:
         self.given = Given({}, 0, frozenset(), [], False)  # what the newest call with more rows has returned
         self.operations = Operations(), Operations()  # of the newest function, for few rows and for more
         self.decided = Decisions(), Decisions()  # of the newest module, for few rows and for more
-        self.newest: Any = None  # what the newest module has returned for more rows
+        self.newest: Any = None  # what the newest module has returned for more rows,
+        self._two: Optional[list[torch.Tensor]] = None  # and for two of them; None if it has not been called with two
         self.before: Any = None  # a snapshot of the module, from before its newest call with more rows
 
     def _few(self) -> tuple[Rows, Rows]:
@@ -168,7 +169,7 @@ class Trials:
                 self.before = Snapshot(submodules([entry.module]), deep=True)
             silent = [Silent()] if several() else []
             results.append(self.one(entry, cut, which, [*silent, *sealed, made[which], self.decided[which]]))
-        self.newest = results[1]
+        self.newest, self._two = results[1], None
         few, more = self.rows
         record = record_of(entry.module)
         if record is not None and divides(made[0].made, made[1].made, few.count, more.count):
@@ -274,13 +275,12 @@ class Trials:
         last = self.rows[1].count - 1
         # Once more beside the same row: it may draw numbers.
         indices = [[0, 1], [0, 1], [0, last] if last > 1 else [0, 0], *([[1, 0]] if places else [])]
-        first = indices.pop(0)
-        one = self._beside(entry, cut, along, first)
+        one, beside_one = self._beside(entry, cut, along, indices.pop(0))
 
         def same(index: Sequence[int]) -> Optional[bool]:
             """Whether the row's results are those in ``one``; None if not all of them are finite, or, unless another
             place matters, if they may have got another place or length."""
-            other = self._beside(entry, cut, along, index)
+            other, beside_other = self._beside(entry, cut, along, index)
             if not all(bool(t.isfinite().all()) for t in (*one, *other)):
                 return None
             if _all_alike(one, other):
@@ -289,28 +289,28 @@ class Trials:
                 return False
             if any(a.shape != b.shape for a, b in zip(one, other)):
                 return None
-            turned = [self._beside(entry, cut, along, i, turned=True) for i in (first, index)]
-            ways = itertools.product((one, turned[0]), (other, turned[1]))
+            ways = itertools.product((one, beside_one), (other, beside_other))
             return None if any(_all_alike(*way) for way in ways) else False
 
         again, *others = map(same, indices)
         return bool(again) and None not in others and not all(others)
 
     def _beside(
-        self, entry: Entry, cut: Cut, along: Sequence[Optional[int]], index: Sequence[int], turned: bool = False
-    ) -> list[torch.Tensor]:
-        """What a call returns for the first of the trial's rows, in the results that grow, where it is given two rows;
-        or, if ``turned``, what is in the other row's place. ``index`` has these, counted from the first of more rows,
-        and ``along`` the dimension in which each result grows."""
-        found = []
+        self, entry: Entry, cut: Cut, along: Sequence[Optional[int]], index: Sequence[int]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What a call returns for the first of the trial's rows, in the results that grow, where it is given two rows,
+        and what is in the other row's place. ``index`` has these, counted from the first of more rows, and ``along``
+        the dimension in which each result grows."""
+        found: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
         for dim, tensor in zip(along, self._made_of(entry, cut, index)):
             if dim is None:
                 continue
-            (each, rest), at = divmod(tensor.shape[dim], 2), index.index(0) ^ turned
-            first = tensor.narrow(dim, at * each, each) if rest else self._along(dim, each, entry).some(tensor, at, 1)
-            exact = first.dtype in (torch.float32, torch.complex64) or first.dtype.itemsize >= 8
-            # On a GPU results may be large, and the host slow.
-            found.append(as_real(first).clone() if exact else first.double())
+            each, rest = divmod(tensor.shape[dim], 2)
+            for place, at in zip(found, (index.index(0), 1 - index.index(0))):
+                row = tensor.narrow(dim, at * each, each) if rest else self._along(dim, each, entry).some(tensor, at, 1)
+                exact = row.dtype in (torch.float32, torch.complex64) or row.dtype.itemsize >= 8
+                # On a GPU results may be large, and the host slow.
+                place.append(as_real(row).clone() if exact else row.double())
         return found
 
     def _made_of(self, entry: Entry, cut: Cut, index: Sequence[int]) -> list[torch.Tensor]:
@@ -394,11 +394,12 @@ class Trials:
     def _blocks(self, entry: Entry, cut: Cut, large: torch.Tensor, axis: Axis) -> int:
         """How many blocks a module's result consists of, each with all rows, as where it joins what it has computed
         for several views of the rows. They show where two of the rows are given to the module without the third."""
-        made = [*tensors_in(self.newest)]
-        at = next((i for i, t in enumerate(made) if t is large), None)
+        at = next((i for i, t in enumerate(tensors_in(self.newest)) if t is large), None)
         if at is None or self.rows[1].count < 3:
             return 1
-        two = self._made_of(entry, cut, [0, 1])[at]
+        if self._two is None:
+            self._two = self._made_of(entry, cut, [0, 1])
+        two = self._two[at]
         wanted = sample(two)
         for outer in range(1, axis.inner + 1):
             if axis.inner % outer == 0:

@@ -27,7 +27,7 @@ from ..failure import (
     patiently,
     release_frames,
 )
-from ..hooks.genuine import apart, hidden, is_inference, set_aside
+from ..hooks.genuine import apart, hidden, is_inference, put_values, version_of
 from ..proof.adding import Adding
 from ..proof.plan import Plan
 from ..proof.proof import Proof
@@ -50,6 +50,7 @@ from ..tape.recorded_module import (
     number_of,
     same_values,
     silent,
+    there,
 )
 from ..tape.snapshot import Change, Snapshot, distinct, submodules
 from ..tape.tape import Entry, Tape, place_of, random_state, recorded, same_random_state, set_random_state
@@ -96,7 +97,7 @@ class Watch:
             return []
         if known.norms is None:
             known.norms = [weakref.ref(m) for m in submodules([module]) if is_a(m, NORMS)]
-        norms = [m for m in (ref() for ref in known.norms) if m is not None and m.training]
+        norms = [m for m in there(known.norms) if m.training]
         self._training = module.training or bool(norms)
         if not self._training:
             return []
@@ -118,9 +119,7 @@ class Watch:
         return [b for b, _ in self._running]
 
     def _now(self) -> dict[str, list[int]]:
-        return {
-            kind: [-1 if is_inference(t) else t._version for t in tensors] for kind, tensors in self._tensors.items()
-        }
+        return {kind: [*map(version_of, tensors)] for kind, tensors in self._tensors.items()}
 
     def _changed(self) -> Iterator[Change]:
         both = (self._snapshot, self._known.still)
@@ -134,9 +133,7 @@ class Watch:
         for kind, versions in self._now().items():
             if versions != self._versions[kind]:
                 return kind
-        for b, k in self._running:
-            with set_aside():
-                b.data.copy_(k)
+        put_values(self._running)
         taken = self._snapshot.iterators()
         if taken:
             return f"how far {taken[0]} has come, which cannot be put back,"

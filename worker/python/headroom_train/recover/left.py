@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..failure import is_out_of_memory
-from ..hooks.genuine import apart, set_aside, unseen_copy
+from ..hooks.genuine import apart, put_values, unseen_copy
 from ..tape.given import Given
 from ..tape.snapshot import PLAIN, Snapshot, attributes, submodules
 from ..tape.tape import random_state, set_random_state
@@ -40,7 +40,5 @@ class Left:
         self._snapshot.put_back()
         for own, values in self._plain:
             own.update(values)
-        for buffer, value in self._buffers:
-            with set_aside():
-                buffer.data.copy_(value)
+        put_values(self._buffers)
         set_random_state(self._random)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..failure import arrive, interrupts, is_out_of_memory, unframed
-from ..hooks.genuine import apart, hidden, is_inference, set_aside, unseen_copy
+from ..hooks.genuine import apart, hidden, is_inference, put_values, unseen_copy, version_of
 from ..hooks.swaps import Weak
 from .found import Around, Found, Held, Still
 from .idle import Known
@@ -202,12 +202,12 @@ class RecordedModule(Limits):
     @property
     def norms(self) -> list[torch.nn.Module]:
         """The submodules whose running statistics are among the buffers that a call may change."""
-        return _there(self._norms)
+        return there(self._norms)
 
     @property
     def moving(self) -> list[torch.nn.Module]:
         """The modules whose attributes a call has changed."""
-        return _there(self._moving)
+        return there(self._moving)
 
     def _disowned(self, module: Any) -> Callable:
         """What another module calls in whose attributes this entry has come: what would be there without headroom."""
@@ -405,7 +405,7 @@ class RecordedModule(Limits):
             if b is not None:
                 small = values and b.layout == torch.strided and not b.is_meta and b.nbytes <= SMALL
                 inside = bytes_of(b) if small else b""
-                found[id(own), name] = id(b), -1 if is_inference(b) else b._version, inside
+                found[id(own), name] = id(b), version_of(b), inside
         return found
 
     def may_change(self) -> list[torch.Tensor]:
@@ -479,8 +479,8 @@ class RecordedModule(Limits):
         """The versions of the frozen parameters and of the tensors among the attributes. A
         different version means that the tensor has been written to. None stands for a tensor that
         no longer exists, or that has no version."""
-        there = [*self.frozen, *(ref() for ref in self.tensors)]
-        return [None if t is None or is_inference(t) else t._version for t in there]
+        every = [*self.frozen, *(ref() for ref in self.tensors)]
+        return [None if t is None or is_inference(t) else t._version for t in every]
 
     def _wrote(self) -> bool:
         """Whether the newest call has written to a frozen parameter or to a tensor among the attributes."""
@@ -493,9 +493,7 @@ class RecordedModule(Limits):
         kept = self._began if step and self.made > 1 else self.kept
         if self.writes or not self.whole or self._changed_anew() or len(kept) != len(self.changing or ()):
             return False
-        for b, k in (*zip(self.changing or (), kept), *self._silent):
-            with set_aside():
-                b.data.copy_(k)  # an earlier call's graph may have saved this buffer, so its version must stay the same
+        put_values((*zip(self.changing or (), kept), *self._silent))
         if self.now is not None:
             if self.learns:
                 self._takes(self.now.iterators())
@@ -572,7 +570,7 @@ def _parts(module: torch.nn.Module) -> list[int]:
     return [*map(id, every)]
 
 
-def _there(refs: list[weakref.ref[torch.nn.Module]]) -> list[torch.nn.Module]:
+def there(refs: list[weakref.ref[torch.nn.Module]]) -> list[torch.nn.Module]:
     """The modules that still exist."""
     return [m for m in (ref() for ref in refs) if m is not None]
 

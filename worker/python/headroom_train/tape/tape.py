@@ -23,7 +23,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ..failure import bare, comes_later, interrupts, unframed
-from ..hooks.genuine import asked, data_ptr, element_size, hidden, is_inference, numel, unseen_copy, untyped_storage
+from ..hooks.genuine import (
+    asked,
+    data_ptr,
+    element_size,
+    hidden,
+    is_inference,
+    numel,
+    unseen_copy,
+    untyped_storage,
+    version_of,
+)
 from ..hooks.swaps import Weak
 from .functions import SELECTS
 from .graph import drop
@@ -249,7 +259,7 @@ class Tape:
         outside = [(self.outside[i], self.contents[i][0]) for i in entry.references()[1]]
         copied = [(ref(), version) for e, ref, version in self._copied if e is entry]
         there = [(t, version) for t, version in (*outside, *copied) if t is not None and not t.requires_grad]
-        if any(_version(t) != version for t, version in there):
+        if any(version_of(t) != version for t, version in there):
             return True
         return None if any(t is None for t, _ in copied) else False
 
@@ -531,15 +541,11 @@ def versions_of(params: Iterable[torch.Tensor]) -> list[int]:
     return [p._version if p.requires_grad else -1 for p in params]
 
 
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if is_inference(tensor) else tensor._version
-
-
 def contents(tensor: torch.Tensor) -> tuple[int, int]:
     """What is different once a tensor has been written to: its version, and a checksum if others may write to its
     memory, as through a NumPy array, which no version counts; otherwise 0. Of a large tensor it is one of some parts,
     so that a step takes no longer: it shows a new batch in the same array, but not every single element of it."""
-    version = _version(tensor)
+    version = version_of(tensor)
     if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout != torch.strided or not numel(tensor):
         return version, 0
     try:
